@@ -1,7 +1,4 @@
-"""``dispatch-bt``: the dispatcher's path through a stack.
-
-``dispatch-bt`` as text: each pass through the dispatcher innermost first, Python lines in place.
-"""
+"""``dispatch-bt``: the dispatcher's path through a stack, each pass with its Python lines, innermost first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``dispatch-diagnose``: the verdict on one screen, its evidence, and what to try next.
-
-The child processes of the examined one: what each of them does, and with ``--children`` its own verdict.
-"""
+"""``dispatch-diagnose``: the verdict on one screen, its evidence, what to try next, and what the child processes do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The straight road: snapshots of all threads → what each waits for and holds → reports → verdict.
-
-What a verdict is made from, gathered from the snapshots and reports of all threads.
-"""
+"""The straight road: snapshots of all threads → what each waits for and holds → reports → observations → verdict."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The parts that all tools put into their reports.
+"""The parts that all tools put into their reports: the target, and what could not be read.
 
-What a core cannot tell of the waits in it: descriptors, processes, files and clocks are known to the system alone,
-while the process lives. Pure.
-
-The ``target`` of a report.
+A core cannot tell everything of the waits in it: descriptors, processes, files and clocks are known to the system
+alone, while the process lives.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""Several samples of a live process that runs on in between: stuck or slow.
+"""``dispatch-diagnose --samples``: several samples of a live process that runs on in between, to tell stuck from slow.
 
 This resumes the process; how it is let go and stopped again is the host's affair.
-
-What several samples of a process show together, as ``dispatch-diagnose --samples`` reports it.
-
-The child processes of the examined one, as ``dispatch-diagnose`` lists them.
-
-Known bugs of other projects because of which the process may hang.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Session: one stopped target, and the readers of everything in it, each made once and when it is first needed.
 
-LazyResult: something that is made once, or fails once.
-
-The files that a process has mapped, with their names and unwind rows: the same as long as none comes or goes.
+What depends on the mapped files alone, their names and unwind rows, is kept as long as none comes or goes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""``all-threads`` as text: findings first, then each thread on one or two lines, equal ones folded.
-
-The wait-for graph in graphviz' language, and as a picture where graphviz is installed.
-
-The files that ``all-threads --dot`` wrote.
+"""``all-threads`` as text: findings first, then each thread on one or two lines, equal ones folded; the wait-for graph
+for graphviz.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Command lines of the commands: one parser each, the same for gdb, lldb and scripts/dispatch.
-
-Addresses as users write them: numbers, and registers of the selected thread.
-
-Which thread a user means.
+"""Command lines of the commands: one parser each, the same for gdb, lldb and scripts/dispatch; addresses and threads as
+users write them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Compares the facts of a process with entries of the catalogue, cheapest question first.
 
-ThreadFacts, ProcessFacts: what is asked of a thread and of its process. They are made of the snapshots of a process, or
-of a JSON report that was made before (report_facts.py).
-
-KnownMatch: a bug that fits a process.
+What is asked of a thread and of its process is made of the snapshots of a process, or of a JSON report that was made
+before (report_facts.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The sections of a report as members of its JSON document.
-
-Values of the model as JSON values; the names of a record's fields are the members of its object.
+"""Records as JSON: the names of their fields are the members of objects, for sections of reports and the values in
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Colour where it is a terminal, and text from the target made harmless.
-
-Python source in colour, by pygments where it is installed.
-"""
+"""Colour where it is a terminal, also of Python source, and text from the target made harmless."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Offsets inside CPython's structures for one minor version, from generated tables and from the target itself.
+"""Offsets inside CPython's structures for one minor version: from generated tables, from this file, from the target
+itself.
 
 Three sources, the best last: the table below (types that exist only in a .c file), the generated tables of
 ``engine/layouts/data`` (made from the headers of each version), and the ``_Py_DebugOffsets`` of versions that publish
 them at the start of ``_PyRuntime``.
 
-Structures that CPython declares only in a .c file, so that no installed header has them.
+The structures of this file are those that CPython declares only in a .c file, so that no installed header has them.
 
 Each is the same in every version that has it (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and
 3.13.0; tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed).
@@ -12,13 +13,13 @@ Sizes and offsets are bytes on a 64-bit platform without Py_TRACE_REFS: every me
 (ob_refcnt, ob_type: 16 bytes; 32 in a free-threaded build, which moves the rest), a pointer or a machine word unless
 noted.
 
-Where Task and Future of the C module _asyncio keep what is read of them, 3.8 to 3.13; later ones publish it
-(cpython/tasks/task_lists.py).
+Task and Future of the C module _asyncio are among them up to 3.13; later versions publish where they keep what is read
+of them (cpython/tasks/task_lists.py).
 
 FutureObj and TaskObj (Modules/_asynciomodule.c) are in no header; the offsets are those of the debug information of
 CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit.
 
-The offsets that CPython publishes about itself at the start of ``_PyRuntime``, since 3.13.
+Since 3.13 CPython publishes offsets about itself at the start of ``_PyRuntime``.
 
 Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
 patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each

@@ -1,9 +1,11 @@
-"""Python objects in the target's memory: strings, numbers, containers, types. Everything is bounded.
+"""Python objects in the target's memory: strings, numbers, containers, types, instance attributes. Everything is
+bounded.
 
 Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobject.h, bytesobject.h, object.h.
 Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).
 
-Dicts and instance attributes: combined and split tables, managed dicts, inline values, ``__slots__``.
+Dicts and instance attributes have several forms: combined and split tables, managed dicts, inline values,
+``__slots__``.
 
 Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
 Include/internal/pycore_object.h (where a managed dict or the values of an instance are).

@@ -1,4 +1,5 @@
-"""Python frames of a thread, and which native frame of the evaluation loop runs which of them.
+"""The interpreters, their threads and the Python frames of each, with the native frame of the evaluation loop that runs
+them.
 
 Up to 3.10 there is a PyFrameObject (frameobject.h) and an evaluation loop for each call. Later versions have a
 _PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in the
@@ -6,10 +7,6 @@ same native evaluation loop, so a loop runs a group of frames.
 
 What lies on the native stack divides the groups exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
 its entry frame, which has an owner of its own (enum _frameowner).
-
-Python frames as they were read: one frame, the frames of one evaluation loop, the whole stack of a thread.
-
-Interpreters and thread states as they are listed in memory: PyInterpreterState and PyThreadState.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The objects that the code of a Python frame can reach by name: its locals, the globals that it uses, attributes.
+"""The objects that a Python frame holds, or that its code can reach by name: locals, used globals, attributes, value
+stack.
 
 f_globals and f_locals (frameobject.h, pycore_frame.h) are dicts; the names that the code uses are in co_names, which
 has globals and attributes alike (Objects/codeobject.c).
-
-What a Python frame holds: its local variables by name, and the slots of its value stack.
 
 f_localsplus (frameobject.h) and localsplus (pycore_frame.h): first the fast locals, cells and free variables, then
 the value stack of at most co_stacksize slots.

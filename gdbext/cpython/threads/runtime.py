@@ -1,11 +1,9 @@
-"""One CPython in the target: its version, its interpreters and their thread states.
+"""One CPython in the target: its version, its interpreters, its threads by their kernel ids, with states and names.
 
 Structures: _PyRuntimeState (pycore_runtime.h), PyInterpreterState (pycore_interp.h), PyThreadState
 (cpython/pystate.h). The layout is proven on the live structures before anything is said.
 
-Threads of the target as CPython knows them: by the kernel's thread id, with their states and names.
-
-Names of Python threads, as ``threading`` knows them: threading._active maps idents to Thread objects.
+Names of threads are those of ``threading``: threading._active maps idents to Thread objects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Reads a process's knowledge of its job: groups, sequence numbers and pending collectives, from whatever has them.
-
-Names the collective, send or recv that the threads of a rank wait in.
+"""Reads a process's knowledge of its job: groups, sequence numbers and pending collectives, and which of these its
+threads wait in.
 """
 
 from __future__ import annotations

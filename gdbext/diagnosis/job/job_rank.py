@@ -1,6 +1,6 @@
 """Decides whether a process is a rank, and which of which job: launchers say so in its initial environment.
 
-Sets of ranks as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps).
+Sets of ranks are written as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps).
 """
 
 from __future__ import annotations

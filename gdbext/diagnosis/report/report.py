@@ -1,10 +1,9 @@
-"""Report: what a command returns. It carries facts; render/ turns them into text, JSON, DOT or a trace.
+"""The answer of a command: facts, which render/ turns into text, JSON, DOT or a trace.
 
-TargetReport: which process a report is about, and what was recognised in it.
+A TargetReport says which process a report is about, and what was recognised in it; an Ending, why a live command does
+not let the process run any longer.
 
-Ending: why a live command does not let the process run any longer.
-
-A report as text for people: the lines of its view, and what all reports end with.
+The text for people is made here, too: the lines of the view, and what all reports end with.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lines of Python source: read from the files that the process itself sees, as far as they are still the same.
 
-A line of Python source under a frame, as people want to read it beside the file's name and the line's number.
+They are shown as people want to read them beside the file's name and the line's number.
 """
 
 from __future__ import annotations

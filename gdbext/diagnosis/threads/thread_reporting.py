@@ -1,14 +1,8 @@
-"""A thread as it is reported: its snapshot, what it waits for, and what it holds.
+"""A thread as it is reported: its frames, native and Python, as one stack, what it waits for and what it holds, the
+arguments of its operators, and the exception that ended it.
 
-Native and Python frames of a thread as one stack.
-
-Native frames of kernels that Inductor generated, which all are called "kernel", with their names and files.
-
-Threads stopped where the dispatcher complains of a missing kernel: what is registered instead.
-
-The C++ exception that ended a program because nobody caught it.
-
-The arguments of the operators on a stack, as reports have them.
+Kernels that Inductor generated are all called "kernel" on native stacks; here they have their own names and files. A
+thread that stopped where the dispatcher complains of a missing kernel is told what is registered instead.
 """
 
 from __future__ import annotations

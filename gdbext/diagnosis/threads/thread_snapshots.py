@@ -1,8 +1,4 @@
-"""Snapshots of threads: everything that is read of a thread, put together once.
-
-Native stacks of threads, each unwound once.
-
-Python frames of a native stack: which native frame evaluates which of them.
+"""Snapshots of threads: everything that is read of a thread, its native and Python stacks included, put together once.
 
 Whose stack a thread stands on: glibc puts the control block of a thread that it makes at the upper end of the thread's
 stack (nptl/allocatestack.c), so the thread pointer says where that is. A thread may leave its stack, for a signal's or

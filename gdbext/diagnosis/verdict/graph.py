@@ -1,6 +1,5 @@
-"""The wait-for graph: which thread waits for which other thread, its cycles, and where its chains end.
-
-Observations: everything that a verdict is made from.
+"""The observations that a verdict is made from, and their wait-for graph: which thread waits for which, cycles, ends of
+chains.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Rules: each finds one kind of finding in the observations. What they find is put into words in sentences.py.
 
-Cycles among the tasks of an event loop: each waits for the next, and so none will ever go on. Pure.
-
-Finds threads that nobody will wake, though no cycle is known: blocked chains, waits for the outside, busy
-threads.
+Each finds cycles of threads or of the tasks of an event loop, chains that nobody will end, waits for the outside, or
+busy threads. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sentence of each kind of finding. Pure text; what is worth a finding is decided in rules.py.
 
-Clauses that sentences about threads are made of, in jstack's manner. Pure text; nothing here decides.
+Clauses about threads are in jstack's manner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The architectures that are known: by the machine of an ELF file, by name, by what a debugger calls them.
 
 Nothing of an architecture is imported before it is asked for: a launcher that only checks a process needs none.
-
-System calls that we make ourselves and that the C library does not offer as they are needed, by architecture.
 """
 
 from __future__ import annotations

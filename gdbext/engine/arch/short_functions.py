@@ -1,6 +1,6 @@
-"""The members of an object that a function loads, where the object is one of its arguments.
+"""Facts that short functions tell: which members of an object one loads, which fixed address one returns.
 
-Which fixed address a short function returns: the way to a static variable whose symbol was stripped.
+A function that returns a fixed address is the way to a static variable whose symbol was stripped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""C++ names for people: the Itanium demangler that every libstdc++ and libc++abi carries, through ctypes.
-
-How much text a mangled C++ name can become, before a demangler makes it.
+"""C++ names for people: the Itanium demangler that every libstdc++ and libc++abi carries, through ctypes, where it is
+safe to call.
 
 References multiply: each may stand for all that came before it, so 200 bytes can stand for gigabytes, and no demangler
 in C stops half-way. Most names are settled by counting their references; the others are parsed (mangled_name.py).

@@ -1,6 +1,6 @@
 """Expressions in a mangled C++ name (Itanium C++ ABI, 5.1.6): arguments of templates, decltype, extents of arrays.
 
-What printing a mangled C++ name costs: the place that a walk has reached, and what all before it stands for.
+What printing costs is counted on the way: the place that a walk has reached, and what all before it stands for.
 """
 
 from __future__ import annotations

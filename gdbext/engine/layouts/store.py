@@ -1,6 +1,6 @@
 """The layout files: those shipped with gdbext and those generated on this machine, found by build-id or version.
 
-Which PyTorch or Python this is: versions and build-ids, read from files without importing or running anything.
+Versions and build-ids are read from files without importing or running anything.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""The target's code: its bytes, and which addresses are code at all.
+"""The target's code: its bytes, decoded functions, stubs of linkage tables, and the system call that a thread is
+blocked in.
 
-Which words of a library the loader sets to the address of a function: stubs of its linkage table jump through them.
+The stubs of a library's linkage table jump through words that the loader sets to the address of a function.
 
 Elf64_Rela, and the tags of the tables: System V ABI, chapters "Relocation" and "Dynamic Linking" (elf.h).
 
-The stubs through which a library calls functions by their names: its procedure linkage table.
-
-The decoded code of functions: each one once, with every place that a jump leads to.
-
-The system call that a thread is blocked in, from its registers and the code around its program counter.
+Functions are decoded once, with every place that a jump leads to.
 """
 
 from __future__ import annotations

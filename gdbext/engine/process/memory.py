@@ -1,7 +1,4 @@
-"""The page cache that everything above the target reads through.
-
-Reading C++ structures of the target by field name.
-"""
+"""The page cache that everything above the target reads through, and C++ structures of the target by field name."""
 
 from __future__ import annotations
 

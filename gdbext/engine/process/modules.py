@@ -1,6 +1,6 @@
 """The files that are mapped into the target: which module an address belongs to, and whether its file can be used.
 
-What memory says about a mapped ELF file, and whether a file on disk can be that one.
+Memory says what a mapped ELF file is, and so whether a file on disk can be that one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The run of gdbext that a recording is of.
-
-What every target lends: memory, registers, threads and the memory map. There is nothing here that writes.
-"""
+"""The protocol of targets: each lends memory, registers, threads and the memory map. Nothing here writes."""
 
 from __future__ import annotations
 

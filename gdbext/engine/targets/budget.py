@@ -5,7 +5,7 @@ the look; where it cannot, the kernel ends us. A debugger is the user's: nothing
 beside the look counts what the debugger's process has gained since, and the seconds, and interrupts the look between
 two steps of Python; what happens within one step is bounded where it is read (documents and tables have limits).
 
-Garbage collection in processes that are ours alone: scripts/dispatch, and the debugger that it starts.
+Garbage collection is rare in processes that are ours alone: scripts/dispatch, and the debugger that it starts.
 """
 
 from __future__ import annotations

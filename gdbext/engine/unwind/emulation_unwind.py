@@ -5,7 +5,7 @@ no CFI and need not keep a frame pointer, but each must take its frame down befo
 pc to a return are interpreted on symbols: what the stack pointer and the callee-saved registers are
 there, in terms of the registers and the memory at pc.
 
-Code interpreted on symbols: registers and stack words in terms of what they were at one address.
+It is interpreted on symbols: registers and stack words in terms of what they were at one address.
 
 The value of a symbol is a DWARF expression, so that what is found becomes an ordinary unwind row.
 """

@@ -3,9 +3,7 @@ kept.
 
 A deep recursion so costs a few dictionary look-ups and one memory read a frame.
 
-Where a module's call frame information is: in its file, or in the target's memory when the file is gone.
-
-NativeFrame: one frame of a native stack.
+A module's call frame information is in its file, or in the target's memory when the file is gone.
 """
 
 from __future__ import annotations

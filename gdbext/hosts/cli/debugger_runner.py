@@ -1,7 +1,4 @@
-"""Runs one command in a debugger of our own and brings back its result, whatever happens to that debugger.
-
-A debugger of our own, as a process: its descriptors, its result, and its end.
-"""
+"""Runs one command in a debugger of our own and brings back its result, whatever happens to that debugger."""
 
 from __future__ import annotations
 

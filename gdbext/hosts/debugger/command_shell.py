@@ -1,10 +1,5 @@
-"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers.
-
-A debugger as the host of live commands.
-
-The session that all commands share while the target stands still.
-
-What the word that a user is typing may become: options and their values, threads, operators, dispatch keys.
+"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers: one session while the
+target stands still, the host of live commands, and the completion of words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The source of the additional frames in a debugger's own stack.
-
-Summaries of C++ objects for a debugger that shows values: of the process at this stop, or none.
+"""The views that a debugger gets from us: the frames that its stack lacks, in its own words, and summaries of C++
+objects.
 """
 
 from __future__ import annotations

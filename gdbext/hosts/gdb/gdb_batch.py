@@ -1,10 +1,6 @@
 """gdb's part of a job of scripts/dispatch: to attach, load or start, and to let go.
 
 This gdb reads no symbols at all, so that attaching takes milliseconds (launch.py).
-
-The target that gdb has selected: a process, or a core.
-
-A core that gdb has loaded.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 They are registered with each object file that has any: a release wheel has none, the user's own extension may. Only
 names, sizes and addresses of values come from gdb; what is in them is read by inspection/types.
 
-Expressions in gdb's language, evaluated without any effect on the process: nothing is called, nothing written.
-
-References and addresses of gdb's values.
+Expressions in gdb's language are evaluated without any effect on the process: nothing is called, nothing written.
 """
 
 from __future__ import annotations

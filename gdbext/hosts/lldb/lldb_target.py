@@ -1,8 +1,6 @@
 """A live process inside LLDB. LLDB lends memory, registers and threads; nothing here runs, writes or reads symbols.
 
-Registers of threads that LLDB must not be asked for now.
-
-Expressions in the language of ``frame variable``: LLDB reads memory for them, and calls and writes nothing.
+Expressions are in the language of ``frame variable``: LLDB reads memory for them, and calls and writes nothing.
 """
 
 from __future__ import annotations

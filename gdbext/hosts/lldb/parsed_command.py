@@ -1,12 +1,8 @@
-"""Commands whose line LLDB parses itself (LLDB 19 and later), so that it completes them.
+"""One command inside LLDB, whose line LLDB 19 and later parses itself, so that it completes it; which LLDBs will do.
 
 LLDB asks for options and arguments when a command is added, and hands over what it found: options one by one, then the
 arguments. From LLDB 20 on it also asks what a value or an argument may become. The words that the user may have typed
 are put together again, for the commands' own parser.
-
-One command inside LLDB, which hands over the line as it was typed.
-
-Which LLDBs will do.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Notices that Inductor has loaded kernels while the program runs.
+"""Notices what is registered while the program runs: operators, kernels, and those that Inductor has loaded.
 
 A kernel's library is loaded by dlopen, and its name is known when the module that Inductor wrote has been executed:
 before that module's first call, which begins with checks of its arguments (torch/csrc/dynamo/guards.cpp). A trap on
 those checks is on for a few of them after each dlopen; otherwise calls of compiled code cost nothing.
-
-Operators that are defined while the process runs.
-
-Notices operators and kernels that are registered while the program runs.
 
 Traps stand on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with the
 OperatorEntry as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, and no result

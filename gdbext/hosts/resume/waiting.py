@@ -4,7 +4,7 @@ The dynamic loader calls ``_dl_debug_state`` whenever libraries were mapped (gli
 dispatch of any operator calls ``at::getStepCallbacksUnlessEmpty``: by then static initialisation, which registers the
 operators, has run. Both are found through our own symbol index, so that gdb need not read a file.
 
-What there is before a program was started: dispatch-break is pending then, and dispatch-trace starts it.
+Before a program was started dispatch-break is pending, and dispatch-trace starts it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``dispatch-autograd``: forward or backward, the running node and the operator that it belongs to, the graph.
-
-``dispatch-autograd`` as text: the threads in a backward pass first, then those in a forward pass.
-"""
+"""``dispatch-autograd``: forward or backward, the running node and the operator that it belongs to, the graph."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The graph of a backward pass in graphviz' language, with a picture where graphviz is installed, or as text.
-
-The graph of a backward pass: all nodes that can be reached from one, breadth first, bounded.
-
-The graph of a backward pass as a file has it.
+"""The graph of a backward pass: all nodes that can be reached from one, breadth first, bounded; as text, or in
+graphviz' language, with a picture where graphviz is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``dispatch-keyset``: a DispatchKeySet, decoded, or key names turned into bits.
-
-``dispatch-keyset``: what it reports, and that as text.
-"""
+"""``dispatch-keyset``: a DispatchKeySet, decoded, or key names turned into bits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``dispatch-op``: an operator's schema, registrations and computed dispatch table.
-
-``dispatch-op`` as text: equal table entries on one line.
-"""
+"""``dispatch-op``: an operator's schema, registrations and computed dispatch table, equal entries on one line."""
 
 from __future__ import annotations
 

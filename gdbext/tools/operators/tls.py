@@ -1,7 +1,4 @@
-"""``dispatch-tls``: the thread-local state that takes part in dispatch.
-
-``dispatch-tls`` as text.
-"""
+"""``dispatch-tls``: the thread-local state that takes part in dispatch."""
 
 from __future__ import annotations
 

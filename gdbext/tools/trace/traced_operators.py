@@ -1,7 +1,4 @@
-"""The operators that a trace is about: those that are named, also when they are defined later.
-
-What the user asked dispatch-trace for.
-"""
+"""The operators that a trace is about: those that are named, also when they are defined later."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 """``dispatch-values nan`` and ``inf``: the first operator whose result has such a number while no argument had one.
 
-The line of Python that a stopped thread is at.
-
-``dispatch-values nan`` of a process that does not run: the operators on its stacks, and their arguments.
-
-What ``dispatch-values nan`` found, as text.
+A process that does not run is asked for the operators on its stacks, and their arguments.
 """
 
 from __future__ import annotations

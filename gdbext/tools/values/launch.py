@@ -1,10 +1,6 @@
-"""Launch: one call of an operator's kernel with its values, before or after.
+"""Launch: one call of an operator's kernel with its values, before or after; as JSON, one object a line, and as text.
 
-Values of a call as launches have them.
-
-Launches of ``dispatch-values`` as JSON, one object a line.
-
-Values of operators as text, in the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
+Text is in the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""The end of a run of ``dispatch-values``.
-
-``values`` of a report as JSON.
-
-The end of ``dispatch-values`` as text.
-
-``dispatch-values save``: a safetensors file for each launch.
-"""
+"""The report of ``dispatch-values`` when its run is over: as JSON, as text, and a safetensors file for each launch."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""FunctionSchema as text, exactly as PyTorch prints it.
+"""FunctionSchema as text, exactly as PyTorch prints it, and the arguments and results in such a text, by type and name.
 
 Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
 (alias_info.h), IValue (ivalue.cpp) and Type::str() (jit_type.h, type.cpp), 2.13.0.
 
-Types of the schema language (``c10::Type``) as text, as ``Type::str()`` gives them.
-
 Source: ATen/core/jit_type.h and type.cpp, 2.13.0.
 
-The arguments of a schema's text, by type and name.
-
-The results of a schema's text, by type and name, and where C++ functions leave them (torchgen/api/cpp.py).
+C++ functions leave results where torchgen/api/cpp.py says.
 """
 
 from __future__ import annotations

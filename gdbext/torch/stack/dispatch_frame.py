@@ -1,8 +1,5 @@
-"""DispatchFrame: one pass through the dispatcher, as it stands on a stack.
-
-DispatchEvent: how code entered the dispatcher.
-
-Argument: one argument of an operator's call, as it was found on a stack or at a stop.
+"""One pass through the dispatcher as it stands on a stack: its event, its operator and key, and the arguments that were
+found.
 """
 
 from __future__ import annotations

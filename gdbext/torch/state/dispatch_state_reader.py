@@ -4,8 +4,6 @@ Each variable is found by its symbol and read from the thread's block of its mod
 c10/core/impl/LocalDispatchKeySet.h, c10/core/AutogradState.{h,cpp}, c10/core/impl/PythonDispatcherTLS.cpp,
 c10/core/impl/TorchDispatchModeTLS.h, ATen/autocast_mode.cpp, ATen/SequenceNumber.cpp, ATen/PythonTorchFunctionTLS.h,
 ATen/functorch/DynamicLayer.cpp, ATen/functorch/Interpreter.h.
-
-DispatchState: the thread-local state that takes part in dispatch.
 """
 
 from __future__ import annotations

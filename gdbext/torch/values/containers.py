@@ -2,8 +2,6 @@
 
 Nothing read here is trusted: every count has a cap, every link is checked both ways, and a container that does not
 hold together raises BadData that says how.
-
-Where an optional keeps its value, and where it says whether it has one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""C++ exceptions: their class by run-time type information, and what they say.
+"""C++ objects by what they carry: the class by the symbol of a vtable, exceptions with their texts, counts of
+references.
 
 Classes are told apart as the Itanium C++ ABI has them: a type_info holds its name behind its table of virtual
 functions, one with a single base then that base's type_info (cxxabi.h: __class_type_info, __si_class_type_info).
-
-The C++ class of an object, by the symbol of its vtable.
-
-References that an object with a ``c10::intrusive_ptr_target`` counts.
 """
 
 from __future__ import annotations

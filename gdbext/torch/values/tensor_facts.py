@@ -1,7 +1,4 @@
-"""Facts that describe a tensor, beside its own fields: storage, quantiser, autograd node, other tensors.
-
-Statistics and histogram of the numbers in a tensor.
-"""
+"""Facts that describe a tensor, beside its own fields: storage, quantiser, autograd node, statistics and histogram."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs the C or C++ compiler over a translation unit that names the wanted types.
 
-Programs that measuring runs: whatever interrupts us ends them, with all that they have started.
+Whatever interrupts us ends the programs that measuring runs, with all that they have started.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The sizes, offsets, enumerators and constants that a compiler gave to a set of wants.
-
-From DWARF types to the "structs" and "enums" of a layout document.
+"""The sizes, offsets, enumerators and constants that a compiler gave to a set of wants, as the members of a layout
+document.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the layouts of many releases of PyTorch, or of CPython, as ``engine/layouts/layout.py`` reads them.
 
-Writes layout documents: small files, quick to load, and still to be read in a diff.
+The files are small, quick to load, and can still be read in a diff.
 """
 
 from __future__ import annotations

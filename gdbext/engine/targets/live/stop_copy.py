@@ -1,10 +1,7 @@
-"""StopCopy: registers, stacks and wanted pages of a process as they were at one stop, and what moved since.
+"""A process as it was at one stop: registers, stacks and wanted pages, and what moved since.
 
-Pieces of memory as they were at one moment.
-
-Letting nothing come between while a process stands still for us.
-
-Memory of our own that is there before a process is stopped, so that copying into it costs no page faults.
+Nothing may come between while a process stands still for us: we run at real-time priority, into memory that is there
+before, so that copying costs no page faults.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A live process that nobody stops: threads that sleep in the kernel are read where they sleep (``--no-stop``).
 
-A live process that is not stopped: memory and maps alone, as they are at the moment of each read.
+Or memory and maps alone, as they are at the moment of each read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A target of which everything that is read is written down.
-
-A recording as the bytes of a file.
-"""
+"""A target of which everything that is read is written down, as the bytes of a file in the end."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""The contents of a recording, as plain facts.
-
-A long string of bytes of which only pieces are known: memory, a file, an array.
-
-Which blocks of a long string of bytes were read.
-
-What was asked of a recording and is not in it.
+"""The contents of a recording, as plain facts: what was read, which pieces of long strings of bytes, and what is not in
+it.
 """
 
 from __future__ import annotations

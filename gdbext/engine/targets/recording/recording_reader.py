@@ -1,7 +1,4 @@
-"""The bytes of a file as a recording. Nothing in it is trusted: whatever is not as it must be is a BadRecording.
-
-Typed members of a JSON object that somebody else wrote.
-"""
+"""The bytes of a file as a recording. Nothing in it is trusted: whatever is not as it must be is a BadRecording."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The target that a recording is.
-
-Answers from a recording in place of this machine's files.
-"""
+"""The target that a recording is, and its answers in place of this machine's files."""
 
 from __future__ import annotations
 

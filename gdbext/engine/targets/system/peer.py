@@ -1,7 +1,4 @@
-"""Peer: what is at the other end of a wait: a socket, a pipe, a lock of a file, a store.
-
-ChildProcess: another process that a thread may wait for.
-"""
+"""Peer: what is at the other end of a wait, be it a socket, a pipe, a lock of a file, a store, or a child process."""
 
 from __future__ import annotations
 
