@@ -82,7 +82,7 @@ class DispatchBacktrace(Tool):
                 report = report_stack(session, thread, native=args.native, explained=args.why)
                 if args.args or args.values:
                     report = with_arguments(session, report, statistics=args.values)
-                threads.append(_with_nodes(session, thread, report))
+                threads.append(with_nodes(session, thread, report))
             except GdbextError as error:
                 errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
         return threads, errors
@@ -92,7 +92,7 @@ class DispatchBacktrace(Tool):
         return render(report, style)
 
 
-def _with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
+def with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
     """The report with the nodes that run, where the thread is in a backward pass."""
     if not session.has_torch:
         return report
@@ -205,6 +205,11 @@ def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     if why:
         lines.extend(f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
     return repr((step.event, step.qualified, step.key, step.keyset)), tuple(lines)
+
+
+def node_lines(node: BackwardNode, style: Style) -> tuple[str, ...]:
+    """A node that runs: its name, and the line of the forward pass that made it."""
+    return _node_block(node, style)[1]
 
 
 def _node_block(node: BackwardNode, style: Style) -> Block:

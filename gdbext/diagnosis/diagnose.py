@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.inspection import Inspection
     from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.targets.system.peer import ChildProcess
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.vocabulary import Section
@@ -140,7 +142,7 @@ def _inspected(session: Session) -> Inspection:
 def _completed(session: Session, found: Inspection) -> Inspection:
     from gdbext.diagnosis.inspection import with_known_bugs
 
-    return _with_innermost_arguments(session, with_known_bugs(session, found))
+    return _with_ends(session, _with_innermost_arguments(session, with_known_bugs(session, found)))
 
 
 def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:
@@ -153,6 +155,36 @@ def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection
     return found._replace(threads=tuple(threads))
 
 
+def _with_ends(session: Session, found: Inspection) -> Inspection:
+    """``found`` with the stacks of those threads in the verdict that are neither in the dispatcher nor in Python, and
+    with the nodes of backward passes: a chain may end on a thread of torch's own."""
+    involved = [tid for tid in found.judgement.verdict.finding.threads if tid != session.target.pid][-_MAX_ENDS:]
+    bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
+    if not bare:
+        return found
+    targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in bare}
+    threads = (
+        _with_stack(session, thread, targets[thread.tid]) if thread.tid in targets else thread
+        for thread in found.threads
+    )
+    return found._replace(threads=tuple(threads))
+
+
+def _with_stack(session: Session, report: ThreadReport, thread: TargetThread) -> ThreadReport:
+    from gdbext.diagnosis.bt import with_nodes
+    from gdbext.diagnosis.threads.thread_reporting import all_frames
+
+    try:
+        report = with_nodes(session, thread, report)
+        if report.python:
+            return report
+        return report._replace(frames=all_frames(session, session.threads.of(thread)))
+    except GdbextError:
+        return report
+
+
+_MAX_ENDS = 3
+"""Threads of a chain, from its end on, whose stacks are shown."""
 MAX_EXAMINED = 64
 """Children that are looked at: each stands still for some milliseconds."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.diagnosis.bt import headline, thread_lines
+from gdbext.diagnosis.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import Wait, WaitEdge
@@ -26,6 +26,7 @@ _MAX_FINDINGS = 5
 _MAX_CHILDREN = 16
 _MAX_COMMAND = 160
 _MAX_PATH_LINES = 48
+_MAX_STACK_LINES = 16
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -129,6 +130,13 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
         yield from lines[:_MAX_PATH_LINES]
         if len(lines) > _MAX_PATH_LINES:
             yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
+    for thread in involved:
+        if thread.frames and not thread.dispatch and not thread.python:
+            yield ""
+            lines = list(thread_lines(thread, style, report.why, report.sources))
+            yield from lines[:_MAX_STACK_LINES]
+            if len(lines) > _MAX_STACK_LINES:
+                yield f"      … {len(lines) - _MAX_STACK_LINES} more frames: dispatch-bt --native --thread {thread.tid}"
     pid = report.target.pid if report.target is not None else 0
     for thread in _with_main(involved, report.threads, pid):
         if not thread.dispatch and thread.python_line:
@@ -136,6 +144,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             yield style(headline(thread), "bold")
             lines_of = python_stack_lines if thread.tid == pid else python_lines
             yield from (f"      {line}" for line in lines_of(thread, style, report.sources))
+            yield from (f"      {line}" for node in thread.nodes for line in node_lines(node, style))
 
 
 def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:

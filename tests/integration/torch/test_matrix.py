@@ -148,6 +148,23 @@ def test_a_program_without_symbols_is_counted(turning: Matrix) -> None:
     assert section["unseen"] == sum(int(each.split()[0]) for each in section["unseen_in"])
 
 
+def test_a_backward_pass_on_a_devices_thread() -> None:
+    """The thread that ends the chain is shown like the first one: its stack, and the node that it runs."""
+    library = matrix.build("O2", name="chains")
+    with matrix.started(matrix.host(), library) as hung:
+        report = hung.document("dispatch-diagnose")
+        text = hung.text("dispatch-diagnose")
+    (end,) = [thread for thread in report["threads"] if thread["tid"] == hung.truth["last"]]
+    assert hung.truth["last"] in report["verdict"]["threads"]
+    assert "Stuck" in str(end["backward"]), end
+    functions = [frame["function"] for frame in end["frames"]]
+    assert any("never_comes_back" in function for function in functions), functions
+    assert "never_comes_back" in text
+    assert "node  torch::autograd::CppNode" in text
+    (begin,) = [thread for thread in report["threads"] if thread["tid"] == hung.truth["first"]]
+    assert begin["wait"]["owner"]["tid"] == hung.truth["last"]
+
+
 TENSOR = "f32[3] cpu"
 GIVEN = {
     "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
