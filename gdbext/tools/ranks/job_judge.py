@@ -187,8 +187,8 @@ class _Judge:
     def verdict(self) -> JobVerdict:
         """The strongest finding about the job."""
         rules = (
-            self._mismatch, self._ring, self._dead, self._unknown_peer, self._late, self._store, self._single,
-            self._all_alike,
+            self._mismatch, self._ring, self._dead, self._inside_nccl, self._unknown_peer, self._late, self._store,
+            self._single, self._all_alike,
         )  # fmt: skip
         return next(found for rule in rules for found in rule())
 
@@ -214,6 +214,19 @@ class _Judge:
         if wanted or (self._missing and ended):
             text = job_sentences.dead(wanted or self._missing, self._unreached, self._collectives)
             yield JobVerdict(JobVerdictKind.DEAD_RANK.value, text, wanted or self._missing)
+
+    def _inside_nccl(self) -> Iterator[JobVerdict]:
+        """Ranks that entered a function of NCCL which did not return, where no rank outside of NCCL is known to be
+        late: the function itself, which enqueues and meets other ranks, blocks."""
+        inside = [report for report in self._reports if report.entered_nccl]
+        late = [report for report in self._reports if report.rank in self._roots and not report.waits_for_ranks]
+        outside = [report for report in self._reports if not report.entered_nccl]
+        if not inside or any(report in outside for report in late) or any(map(_is_wrong, outside)):
+            return
+        blamed = [report for report in inside if report in late] or inside
+        ranks = tuple(report.rank for report in blamed if report.rank is not None)
+        text = job_sentences.inside_nccl(blamed, outside, self._waited_in(ranks))
+        yield JobVerdict(JobVerdictKind.INSIDE_NCCL.value, text, ranks)
 
     def _unknown_peer(self) -> Iterator[JobVerdict]:
         """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
@@ -254,8 +267,7 @@ class _Judge:
     def _single(self) -> Iterator[JobVerdict]:
         """One process whose own verdict is an error of the program."""
         for report in sorted(self._reports, key=lambda each: _strength(each.kind)):
-            kind = _KINDS.get(report.kind)
-            if kind is not None and kind.traits.is_defect:
+            if _is_wrong(report):
                 ranks = () if report.rank is None else (report.rank,)
                 yield JobVerdict(report.kind, f"{report.label}: {report.summary}", ranks)
 
@@ -267,6 +279,12 @@ class _Judge:
             if match.waiting and not match.never and not match.missing:
                 yield JobVerdict(JobVerdictKind.ALL_IDLE.value, job_sentences.unfinished(match))
         yield JobVerdict(JobVerdictKind.ALL_IDLE.value, job_sentences.idle(self._reports, self._unreached))
+
+
+def _is_wrong(report: RankReport) -> bool:
+    """Its own verdict is an error of the program."""
+    kind = _KINDS.get(report.kind)
+    return kind is not None and kind.traits.is_defect
 
 
 def _strength(kind: str) -> int:

@@ -78,6 +78,8 @@ class RankReport(Record):
     """Milliseconds that the process stood still for its report; None where nobody measured it."""
     user: int | None = None
     """The user of the process, by number on its machine; None where nobody looked."""
+    entered_nccl: str = ""
+    """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
 
     @property
     def label(self) -> str:
@@ -110,6 +112,7 @@ class JobVerdictKind(Enum):
 
     MISMATCHED_COLLECTIVE = "mismatched-collective"
     DEAD_RANK = "dead-rank"
+    INSIDE_NCCL = "inside-nccl"
     LATE_RANK = "late-rank"
     STORE_WAIT = "store-wait"
     ALL_BUSY = "all-busy"

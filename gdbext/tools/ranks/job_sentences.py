@@ -48,6 +48,20 @@ def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Se
     return f"{text}."
 
 
+def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], match: CollectiveMatch | None) -> str:
+    """``rank 5 entered ncclAllReduce and did not return: #18 all_reduce … is not enqueued, on which ranks 0-4 …``"""
+    calls = sorted({report.entered_nccl for report in blamed})
+    text = f"{labels(blamed)} entered {', '.join(calls)} and did not return"
+    if match is not None:
+        text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.waiting)} "
+        text += _verb(match.waiting, "wait")
+    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:_NAMED]]
+    if outside and match is None:
+        own.append(f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
+                   f"({outside[0].label}: {outside[0].summary.rstrip('.')})")  # fmt: skip
+    return f"{text}; {'; '.join(own)}."
+
+
 def late(
     reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int, doing: str = ""
 ) -> str:

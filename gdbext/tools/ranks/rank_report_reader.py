@@ -65,7 +65,15 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         problem="" if path else _problem(document["errors"]),
         restart=_number(identity.get("restart")),
         paused_ms=_milliseconds(target.get("paused_ms")),
+        entered_nccl=_entered_nccl(wait or {}),
     )
+
+
+def _entered_nccl(wait: Mapping[str, Any]) -> str:
+    """The function of NCCL that the thread is inside of: around a call of the driver, or without one."""
+    inside = (wait.get("device") or {}).get("nccl_call") or ""
+    name = _text(wait.get("name") or "").partition(",")[0]
+    return _text(inside) or (name if wait.get("kind") == "collective" and name.startswith("nccl") else "")
 
 
 def _runs(thread: Mapping[str, Any], document: Mapping[str, Any]) -> bool:

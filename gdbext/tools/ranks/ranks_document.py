@@ -103,6 +103,7 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         restart=_number(value.get("restart")),
         paused_ms=None if value.get("paused_ms") is None else float(value["paused_ms"]),
         user=_number(value.get("user")),
+        entered_nccl=str(value.get("entered_nccl") or ""),
     )
 
 

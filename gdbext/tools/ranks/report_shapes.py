@@ -220,7 +220,8 @@ _ROW = record(
     {"rank": optional(count), "host": optional(text), "pid": count, "job": optional(text), "size": optional(count),
      "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
-    {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count)},
+    {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
+     "entered_nccl": text},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
@@ -231,7 +232,8 @@ _ERROR = record({"what": text}, {"where": optional(text), "help": optional(text)
 FAILURE = record({"errors": array(_ERROR)})
 """The document of a command that could not report."""
 _WAIT = record(
-    {"kind": text, "owner": optional(record({"tid": number}))}, {"collective": optional(_COLLECTIVE_WAIT)},
+    {"kind": text, "owner": optional(record({"tid": number}))},
+    {"collective": optional(_COLLECTIVE_WAIT), "name": text, "device": optional(record({}, {"nccl_call": text}))},
 )  # fmt: skip
 _PYTHON_FRAME = record({"level": number, "function": text, "file": optional(text), "line": optional(number)})
 _STEP = record({"level": number, "op": optional(text)}, {"key": optional(text)})

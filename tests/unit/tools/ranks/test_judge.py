@@ -7,6 +7,7 @@ import pytest
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, Unreached, rows
+from gdbext.tools.ranks.rank_report_reader import _entered_nccl
 from support.recorded import jobs
 
 VERDICTS = {
@@ -119,6 +120,45 @@ def test_one_rank_whose_own_verdict_explains_the_job() -> None:
     found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
     assert (found.verdict.kind, found.verdict.ranks) == ("deadlock", (1,))
     assert found.odd[0].rank == 1
+
+
+def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
+    """It has enqueued nothing, and still is not late: NCCL's own function blocks."""
+    stuck = rank(1, entered_nccl="ncclAllReduce", summary="It waits for the device (cudaMalloc, in ncclAllReduce).")
+    found = verdict(rank(0, IN_FIRST, PENDING), stuck, rank(2, IN_FIRST, PENDING))
+    assert (found.verdict.kind, found.verdict.ranks) == ("inside-nccl", (1,))
+    assert found.verdict.summary.startswith("rank 1 entered ncclAllReduce and did not return: #1 all_reduce")
+    assert "is not enqueued, on which ranks 0,2 wait; rank 1: It waits for the device" in found.verdict.summary
+
+
+def test_ranks_that_make_a_communicator() -> None:
+    inside = [rank(number, entered_nccl="ncclCommInitRankConfig") for number in (0, 2)]
+    found = verdict(*inside, rank(1, summary="It reads a file."))
+    assert (found.verdict.kind, found.verdict.ranks) == ("inside-nccl", (0, 2))
+    assert "ranks 0,2 entered ncclCommInitRankConfig and did not return" in found.verdict.summary
+    assert "rank 1 is in no call of NCCL (rank 1: It reads a file)" in found.verdict.summary
+    wrong = rank(1, kind="deadlock", summary="Two threads wait for each other.")
+    assert verdict(*inside, wrong).verdict.kind == "deadlock", "what is wrong outside of NCCL explains it"
+
+
+def test_a_late_rank_outside_of_nccl_is_late_though_another_one_is_inside() -> None:
+    found = verdict(rank(0, IN_FIRST, PENDING, entered_nccl="ncclGroupEnd"), rank(1), rank(2, IN_FIRST, PENDING))
+    assert (found.verdict.kind, found.verdict.ranks) == ("late-rank", (1,))
+
+
+@pytest.mark.parametrize(
+    ("wait", "entered"),
+    [
+        ({"kind": "device", "name": "cudaMalloc", "device": {"nccl_call": "ncclSend"}}, "ncclSend"),
+        ({"kind": "device", "name": "cudaMalloc", "device": {"nccl_call": ""}}, ""),
+        ({"kind": "collective", "name": "ncclGroupEnd, during backward"}, "ncclGroupEnd"),
+        ({"kind": "collective", "name": "gloo::allreduce"}, ""),
+        ({"kind": "io", "name": "ncclSend"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_function_of_nccl_in_a_report(wait: dict[str, object], entered: str) -> None:
+    assert _entered_nccl(wait) == entered
 
 
 def test_running_ranks() -> None:
