@@ -27,6 +27,10 @@ _INDEX_BYTES = 1 << 29
 """Three builds of torch; LLDB itself throws away what nobody used for a week."""
 
 
+_PASSED_ON = ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPIPE", "SIGTERM", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGCONT")
+"""Signals for which LLDB stops by default, and which are the program's own affair while nobody sits at this LLDB."""
+
+
 def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     check_version(debugger)
@@ -36,8 +40,19 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
         return _load(debugger, job.core, job.sysroot)
     if job.pid is not None:
         is_brief = is_quick and job.record is None
-        return brief_stop(debugger, job.pid) if is_brief else _attached(debugger, job.pid)
-    return current_target(start_program(debugger.GetSelectedTarget(), live))
+        target = brief_stop(debugger, job.pid) if is_brief else _attached(debugger, job.pid)
+    else:
+        target = current_target(start_program(debugger.GetSelectedTarget(), live))
+    if live:
+        _pass_on(debugger.GetSelectedTarget().GetProcess().GetUnixSignals())
+    return target
+
+
+def _pass_on(signals: lldb.SBUnixSignals) -> None:
+    for name in _PASSED_ON:
+        number = signals.GetSignalNumberFromName(name)
+        signals.SetShouldStop(number, False)
+        signals.SetShouldNotify(number, False)
 
 
 def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:

@@ -60,8 +60,6 @@ def _look_again(selection: Selection, pid: int, seconds: float, watch: Watch) ->
 
 _log = logger(__name__)
 _WORD = (1 << 64) - 1
-_PASSED_ON = ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPIPE", "SIGTERM", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGCONT")
-"""Signals for which LLDB stops by default, or may have been told to, and which are the program's own affair."""
 _INTERRUPTS = ("SIGINT", "SIGSTOP")
 """Signals by which a process stops when LLDB halts it."""
 
@@ -182,37 +180,30 @@ class LldbRunControl:
     # --- running ---------------------------------------------------------------------------------
 
     def run(self) -> Ending:
-        """Let the process run until something ends that; signals that are its own affair are passed on."""
+        """Let the process run until something ends that; which signals do, LLDB's table says."""
         with self._selection.synchronous():
-            while True:
-                _log.debug("continue with %d hooks", len(self._hooks))
-                ending = self._continue()
-                if ending is not None:
-                    return ending
-
-    def _continue(self) -> Ending | None:
-        """One run; None where the process is to go on."""
-        self._failure = None
-        self.asked = False
-        process = self._process
-        with self._interruptible(process):
-            error = process.Continue()
-        self.frame = None
-        if self._failure is not None:
-            return _failed(self._failure)
-        if not is_there(process):
-            return _exited(process)
-        if error.Fail():
-            text = f"lldb cannot resume the process: {error.GetCString()}"
-            return Ending(EndingKind.FAILED, text, error=TargetError(text))
-        return self._why_stopped(process)
+            _log.debug("continue with %d hooks", len(self._hooks))
+            self._failure = None
+            self.asked = False
+            process = self._process
+            with self._interruptible(process):
+                error = process.Continue()
+            self.frame = None
+            if self._failure is not None:
+                return _failed(self._failure)
+            if not is_there(process):
+                return _exited(process)
+            if error.Fail():
+                text = f"lldb cannot resume the process: {error.GetCString()}"
+                return Ending(EndingKind.FAILED, text, error=TargetError(text))
+            return self._why_stopped(process)
 
     @contextmanager
     def _interruptible(self, process: lldb.SBProcess) -> Iterator[None]:
         with self._selection.interruption.stopping(process.SendAsyncInterrupt):
             yield
 
-    def _why_stopped(self, process: lldb.SBProcess) -> Ending | None:
+    def _why_stopped(self, process: lldb.SBProcess) -> Ending:
         if self.asked:
             return Ending(EndingKind.ASKED, "")
         if self._selection.interruption.happened:
@@ -230,11 +221,12 @@ class LldbRunControl:
         return Ending(EndingKind.STOPPED, "lldb stopped the process")
 
 
-def _by_signal(process: lldb.SBProcess, thread: lldb.SBThread) -> Ending | None:
+def _by_signal(process: lldb.SBProcess, thread: lldb.SBThread) -> Ending:
+    """LLDB stops for those signals only for which its table says so (``process handle``)."""
     name = process.GetUnixSignals().GetSignalAsCString(thread.GetStopReasonDataAtIndex(0))
     if name in _INTERRUPTS:
         return Ending(EndingKind.INTERRUPTED, "interrupted")
-    return None if name in _PASSED_ON else Ending(EndingKind.SIGNAL, f"the process got {name}")
+    return Ending(EndingKind.SIGNAL, f"the process got {name}")
 
 
 def _exited(process: lldb.SBProcess) -> Ending:

@@ -71,13 +71,13 @@ class BreakTool(LiveTool):
         parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
-        """Set, list or delete. Raises UsageError, TargetError."""
-        control = host.run_control(session)
+        """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""
         if args.delete is not None:
             deleted = _breakpoints(host).delete(args.delete)
             return self._report(session, args, BreaksSection(_breakpoints(host).listed(), deleted=deleted))
         if args.list:
             return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
+        control = host.run_control(session)
         request = _request(session, args)
         if host.is_batch:
             return self._report(session, args, self._set_and_run(session, host, control, request, args.json))

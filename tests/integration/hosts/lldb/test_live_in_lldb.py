@@ -62,7 +62,7 @@ ONE_SESSION = 80
 """Descriptors of the libraries of one session, which Python may not have collected yet."""
 
 
-def test_nothing_is_kept(name: str, tmp_path: Path) -> None:
+def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, tmp_path: Path) -> None:
     """Resuming commands in one LLDB: as many descriptors after thirteen as after four, and the program goes on."""
     found, script = tmp_path / "found.json", tmp_path / "many.py"
     commands = (
@@ -82,8 +82,12 @@ for number in range(13):
         gc.collect()
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
+result = lldb.SBCommandReturnObject()
+lldb.debugger.HandleCommand("process handle --stop true --pass true SIGCHLD")
+os.kill(lldb.debugger.GetSelectedTarget().process.id, 17)
+lldb.debugger.GetCommandInterpreter().HandleCommand("dispatch-trace --engine breakpoints aten::mm", result)
 with open({str(found)!r}, "w") as file:
-    json.dump([counts, failures], file)
+    json.dump([counts, failures, result.GetOutput()], file)
 """)
     with harness.started("small_calls") as job:
         words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
@@ -98,8 +102,9 @@ with open({str(found)!r}, "w") as file:
                 *(word for each in words for word in ("-o", each)),
             ]
         )
-        (first, last), failures = json.loads(found.read_text())
+        (first, last), failures, signalled = json.loads(found.read_text())
         assert not failures
+        assert "the process got SIGCHLD" in signalled
         assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
         turns = Path(job.truth["turns"])
         before = turns.read_text()
