@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class GdbDebugger(Debugger):
 
     def __init__(self) -> None:
         self._filter: AddedFrameFilter | None = None
+        self._unwritten: list[str] = []
 
     def target(self) -> Target:
         """gdb's selected inferior, or its core."""
@@ -94,8 +96,16 @@ class GdbDebugger(Debugger):
         return GdbBreakpointSetter()
 
     def write(self, text: str) -> None:
-        """Write text to gdb's standard output."""
-        gdb.write(shown(text))
+        """Write text to gdb's standard output; from another thread than gdb's own: soon."""
+        self._unwritten.append(shown(text))
+        if threading.current_thread() is threading.main_thread():
+            self._write_all()
+        else:
+            gdb.post_event(self._write_all)
+
+    def _write_all(self) -> None:
+        while self._unwritten:
+            gdb.write(self._unwritten.pop(0))
 
     def extend_stacks(self, source: FrameSource | None) -> None:
         """Add frames to the stacks of gdb by a frame filter."""

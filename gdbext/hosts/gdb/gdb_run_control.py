@@ -22,15 +22,16 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_batch import stopped_target
-from gdbext.hosts.gdb.gdb_target import GdbTarget, execute, low_word
+from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, execute, low_word
 from gdbext.hosts.resume.host import HookSpec
-from gdbext.hosts.resume.timed_run import TimedRun
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause
 from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.resume.timed_run import Work
 
 
 def pause_of(target: Target) -> Pause:
@@ -43,12 +44,7 @@ def pause_of(target: Target) -> Pause:
 
     def pause(seconds: float, watch: Watch) -> Target:
         selected = gdb.selected_thread()
-        control = GdbRunControl()
-        timed = TimedRun(seconds, watch, lambda: gdb.post_event(interrupt))
-        interrupt = partial(_interrupt_running, timed, control.quiet)
-        with timed:
-            ending = control.run()
-        timed.check(ending, alternative)
+        check_pause(GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep)), alternative)
         if selected is not None and selected.is_valid():
             selected.switch()
         return GdbTarget(gdb.selected_inferior())
@@ -57,7 +53,7 @@ def pause_of(target: Target) -> Pause:
 
 
 def _check_that_all_runs(alternative: str) -> None:
-    if gdb.parameter("scheduler-locking") == "on" or gdb.parameter("non-stop"):
+    if _runs_in_part():
         setting = "non-stop mode is on" if gdb.parameter("non-stop") else "scheduler-locking is on"
         raise UsageError(f"--samples lets the whole process run, and {setting}", help=alternative)
     if not _stops_by_interrupt():
@@ -65,6 +61,11 @@ def _check_that_all_runs(alternative: str) -> None:
             "--samples stops the process by an interrupt, and gdb passes SIGINT on to the program",
             help=f"handle SIGINT stop nopass, or {alternative}",
         )
+
+
+def _runs_in_part() -> bool:
+    """``continue`` lets some thread run, not all."""
+    return gdb.parameter("scheduler-locking") == "on" or bool(gdb.parameter("non-stop"))
 
 
 def _stops_by_interrupt() -> bool:
@@ -226,6 +227,19 @@ class GdbRunControl:
             hook.remove()
 
     # --- running ---------------------------------------------------------------------------------
+
+    @property
+    def can_run_beside(self) -> bool:
+        """gdb holds a process of this machine, lets all of it run, and can stop it again."""
+        return connection_type(gdb.selected_inferior()) == "native" and not _runs_in_part() and _stops_by_interrupt()
+
+    def run_beside(self, work: Work) -> Ending:
+        """Let the process run while another thread works, and interrupt it when that is done."""
+        timed = TimedRun(work, lambda: gdb.post_event(interrupt))
+        interrupt = partial(_interrupt_running, timed, self.quiet)
+        with timed:
+            ending = self.run()
+        return timed.ending(ending)
 
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""

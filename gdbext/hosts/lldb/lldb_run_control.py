@@ -17,8 +17,8 @@ from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.lldb import callbacks
-from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_there
-from gdbext.hosts.resume.timed_run import TimedRun
+from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause
 from gdbext.log import logger
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.lldb.selection import Selection
     from gdbext.hosts.resume.host import HookSpec
+    from gdbext.hosts.resume.timed_run import Work
 
 
 def pause_of(selection: Selection, target: Target) -> Pause:
@@ -40,10 +41,7 @@ def pause_of(selection: Selection, target: Target) -> Pause:
     def pause(seconds: float, watch: Watch) -> Target:
         process = selection.process()
         number = process.GetSelectedThread().GetIndexID()
-        timed = TimedRun(seconds, watch, lambda: process.SendAsyncInterrupt() if timed.is_running else None)
-        with timed:
-            ending = LldbRunControl(selection).run()
-        timed.check(ending, alternative)
+        check_pause(LldbRunControl(selection).run_beside(lambda run: run_for(seconds, watch, run.sleep)), alternative)
         process.SetSelectedThreadByIndexID(number)
         return LldbTarget(process)
 
@@ -178,6 +176,19 @@ class LldbRunControl:
             hook.remove()
 
     # --- running ---------------------------------------------------------------------------------
+
+    @property
+    def can_run_beside(self) -> bool:
+        """LLDB holds a process of this machine."""
+        return is_native(self._process.GetProcessID())
+
+    def run_beside(self, work: Work) -> Ending:
+        """Let the process run while another thread works, and interrupt it when that is done."""
+        process = self._process
+        timed = TimedRun(work, lambda: process.SendAsyncInterrupt() if timed.is_running else None)
+        with timed:
+            ending = self.run()
+        return timed.ending(ending)
 
     def run(self) -> Ending:
         """Let the process run until something ends that; which signals do, LLDB's table says."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.torch.stack.lookup_sites import CfaRule
 
 Handler = Callable[[int, int, int], bool]
@@ -64,6 +65,14 @@ class RunControl(Protocol):
 
     def run(self) -> Ending:
         """Let the process run until something ends that."""
+
+    @property
+    def can_run_beside(self) -> bool:
+        """It is a process of this machine, and ``run_beside`` could stop it again."""
+
+    def run_beside(self, work: Work) -> Ending:
+        """Let the process run while another thread does the work, and stop it when that is done: the ending is ASKED
+        then. Raises what the work raises."""
 
     def start(self) -> None:
         """Start the program and stop it before its first instruction. Raises TargetError."""

@@ -22,12 +22,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
 class DeferredInterrupt:
     """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_heard: bool = True) -> None:
+        """``is_heard`` False: the signals are a debugger's, inside which this runs."""
         self.came = False
+        self._is_heard = is_heard
         self._before: list[tuple[signal.Signals, Any]] = []
 
     def __enter__(self) -> DeferredInterrupt:
-        if threading.current_thread() is threading.main_thread():
+        if self._is_heard and threading.current_thread() is threading.main_thread():
             self._before = [(number, signal.signal(number, self._note)) for number in _SIGNALS]
         return self
 

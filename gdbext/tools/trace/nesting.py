@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
@@ -26,6 +27,7 @@ from gdbext.tools.trace.tracing import MakeSink, Traced
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.trace_output import Sink
@@ -202,11 +204,28 @@ class Keep:
     hung_after: float = 0.0
 
 
+class _Interrupt(Protocol):
+    """A sign that the trace is to end."""
+
+    @property
+    def came(self) -> bool:
+        """True when the trace is to end."""
+
+
 class ProbeTrace:
     """One run of dispatch-trace in a process that nobody stops."""
 
-    def __init__(self, session: Session, request: TraceRequest, keep: Keep, notify: Callable[[str], None]) -> None:
-        """``notify`` shows at once what the user must know before the end."""
+    def __init__(
+        self,
+        session: Session,
+        request: TraceRequest,
+        keep: Keep,
+        notify: Callable[[str], None],
+        run_beside: Callable[[Work], Ending] | None = None,
+    ) -> None:
+        """``notify`` shows at once what the user must know before the end. ``run_beside`` lets a process run that a
+        debugger holds."""
+        self._run_beside = run_beside
         self._session = session
         self._request = request
         self._keep = keep
@@ -233,10 +252,11 @@ class ProbeTrace:
         only = filter_of(session, request.tid, request.key)
         self._late = LatePlaces(session, filtered=not request.everything)
         tracing = DispatchTracer(architecture, pid, chosen, wanted, only)
-        with DeferredInterrupt() as interrupt, tracing as tracer:  # whatever was traced when Ctrl+C came is shown
+        heard = DeferredInterrupt(is_heard=self._run_beside is None)
+        with heard as interrupt, tracing as tracer:  # whatever was traced when Ctrl+C came is shown
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
-            ending = self._watch(tracer, nesting, process, interrupt)
+            ending = self._ending(partial(self._watch, tracer, nesting, process), interrupt)
             left = nesting.open(tracer) if ending.kind is EndingKind.INTERRUPTED else ()
             lost = tracer.lost()
         ending = self._closed(sink, ending)
@@ -264,8 +284,16 @@ class ProbeTrace:
 
     # --- while it runs ---------------------------------------------------------------------------
 
+    def _ending(self, watch: Callable[[_Interrupt], Ending], interrupt: _Interrupt) -> Ending:
+        """Watch; where a debugger holds the process, in another thread, while this one lets it run."""
+        if self._run_beside is None:
+            return watch(interrupt)
+        found: list[Ending] = []
+        ran = self._run_beside(lambda run: found.append(watch(run)))
+        return found[0] if ran.kind is EndingKind.ASKED else ran
+
     def _watch(
-        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: DeferredInterrupt
+        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: _Interrupt
     ) -> Ending:
         ending: Ending | None = None
         try:
@@ -299,7 +327,7 @@ class ProbeTrace:
         return bool(data)
 
     def _some(
-        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: DeferredInterrupt
+        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: _Interrupt
     ) -> Ending | None:
         """The dispatches that come until the next look at the process."""
         until = time.monotonic() + _CHECK

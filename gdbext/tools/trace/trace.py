@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
 from gdbext.engine.targets.live.unstopped import RunningProcess
@@ -20,11 +20,12 @@ from gdbext.tools.trace.tracing import Traced, Tracing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report.report import Ending, Report
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.render.style import Style
 
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
@@ -43,7 +44,9 @@ CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispa
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven
 by unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. What found
 no room is counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the process ends
-or when nothing was dispatched for a while (--hung-after S).
+or when nothing was dispatched for a while (--hung-after S). Inside a debugger it has to be asked for: the process runs
+by the debugger's own continue, and a kill of the debugger does no harm. But from then on the process may run past the
+debugger's breakpoints in torch's libraries, for as long as anybody probes these in any process.
 
 --engine breakpoints (in a debugger, with --verbose, or where probes are not permitted): Ctrl+C ends the trace and takes
 all breakpoints away; the process is stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms
@@ -111,7 +114,10 @@ class TraceTool(LiveTool):
         if bool(args.op) == bool(args.all):
             raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
         if isinstance(session.target, RunningProcess):
-            return self._probe(session, session.target, args, host)
+            tid = running_thread(session.target, args.thread) if args.thread is not None else None
+            return self._probe(session, args, host, tid)
+        if _is_debugged(session, args, host):
+            return self._probe_beside(session, args, host)
         if args.engine == PROBES or args.last or args.hung_after or args.key:
             raise UsageError(
                 "probes trace a process that runs, and this one is stopped or not started yet",
@@ -134,16 +140,22 @@ class TraceTool(LiveTool):
         )  # fmt: skip
         return self._report(session, args, traced, section)
 
-    def _probe(self, session: Session, process: RunningProcess, args: Namespace, host: Host) -> Report:
+    def _probe(
+        self,
+        session: Session,
+        args: Namespace,
+        host: Host,
+        tid: int | None,
+        run_beside: Callable[[Work], Ending] | None = None,
+    ) -> Report:
         """Trace by kernel probes, while the process runs on."""
         from gdbext.tools.trace.nesting import Keep, ProbeTrace
 
-        tid = running_thread(process, args.thread) if args.thread is not None else None
         request = TraceRequest(
             args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
         )
         with TraceOutput(args.output, args.verbose, args.json, host.show) as output:
-            trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify)
+            trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
             traced = trace.run(output.batches, output.flush)
             output.finish(traced.ending)
         section = TraceSection(
@@ -151,6 +163,21 @@ class TraceTool(LiveTool):
             output.events, PROBES, traced.lost, traced.unseen, traced.unseen_in,
         )  # fmt: skip
         return self._report(session, args, traced, section)
+
+    def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
+        """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
+        puts into its code is there when that is killed."""
+        from gdbext.diagnosis.session import Session
+
+        tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
+        process = RunningProcess(session.target.pid, is_ours=True)
+        try:
+            with host.running(self.name):
+                report = self._probe(Session(process), args, host, tid, host.run_control(session).run_beside)
+        finally:
+            process.close()
+        host.show("")  # what another thread has shown comes before the report
+        return report._replace(target=report_target(session))
 
     def _report(self, session: Session, args: Namespace, traced: Traced, section: TraceSection) -> Report:
         return make_report(self, session, args, sections=(section,), target=traced.target, ending=traced.ending)
@@ -160,6 +187,12 @@ class TraceTool(LiveTool):
         from gdbext.tools.trace.trace_section import render
 
         return render(report, style)
+
+
+def _is_debugged(session: Session, args: Namespace, host: Host) -> bool:
+    """Probes are to trace a process that a user's debugger holds. Raises TargetError, UsageError."""
+    wanted = args.engine == PROBES and not host.is_batch
+    return wanted and session.target.pid != 0 and host.run_control(session).can_run_beside
 
 
 def _can_probe(args: Namespace) -> bool:

@@ -26,9 +26,11 @@ class RunningProcess(LocalProcess):
 
     debugger = "none"
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, is_ours: bool = False) -> None:
+        """``is_ours``: a debugger holds it, in which this runs."""
         self.pid = pid
-        self.architecture = architectures.by_machine(proc_checks.check_process(pid))
+        check = proc_checks.check_architecture if is_ours else proc_checks.check_process
+        self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
     def read(self, address: int, size: int) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.installed import gdbs
+from support.installed.probing import PROBES, probes_placed
 from support.programs import harness
 from support.programs.dap_session import DapSession
 from support.programs.harness import ROOT, Inferior, wait_until
@@ -34,7 +35,7 @@ def job() -> Iterator[Inferior]:
 
 def goes_on(job: Inferior) -> None:
     """The program computes, nobody holds it, and its code is that of the files."""
-    assert changed_text(job.pid) == []
+    wait_until(lambda: not changed_text(job.pid), "its code is whole")
     turns = Path(job.truth["turns"])
     before = turns.read_text()
     wait_until(lambda: turns.read_text() not in ("", before), "the job goes on")
@@ -150,6 +151,27 @@ with open({str(found)!r}, "w") as file:
     assert all("op=[aten::add.Tensor]" in text for text in texts[::3])
     assert all("Number of elements: 4" in text for text in texts[1::3])
     goes_on(job)
+
+
+@PROBES
+@pytest.mark.parametrize("gdb", gdbs.parameters())
+def test_a_gdb_that_is_killed_during_a_trace_by_probes_harms_nobody(gdb: str) -> None:
+    """Nothing of gdb's is in the code, and what the kernel's probes put there goes with them. A program of its own:
+    breakpoints are lost where probes of others are, in a process that has had some."""
+    with harness.started("small_calls") as job:
+        editor = MiSession(gdbs.executable(gdb), SOURCE)
+        try:
+            editor.command(f"-target-attach {job.pid}")
+            lines = editor.console("dispatch-trace --engine probes --all --limit 3")
+            assert editor.result(lines) == "running", lines
+            assert len([line for line in lines if line.startswith("*stopped")]) == 1, lines
+            assert "[call] op=[aten::add.Tensor]" in console_text(lines)
+            assert not changed_text(job.pid)
+            editor.send('-interpreter-exec console "dispatch-trace --engine probes --all"\n')
+            wait_until(lambda: probes_placed(editor.process.pid), "the probes are placed")
+        finally:
+            editor.close()  # kill -9
+        goes_on(job)
 
 
 def changed_text(pid: int) -> list[str]:
