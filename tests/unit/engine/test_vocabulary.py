@@ -25,7 +25,7 @@ CONTRACT = GDBEXT.parent / "docs" / "gdbext-1.schema.json"
 
 FINDING_KINDS = (
     "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers kernel-wait blocked stopped "
-    "waiting-external busy idle"
+    "gil-in-device-call waiting-external busy idle"
 )
 
 
