@@ -210,10 +210,16 @@ TABLE = (
         "gdbext.tools.known.known_command:KnownProgram",
     ),
     ToolRow(
+        "ps",
+        "List the processes of this machine that have PyTorch loaded, and for how long each stands.",
+        ("program",),
+        "gdbext.tools.ps:PsProgram",
+    ),
+    ToolRow(
         "shell",
         "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …",
         ("program",),
-        "gdbext.tools.shell.shell:ShellProgram",
+        "gdbext.tools.shell:ShellProgram",
     ),
 )
 """All tools of this package; deleting one is its folder and its row. gdb, LLDB, scripts/dispatch, completion, the

@@ -30,6 +30,7 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; 
        dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
        dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
        dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
+       dispatch ps                                   list the processes that have PyTorch loaded
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help

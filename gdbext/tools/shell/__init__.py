@@ -1,1 +1,91 @@
-"""``scripts/dispatch shell``: the library in a Python prompt."""
+"""``scripts/dispatch shell``: a Python prompt in which ``p`` is the process, as docs/library.md describes it."""
+
+from __future__ import annotations
+
+import code
+import sys
+from typing import TYPE_CHECKING
+
+import gdbext
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.terminal import shown, write
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from gdbext.tools.program import Dispatch
+
+_EPILOG = """\
+Lines on standard input are run as a script: dispatch shell -p PID < look.py
+"""
+
+
+class ShellProgram(Program):
+    """The program ``scripts/dispatch shell`` as a tool."""
+
+    name = "shell"
+    summary = "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …"
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options: what to open, and whether it stands still."""
+        parser.epilog = _EPILOG
+        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="a running process")
+        parser.add_argument("-c", "--core", metavar="FILE", help="a core dump")
+        parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
+        parser.add_argument("--sysroot", metavar="DIR", default="", help="where the files of the core's machine are")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument(
+            "--no-stop", action="store_true", help="do not stop the process (default: stop it for some milliseconds)"
+        )
+        how.add_argument("--hold", action="store_true", help="keep the process stopped until the prompt ends")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Open the prompt. Raises GdbextError."""
+        try:
+            args = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        with _open(args) as process:
+            return _run(process, f"p is {process!r}; {process.standstill_text}")
+
+
+def _open(args: Namespace) -> gdbext.Process:
+    return gdbext.open(
+        pid=args.pid,
+        core=args.core,
+        recording=args.recording,
+        sysroot=args.sysroot,
+        stop=not args.no_stop,
+        hold=args.hold,
+    )
+
+
+def _run(process: gdbext.Process, banner: str) -> Outcome:
+    names: dict[str, object] = {"p": process, "__name__": "__main__"}
+    if not sys.stdin.isatty():
+        exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
+        return Outcome(0)
+    try:
+        from IPython import start_ipython
+    except ImportError:
+        _standard_prompt(names, banner)
+        return Outcome(0)
+    write(2, f"{banner}\n")
+    start_ipython(argv=["--no-banner"], user_ns=names)
+    return Outcome(0)
+
+
+def _standard_prompt(names: dict[str, object], banner: str) -> None:
+    """Python's own, with completion where it has readline."""
+    try:
+        import readline
+        import rlcompleter
+    except ImportError:
+        pass
+    else:
+        readline.set_completer(rlcompleter.Completer(names).complete)
+        readline.parse_and_bind("tab: complete")
+    code.InteractiveConsole(names).interact(banner=shown(banner), exitmsg="")

@@ -1,0 +1,204 @@
+"""``scripts/dispatch ps``: which process to look at. A line for each process of this machine that has PyTorch loaded.
+
+Everything is read from /proc, and nobody is stopped. Only processes large enough for PyTorch's libraries are asked for
+their memory maps, which is what takes long where there are thousands of others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.job.job_rank import rank_of
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import parse_environ
+from gdbext.engine.terminal import shown_json
+from gdbext.render.plain_json import plain
+from gdbext.render.style import escape
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.tools.program import Dispatch
+
+_TORCH = b"libtorch_cpu.so"
+_LEAST_SIZE = 200 << 20
+"""Bytes of address space that a process with libtorch_cpu.so maps at the least: the library itself has more."""
+_SIZE, _PROCESSOR = 23 - 3, 39 - 3
+"""vsize and processor of proc_pid_stat(5), counted from the state, its third field."""
+_WIDTH = 100
+"""Most letters of a program's command line that are shown; the rest is cut."""
+_HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "PROGRAM")
+
+
+class TorchProcess(Record):
+    """One process that has PyTorch loaded; None is what this user may not read."""
+
+    pid: int
+    user: int
+    program: str
+    threads: int
+    rank: int | None
+    idle: float | None
+    """Seconds since any of its threads last ran; 0 where one runs now."""
+
+
+class SchedulerClocks:
+    """The scheduler's clocks, one for each processor, which differ by the time that interrupts and hosts have taken.
+
+    Each is asked by running there for a moment; ``restore`` when all are known.
+    """
+
+    def __init__(self) -> None:
+        self._allowed = os.sched_getaffinity(0)
+        self._now: dict[int, float | None] = {}
+
+    def now(self, processor: int) -> float | None:
+        """Seconds on that processor's clock; None where the kernel does not tell, or we may not run there."""
+        if processor not in self._now:
+            self._now[processor] = self._asked(processor)
+        return self._now[processor]
+
+    def _asked(self, processor: int) -> float | None:
+        try:
+            os.sched_setaffinity(0, {processor})
+        except (OSError, ValueError):
+            return None
+        return last_run("/proc/thread-self/sched")
+
+    def restore(self) -> None:
+        """Run again on the processors that we may use."""
+        os.sched_setaffinity(0, self._allowed)
+
+
+def torch_processes() -> list[TorchProcess]:
+    """The processes of this machine that have libtorch_cpu.so mapped and may be read, by number."""
+    clocks = SchedulerClocks()
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+    try:
+        found = [_process(pid, clocks) for pid in pids if pid != os.getpid()]
+    finally:
+        clocks.restore()
+    return [each for each in found if each is not None]
+
+
+def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
+    """The process; None where it has no PyTorch, has ended, or may not be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b") ")[2].split()
+        if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
+            return None
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            if _TORCH not in maps.read():
+                return None
+        with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/environ", "rb") as environ:
+            program, rank = _words(words.read()), rank_of(parse_environ(environ.read()))
+        tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
+        user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except OSError:
+        return None
+    return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, _idle(pid, tids, clocks))
+
+
+def _words(data: bytes) -> str:
+    text = " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
+    """Seconds since the thread that ran last did so; None where the kernel does not tell."""
+    found = [_since(f"/proc/{pid}/task/{tid}", clocks) for tid in tids]
+    known = [each for each in found if each is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _since(folder: str, clocks: SchedulerClocks) -> float | None:
+    ran = last_run(f"{folder}/sched")
+    try:
+        with open(f"{folder}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    if fields[0] == b"R":
+        return 0.0
+    now = clocks.now(int(fields[_PROCESSOR])) if len(fields) > _PROCESSOR else None
+    return None if now is None or ran is None else max(0.0, now - ran)
+
+
+def last_run(path: str) -> float | None:
+    """Seconds on the scheduler's clock when the thread was last charged for time on a processor (``se.exec_start``,
+    proc_sched_show_task() in kernel/sched/debug.c, Linux 6.12); None where the kernel was built without that file."""
+    try:
+        with open(path, "rb") as lines:
+            for line in lines:
+                name, _, value = line.partition(b":")
+                if name.strip() == b"se.exec_start":
+                    return float(value) / 1e3
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def duration(seconds: float) -> str:
+    """The duration in its largest unit: ``now``, ``40 s``, ``12 min``, ``3 h``, ``2 d``."""
+    if seconds < 1:
+        return "now"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+class PsProgram(Program):
+    """The program ``scripts/dispatch ps`` as a tool."""
+
+    name = "ps"
+    summary = "List the processes of this machine that have PyTorch loaded, and for how long each stands."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add nothing but the explanation of the columns."""
+        parser.epilog = (
+            "STANDS: how long ago any of its threads last ran (now: one runs), by the scheduler; ? where the kernel\n"
+            "does not tell. Nobody is stopped. Other users' processes need root."
+        )
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Write a line for each process that was found. Raises UsageError."""
+        try:
+            args = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        found = torch_processes()
+        if args.json:
+            return Outcome(0, shown_json(json.dumps(plain(found))) + "\n")
+        if not found:
+            return Outcome(0, "No process that this user may read has PyTorch loaded.\n")
+        return Outcome(0, "".join(f"{escape(line)}\n" for line in _lines(found)))
+
+
+def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:
+    rows = [_HEAD, *(_row(each) for each in processes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    for row in rows:
+        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip()
+
+
+def _row(process: TorchProcess) -> tuple[str, ...]:
+    rank = "-" if process.rank is None else str(process.rank)
+    stands = "?" if process.idle is None else duration(process.idle)
+    return str(process.pid), _name(process.user), rank, str(process.threads), stands, process.program
+
+
+def _name(user: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
