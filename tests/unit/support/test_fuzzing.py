@@ -73,6 +73,7 @@ def test_the_name_of_a_python_kernel_may_be_lost() -> None:
 
     named = of("meta_mm at /x/meta_mm.py:25")
     assert named == of("a Python function that cannot be read") == of("the Python object at 0x7fcd5278f7e0")
+    assert named == of("kernel at /tmp/fi\r\nle.py:7"), "the name of its file was damaged"
     assert named != of("at::native::mm")
     assert [each.what for each in of("(function pointer)")] == ["operator"], "of no function it is said that it runs"
 
