@@ -15,8 +15,8 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.kernel_match import parameters
-from gdbext.torch.stack.lookup_sites import CfaRule
+from gdbext.torch.stack.kernel_match import kernel_signature, parameters
+from gdbext.torch.stack.lookup_sites import CfaRule, at_entry
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import has_own_optional
 from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.arch.base import Architecture
     from gdbext.engine.process.symbolizer import Function
+    from gdbext.hosts.resume.all_calls import AllCalls
+    from gdbext.hosts.resume.dispatch_description import Describer, LookupResult
     from gdbext.hosts.resume.host import RunControl
     from gdbext.torch.registry.operators import Operator
 
@@ -66,6 +68,85 @@ class ReturnWatch(Generic[Call]):
         if not calls or calls[-1][0] != top:
             return False
         return self._callback(tid, calls.pop()[1])
+
+
+class AwaitedCall(Record):
+    """A call whose lookup was seen, and whose kernel was entered then: by its ``boxed`` function, or another one."""
+
+    operator: Operator
+    found: LookupResult
+    boxed: bool = False
+
+
+KernelEntered = Callable[[int, int, AwaitedCall, "ValueSite | None"], bool]
+"""(thread, CFA, call, where its arguments are) → True: the process is to stay stopped."""
+
+
+class AwaitedKernels:
+    """Sees calls that libraries and programs make with a dispatcher of their own: the lookup says which operator, and
+    the entry of its kernel has the arguments."""
+
+    def __init__(
+        self, session: Session, control: RunControl, describer: Describer, hook: Callable[[HookSpec], None],
+        entered: KernelEntered,
+    ) -> None:  # fmt: skip
+        self._session = session
+        self._control = control
+        self._describer = describer
+        self._hook = hook
+        self._callback = entered
+        self._architecture = session.memory.architecture
+        self._awaited: dict[int, AwaitedCall] = {}
+        self._hooked: set[int] = set()
+
+    def place(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
+        """Place the hooks at lookups. ``operators``, by address, may become more."""
+        this, keyset = self._architecture.argument_registers[:2]
+
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            if calls.event_at(self._architecture.return_address(self._control.read, cfa)) == "call":
+                self._await(tid, operators.get(self._control.register(this)), bits)
+            return False
+
+        for address in calls.lookups_of_extensions():
+            self._hook(HookSpec(address, at_entry(self._architecture), looked_up, keyset))
+        for lookup in calls.inlined_in_extensions():
+            if lookup.event == "call":
+                sites = lookup.sites
+                self._hook(HookSpec(sites.lookup, sites.frame, self._inlined(sites.entry, operators), sites.keyset))
+
+    def _inlined(self, entry: str, operators: Mapping[int, Operator]) -> Callable[[int, int, int], bool]:
+        def looked_up(tid: int, _cfa: int, bits: int) -> bool:
+            self._await(tid, operators.get(self._control.register(entry)), bits)
+            return False
+
+        return looked_up
+
+    def _await(self, tid: int, operator: Operator | None, bits: int) -> None:
+        self._awaited.pop(tid, None)
+        if operator is None:
+            return
+        found = self._describer.find(operator, "call", bits)
+        self._awaited[tid] = AwaitedCall(operator, found)
+        for address in found.addresses - self._hooked:
+            self._hooked.add(address)
+            self._hook(HookSpec(address, at_entry(self._architecture), self._entered(address)))
+
+    def _entered(self, address: int) -> Callable[[int, int, int], bool]:
+        def entered(tid: int, cfa: int, _value: int) -> bool:
+            call = self._awaited.get(tid)
+            if call is None or address not in call.found.addresses:
+                return False
+            boxed = address == call.found.boxed_address
+            words = [self._control.register(name) for name in self._architecture.argument_registers]
+            if call.found.bits not in (words[2:3] if boxed else words[1:3]):  # another dispatch, of no wanted operator
+                return False
+            del self._awaited[tid]
+            function = self._session.symbolizer.function(address) if not boxed else None
+            site = kernel_site(self._session, call.operator, function) if function is not None else None
+            return self._callback(tid, cfa, call._replace(boxed=boxed), site)
+
+        return entered
 
 
 ReadWord = Callable[[int], "int | None"]
@@ -143,6 +224,25 @@ def value_site(session: Session, operator: Operator, function: Function, address
     places = saved_arguments(session.memory.architecture, code, address)
     lost = frozenset(lost_registers(session.memory.architecture, kinds, slots, places, hidden))
     return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start, lost)
+
+
+def kernel_site(session: Session, operator: Operator, function: Function) -> ValueSite | None:
+    """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None where the
+    function's name does not say which these are."""
+    signature, schema = kernel_signature(function.names), operator.schema
+    names = [name for _, name in schema_types(schema.text)] if schema is not None else []
+    if signature is None or len(names) != len(signature.parameters):
+        return None
+    architecture = session.memory.architecture
+    leading = architecture.leading_arguments(signature.hidden) + _BEFORE_ARGUMENTS
+    registers = (*architecture.argument_registers, *architecture.float_argument_registers)
+    places = {name: SavedArgument(name) for name in registers}
+    slots = _slots(session, signature.parameters, leading)
+    return ValueSite(tuple(names), signature.parameters, slots, places, signature.hidden, function.start, frozenset())
+
+
+_BEFORE_ARGUMENTS = 2
+"""Functor and keyset (KernelFunction_impl.h, 2.13.0)."""
 
 
 def lost_registers(

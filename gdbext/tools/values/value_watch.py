@@ -14,6 +14,8 @@ from gdbext.hosts.resume.operator_functions import BoxedEntry, OperatorFunction,
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import (
+    AwaitedCall,
+    AwaitedKernels,
     Passed,
     ReturnWatch,
     ValueSite,
@@ -30,6 +32,7 @@ from gdbext.torch.values.cpp_values import CppValues, Value
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.all_calls import AllCalls
     from gdbext.hosts.resume.dispatch_description import LookupResult
     from gdbext.torch.registry.operators import Operator
 
@@ -162,6 +165,17 @@ class ValueWatch:
             frame = frame_at(architecture, tables, address, architecture.call_pushes)
             if frame is not None:
                 self._hook(HookSpec(address, frame, calls, self._arguments[2]))
+
+    def own_lookups(self, calls: AllCalls, operators: Mapping[int, Operator]) -> None:
+        """Watch calls that libraries and programs make with a dispatcher of their own."""
+        awaited = AwaitedKernels(self._session, self._control, self._describer, self._hook, self._kernel_entered)
+        awaited.place(calls, operators)
+
+    def _kernel_entered(self, tid: int, cfa: int, call: AwaitedCall, site: ValueSite | None) -> bool:
+        operator, found = call.operator, call.found
+        if call.boxed:
+            return self._called_boxed("callBoxed", tid, cfa, found.bits, {operator.address: operator})
+        return self._called(tid, cfa, operator, "call", found.bits, site)
 
     def python_kernels(
         self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]

@@ -103,7 +103,10 @@ class WatchedOperators:
     def _stop_at_boxed_calls(self) -> None:
         before = self._watch.hooks
         self._watch.boxed_calls(self._all_calls.boxed_calls(), self._boxed)
+        self._watch.own_lookups(self._all_calls, self._boxed)
         self._sees_boxed_calls = self._watch.hooks > before
+        for text in self._all_calls.not_seen():
+            self._note(f"{text}: what they call is not watched")
         self._watch.python_kernels(self._functions.python_entries(), self._boxed, self._is_boxed_call)
 
     def _say_boxed(self) -> None:
@@ -166,6 +169,7 @@ class Watching:
             session, request = self._session, self._request
             if request.key:
                 session.dispatch_keys.bits_of(request.key)
+                request = request._replace(key=session.dispatch_keys.own_name(request.key))
             describer = Describer(self._control.session, session, registrations=False)
             sink = make_sink(session)
             watch = ValueWatch(session, self._control, describer, request, sink)

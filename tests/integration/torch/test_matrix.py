@@ -3,6 +3,7 @@ missing without a word."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,17 @@ def test_the_programs_own_lookups_are_stopped_at(way: str, where: str, operator:
         outcome = run([DISPATCH, *words], timeout=matrix.PATIENCE)
         (request,) = outcome.document["breaks"]["requests"]
         assert sum(one["hits"] for one in request["breakpoints"]) == 1, (operator, outcome)
+
+
+@pytest.mark.gdb
+def test_values_of_the_programs_own_calls() -> None:
+    """Their arguments are where the kernel begins: in a boxed stack below the autograd fallback, or in registers."""
+    with matrix.running("O3-hidden", only="loop") as looping:
+        words = ["--timeout", "90", "--json", "-p", str(looping.pid), "dispatch-values", "print", "--when", "before"]
+        outcome = run([DISPATCH, *words, "zoo::plain", "zoo::layered", "--limit", "4"], timeout=matrix.PATIENCE)
+    *calls, _ = [json.loads(line) for line in outcome.stdout.splitlines()]
+    seen = {(call["op"], call["key"], call["arguments"][0]["tensor"]["short"]) for call in calls}
+    assert seen == {("zoo::plain", "AutogradCPU", TENSOR), ("zoo::layered", "AutogradCPU", TENSOR)}, outcome
 
 
 @pytest.fixture(scope="module")
