@@ -10,11 +10,11 @@ from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from gdbext.diagnosis.inspection import Inspection
     from gdbext.diagnosis.report.report import Report
-    from gdbext.diagnosis.report.thread_report import ThreadReport
+    from gdbext.diagnosis.report.thread_report import Finding, ThreadReport, Verdict
     from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
@@ -104,9 +104,10 @@ class Diagnose(Tool):
         told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core, called)
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
-        children = children_of(session, args.children)
+        children = children_of(session, args.children, awaited_children(session, verdict.finding))
         if children is not None:
             sections = (*sections, children)
+            verdict = with_cause(verdict, children)
         if found.known:
             from gdbext.diagnosis.samples import KnownBugsSection
 
@@ -189,9 +190,37 @@ MAX_EXAMINED = 64
 """Children that are looked at: each stands still for some milliseconds."""
 
 
-def children_of(session: Session, examine: bool) -> ChildrenSection | None:
-    """The children; None where there are none, or nobody knows (a core). ``examine``: each is stopped, read and let go
-    again, as the process itself is."""
+MAX_FOLLOWED = 3
+"""Children that are looked at by themselves, because the verdict is that the process waits for them."""
+
+
+def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
+    """Pids of the children that the verdict's wait is for, the stuck ones first; empty where no process may be looked
+    at: in a core, in a recording, and where nobody is to be stopped."""
+    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
+
+    target = session.target
+    if finding.wait is None or target.is_core or target.recorded is not None or isinstance(target, UnstoppedProcess):
+        return ()
+    alive = [child for child in finding.wait.children if not child.ending]
+    return tuple(child.pid for child in alive)[:MAX_FOLLOWED]
+
+
+def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
+    """The verdict, with the cause that was found in a child that the process waits for."""
+    wait = verdict.finding.wait
+    awaited = {child.pid for child in wait.children} if wait is not None else set()
+    found = [each for each in children.children if each.pid in awaited and each.verdict and each.is_stuck]
+    if not found:
+        return verdict
+    child = min(found, key=lambda each: each.rank)
+    text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
+    return verdict._replace(finding=verdict.finding._replace(summary=text))
+
+
+def children_of(session: Session, examine: bool, awaited: Collection[int] = ()) -> ChildrenSection | None:
+    """The children; None where there are none, or nobody knows (a core). ``examine``: each is read as the process
+    itself is, and stopped where it does not sleep; else those that are ``awaited``."""
     known = session.procfs.children() if session.procfs is not None else {}
     children = [known[pid] for pid in sorted(known)]
     if not children:
@@ -204,7 +233,7 @@ def children_of(session: Session, examine: bool) -> ChildrenSection | None:
     for child in children:
         family += [(child, None), *((each, child.pid) for each in theirs.get(child.pid, ()))]
     reports = (
-        _examined(each, parent) if examine and number < MAX_EXAMINED else _report(each, parent)
+        _examined(each, parent) if number < MAX_EXAMINED and (examine or each.pid in awaited) else _report(each, parent)
         for number, (each, parent) in enumerate(family)
     )
     return ChildrenSection(tuple(reports))

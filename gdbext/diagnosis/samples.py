@@ -41,6 +41,20 @@ class ChildReport:
     parent: int | None = None
     """The child whose child it is; None for a child of the examined process itself."""
 
+    @property
+    def is_stuck(self) -> bool:
+        """It was looked at, and does not go on by itself."""
+        return self._kind is not None and self._kind.traits.is_hang
+
+    @property
+    def rank(self) -> int:
+        """Strength of its verdict: 0 is the strongest."""
+        return self._kind.rank if self._kind is not None else len(FindingKind)
+
+    @property
+    def _kind(self) -> FindingKind | None:
+        return next((kind for kind in FindingKind if kind.value == self.verdict), None)
+
 
 @dataclass(frozen=True)
 class ChildrenSection(Section):

@@ -114,6 +114,48 @@ def backward_hook():
         loss.backward()
 
 
+def asleep_in_loop():
+    """An event loop whose tasks do nothing but sleep."""
+    import asyncio
+
+    async def main():
+        naps = [asyncio.create_task(asyncio.sleep(truth.FOREVER)) for _ in range(3)]
+        asyncio.get_running_loop().call_soon(truth.ready)
+        await asyncio.gather(*naps)
+        await asyncio.sleep(0)
+
+    truth.thread("main", waits="any")
+    asyncio.run(main())
+
+
+def stuck_child():
+    """The parent waits for a child that waits for itself."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        truth._die_with_parent()
+        lock = threading.Lock()
+        lock.acquire()
+        os.write(writer, b"x")
+        lock.acquire()
+    os.read(reader, 1)
+    truth.thread("main", waits="wait")
+    truth.note(child=child)
+    truth.ready()
+    os.waitpid(child, 0)
+
+
+def timed_orphan():
+    """A lock whose owner has ended, waited for with a timeout."""
+    lock = threading.RLock()
+    owner = threading.Thread(target=lock.acquire)
+    owner.start()
+    owner.join()
+    truth.thread("main", waits="futex")
+    truth.ready()
+    lock.acquire(timeout=1_000_000)
+
+
 def fork_server():
     """The servers of multiprocessing, which wait for somebody to ask; the forkserver is the process looked at."""
     import multiprocessing

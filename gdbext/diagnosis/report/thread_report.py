@@ -96,6 +96,8 @@ class AsyncTask(Record):
     """True if the tasks that it needs are concluded from the blocks that those tasks are in."""
     timed: bool = False
     """It gives up after some time."""
+    sleeps: bool = False
+    """It is in asyncio.sleep()."""
     frames: tuple[Frame, ...] = ()
     """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
 
@@ -108,6 +110,14 @@ class EventLoop(Record):
     tid: int | None
     ready: int | None
     tasks: tuple[AsyncTask, ...]
+
+    @property
+    def only_sleeps(self) -> bool:
+        """Each task is in asyncio.sleep(), or waits for tasks that are: nobody else need do anything."""
+        known = {task.address for task in self.tasks}
+        return any(task.sleeps for task in self.tasks) and all(
+            task.sleeps or (task.needs and known.issuperset(task.needs)) for task in self.tasks
+        )
 
     @property
     def current(self) -> AsyncTask | None:

@@ -150,6 +150,6 @@ def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence
     if not finding.kind.traits.movement_refutes_it or moved.isdisjoint(finding.threads):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
-    text = f"Slow, not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
+    text = f"Not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
     kind = FindingKind.BUSY if inside else FindingKind.IDLE
     return verdict._replace(finding=finding._replace(kind=kind, summary=text, cycle=(), id=""))

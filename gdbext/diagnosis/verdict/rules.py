@@ -320,6 +320,8 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
         wait = thread.wait
         if wait is None or thread.state is RunState.IDLE or wait.being_released:
             continue
+        if wait.timed and thread.loop is not None and thread.loop.only_sleeps:
+            continue  # as a thread in time.sleep()
         is_main, shared = thread.tid == seen.pid, wait.external and not wait.ends_by_itself
         if wait.kind.traits.is_outside or (is_main and (wait.kind is WaitKind.IO or shared)):
             found.append((wait.kind.priority, not is_main, thread, wait))

@@ -65,7 +65,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
                 ", which another thread of the parent process held at the moment of the fork: in this process nobody "
                 "can ever release it"
             )
-        return f", which {gone_thread(gone[0])} holds, and that thread does not exist in this process"
+        gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
+        return f", which {gone_thread(gone[0])} holds, and that thread does not exist in this process{gives_up}"
     names = listed([_label(owner.tid, threads) for owner in wait.owners])
     relation = wait.kind.traits.relation
     if relation in (Relation.IS, Relation.OWES):
@@ -73,7 +74,8 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     seems = "" if wait.certainty.is_proven else "seems to "
     if relation is Relation.RUNS:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
-    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}"
+    timed = " (the wait is timed)" if wait.ends_by_itself else ""
+    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}{timed}"
 
 
 def gone_thread(owner: Owner) -> str:
@@ -226,7 +228,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
         elif not edge.wait.looks_for:
-            text += f", which {graph.threads[edge.owner].label} uses, too"
+            text += f", which {graph.threads[edge.owner].label} has at hand and may be who ends it"
         parts.append(text)
     end = graph.threads[chain.end]
     if end.wait is None:

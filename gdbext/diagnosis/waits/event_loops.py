@@ -68,7 +68,8 @@ def _task(
     known = holders or tuple(each for each in found.tasks if each in names)
     text = _text(process, found, [names[each] for each in known], bool(holders))
     needs = () if found.first else known
-    return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, frames)
+    sleeps = found.kind is Awaitable.SLEEP
+    return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, sleeps, frames)
 
 
 def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:

@@ -76,3 +76,27 @@ def test_threads_of_an_rpc_agent_are_idle(inferior):
     names = {each["wait"]["name"] for each in others if each["state"] == "idle"}
     assert {"tensorpipe", "RPC", "c10 thread pool"} <= names, names
     assert all(each["state"] == "idle" for each in others), [each for each in others if each["state"] != "idle"]
+
+
+@pytest.mark.parametrize("python", [OLDEST, "venv", NEWEST])
+def test_a_loop_that_only_sleeps_is_asleep(inferior, python):
+    verdict = verdict_of(inferior("strangers", "asleep-in-loop", python=python))
+    assert verdict["kind"] == "idle", verdict["summary"]
+    assert "sleeps" in verdict["summary"]
+
+
+def test_the_cause_in_a_child_that_is_waited_for(inferior):
+    target = inferior("strangers", "stuck-child")
+    document = target.dispatch("dispatch-diagnose", debugger="none").document
+    child = target.truth["child"]
+    assert document["verdict"]["kind"] == "waiting-external"
+    assert f"In process {child}: " in document["verdict"]["summary"]
+    assert [(each["pid"], each["verdict"]) for each in document["children"]["children"]] == [(child, "self-deadlock")]
+    unstopped = target.dispatch("--no-stop", "dispatch-diagnose", debugger="none")
+    assert "In process" not in unstopped.stdout, "who is not to be stopped brings no children along"
+
+
+def test_a_timed_wait_for_an_orphaned_lock_says_so(look, inferior):
+    verdict = look(inferior("strangers", "timed-orphan"), "dispatch-diagnose")["verdict"]
+    assert verdict["kind"] == "orphaned-lock", verdict["summary"]
+    assert "timed and gives up by itself" in verdict["summary"]

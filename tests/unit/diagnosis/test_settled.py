@@ -54,7 +54,7 @@ def test_a_graph_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_child_processes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     target = MovingTarget(recordings.recording("python-lock-abba"))
     looked: list[bool] = []
-    monkeypatch.setattr("gdbext.diagnosis.diagnose.children_of", lambda _, wanted: looked.append(wanted))
+    monkeypatch.setattr("gdbext.diagnosis.diagnose.children_of", lambda _, wanted, __: looked.append(wanted))
     outcome = table.execute("dispatch-diagnose", ["--children"], lambda: Session(target))
     assert outcome.status == 0, outcome.error
     assert (target.looks, looked) == (3, [True])

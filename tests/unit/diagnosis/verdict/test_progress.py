@@ -67,7 +67,7 @@ def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     verdict = Verdict(Finding(FindingKind.BLOCKED, "It waits.", (1,)))
     moved, stuck = (found({1: place()}, {1: place(line=line)}) for line in (2, 1))
     assert revised(verdict, moved, threads).finding.kind is FindingKind.BUSY
-    assert revised(verdict, moved, threads).finding.summary.startswith("Slow, not stuck")
+    assert revised(verdict, moved, threads).finding.summary.startswith("Not stuck")
     assert revised(verdict, stuck, threads) is verdict
     crash = Verdict(Finding(FindingKind.CRASH, "It crashed.", (1,)))
     assert revised(crash, moved, threads) is crash
