@@ -197,13 +197,15 @@ MAX_FOLLOWED = 3
 def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
     """Pids of the children that the verdict's wait is for, the stuck ones first; empty where no process may be looked
     at: in a core, in a recording, and where nobody is to be stopped."""
+    target = session.target
+    children = finding.wait.children if finding.wait is not None else ()
+    if not children or target.is_core or target.recorded is not None:
+        return ()
     from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 
-    target = session.target
-    if finding.wait is None or target.is_core or target.recorded is not None or isinstance(target, UnstoppedProcess):
+    if isinstance(target, UnstoppedProcess):
         return ()
-    alive = [child for child in finding.wait.children if not child.ending]
-    return tuple(child.pid for child in alive)[:MAX_FOLLOWED]
+    return tuple(child.pid for child in children if not child.ending)[:MAX_FOLLOWED]
 
 
 def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 import threading
@@ -169,6 +170,17 @@ def fork_server():
     truth.note(server=forkserver._forkserver._forkserver_pid, tracker=resource_tracker._resource_tracker._pid)
     truth.ready()
     sys.stdin.read()
+
+
+def rank_by_itself():
+    """A rank that says so in os.environ alone, and waits for the others in the store."""
+    import torch.distributed as dist
+
+    os.environ.update(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    truth.thread("main", waits="any")
+    truth.ready()
+    store.wait(["never"], datetime.timedelta(days=1))
 
 
 def rpc_idle():

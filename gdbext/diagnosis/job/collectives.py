@@ -15,7 +15,7 @@ from gdbext.diagnosis.job.collectives_section import (
     JobRank,
     ProcessGroup,
 )
-from gdbext.diagnosis.job.job_rank import from_environment
+from gdbext.diagnosis.job.job_rank import environment, from_environment
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.record import Record
@@ -70,7 +70,7 @@ def read_collectives(session: Session) -> CollectivesSection:
 
 def before_torch(session: Session) -> CollectivesSection:
     """The facts that the environment tells of a rank that has not loaded torch yet."""
-    return CollectivesSection(None, from_environment(session.target), (), _rendezvous(session))
+    return CollectivesSection(None, from_environment(session), (), _rendezvous(session))
 
 
 def _unknown_layout(layout: str) -> GdbextError:
@@ -256,7 +256,7 @@ def _clock(session: Session, which: int) -> int | None:
 
 def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     """The whole job's group says it, where there is one; else the environment."""
-    known = from_environment(session.target)
+    known = from_environment(session)
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
     if world is None:
         return known
@@ -266,7 +266,7 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
 
 def _rendezvous(session: Session) -> str | None:
     """The place where the ranks meet, as the environment says."""
-    environ = session.target.environ()
+    environ = environment(session)
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     return f"tcp://{host}:{port}" if host and port else None
 

@@ -1,4 +1,5 @@
-"""Decides whether a process is a rank, and which of which job: launchers say so in its initial environment.
+"""Decides whether a process is a rank, and which of which job: launchers say so in its initial environment, and
+programs that launch themselves in Python's os.environ.
 
 Sets of ranks are written as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps).
 """
@@ -9,13 +10,15 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.threads.runtime import module_global
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
 from gdbext.engine.targets.system.linux import number
-from gdbext.errors import BadData
+from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import JobRank
+    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import Target
@@ -105,6 +108,11 @@ _RESTART = ("TORCHELASTIC_RESTART_COUNT",)
 """The count of torchrun's agent for its own machine (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
 
 
+_JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+_READ = frozenset((*_RANK, *_SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_JOB))
+"""All variables that are of interest here."""
+
+
 def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
     """True if the process looks like a rank: a thread waits for others or serves a group, or a launcher made it a
     rank."""
@@ -117,11 +125,36 @@ def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State
     return any(name in target.environ() for name in _LAUNCHED)
 
 
-def from_environment(target: Target) -> JobRank:
+_OS, _ENVIRON, _ENTRIES = "os", "environ", "_data"
+"""Lib/os.py: os.environ is an _Environ, which keeps a dict of bytes."""
+_VARIABLES = 4_000
+_LONGEST = 4_096
+
+
+def environment(session: Session) -> Mapping[str, str]:
+    """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
+    found = dict(session.target.environ())
+    runtime = session.python
+    if runtime is None:
+        return found
+    try:
+        for interpreter in runtime.interpreters()[:1]:
+            environ = module_global(runtime, interpreter, _OS, _ENVIRON)
+            entries = runtime.dicts.attribute(environ, _ENTRIES) if environ else None
+            for key, value in runtime.dicts.items(entries, _VARIABLES) if entries else ():
+                name = runtime.objects.bytes(key, _LONGEST).decode("utf-8", "replace")
+                if name in _READ:
+                    found[name] = runtime.objects.bytes(value, _LONGEST).decode("utf-8", "replace")
+    except GdbextError as error:
+        session.errors.note(error, "os.environ")
+    return found
+
+
+def from_environment(session: Session) -> JobRank:
     """The rank that the environment tells; all None for a process that no launcher started."""
     from gdbext.diagnosis.job.collectives_section import JobRank
 
-    environ = target.environ()
+    environ, target = environment(session), session.target
     return JobRank(
         rank=_number(environ, _RANK),
         size=_number(environ, _SIZE),

@@ -100,3 +100,9 @@ def test_a_timed_wait_for_an_orphaned_lock_says_so(look, inferior):
     verdict = look(inferior("strangers", "timed-orphan"), "dispatch-diagnose")["verdict"]
     assert verdict["kind"] == "orphaned-lock", verdict["summary"]
     assert "timed and gives up by itself" in verdict["summary"]
+
+
+def test_a_rank_that_only_os_environ_knows(look, inferior):
+    found = look(inferior("strangers", "rank-by-itself"), "dispatch-diagnose")["collectives"]
+    said = {name: found["identity"][name] for name in ("rank", "size", "local_rank", "job")}
+    assert said == {"rank": 3, "size": 4, "local_rank": 1, "job": "127.0.0.1:1"}
