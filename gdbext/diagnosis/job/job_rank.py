@@ -146,7 +146,8 @@ def environment(session: Session) -> Mapping[str, str]:
                 if name in _READ:
                     found[name] = runtime.objects.bytes(value, _LONGEST).decode("utf-8", "replace")
     except GdbextError as error:
-        session.errors.note(error, "os.environ")
+        if session.target.recorded is None:  # else it was recorded before this was read
+            session.errors.note(error, "os.environ")
     return found
 
 

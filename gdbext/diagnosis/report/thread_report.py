@@ -97,7 +97,7 @@ class AsyncTask(Record):
     timed: bool = False
     """It gives up after some time."""
     sleeps: bool = False
-    """It is in asyncio.sleep()."""
+    """True if all that the task does is asyncio.sleep()."""
     frames: tuple[Frame, ...] = ()
     """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
 
