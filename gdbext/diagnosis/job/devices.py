@@ -7,7 +7,7 @@ a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the document
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -97,7 +97,8 @@ def name_devices(
         state = states[thread.tid]
         if state is not None and state.wait is not None and state.wait.device is not None:
             found = reader.completed(thread, state.wait.device)._replace(host_functions=callbacks)
-            states[thread.tid] = state._replace(wait=state.wait._replace(device=found))
+            evidence = (*state.wait.evidence, *_reasons(found))
+            states[thread.tid] = state._replace(wait=state.wait._replace(device=found, evidence=evidence))
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, Hexadecimal(each.handle))
         for thread in waiting
@@ -105,6 +106,18 @@ def name_devices(
     )
     core = core_settings(session.target.environ())
     return DeviceSection(reader.devices, current, core, tuple(dict.fromkeys(reader.problems)))
+
+
+def _reasons(wait: DeviceWait) -> Iterator[str]:
+    """The evidence for the stream or event, and for the device."""
+    if wait.event is not None:
+        yield f"the event {wait.event:#x} is what the calling code passed to {wait.call}"
+    if wait.stream is not None:
+        yield f"the stream {wait.stream:#x} is what the calling code passed to {wait.call}"
+    if wait.stream_id is not None:
+        yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
+    elif wait.device is not None:
+        yield f"cuda:{wait.device} is the only device that PyTorch sees"
 
 
 def runs_host_function(thread: ThreadSnapshot) -> bool:

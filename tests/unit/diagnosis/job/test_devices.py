@@ -67,6 +67,16 @@ def test_a_host_function_that_wants_the_gil_is_named(hung: Replay) -> None:
     assert any("cudaLaunchHostFunc" in line for line in verdict["advice"])
 
 
+def test_the_evidence_names_where_a_stream_was_read(hung: Replay) -> None:
+    waits = {each["tid"]: each["wait"] for each in hung.diagnosis["threads"]}
+    item = waits[hung.tid("item")]
+    handle = item["device"]["stream"]
+    assert f"the stream {handle} is what the calling code passed to cudaStreamSynchronize" in item["evidence"]
+    number = hung.truth["streams"][str(int(handle, 16))]["id"]
+    assert f"PyTorch's pool of streams has it: number {number} of cuda:0" in item["evidence"]
+    assert "cuda:0 is the only device that PyTorch sees" in waits[hung.tid("main")]["evidence"]
+
+
 def test_why_the_allocator_waits(hung: Replay) -> None:
     found = device_waits(hung)["allocator"]
     assert found["purpose"] == "the caching allocator waits for the events of blocks that other streams used"

@@ -11,6 +11,7 @@ from gdbext.diagnosis.waits.device_waits import FUNCTIONS, plain_name
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from gdbext.torch import assumed_symbols
 from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil, wait_of
 
 POLL = {"call": 7, "args": (DATA, 1, 2**64 - 1)}
@@ -82,6 +83,24 @@ def test_inside_a_function_of_nccl():
     found = device_of(in_driver((DRIVER, "cuMemAlloc_v2"), ("libnccl.so.2", None), nccl, PYTORCH))
     assert (found.nccl_call, found.call, found.caller) == ("ncclAllReduce", "cuMemAlloc_v2", "libnccl.so.2")
     assert found.phrase == "waits for the device (cuMemAlloc_v2, in ncclAllReduce)"
+
+
+@pytest.mark.parametrize(
+    ("row", "call"),
+    [
+        (assumed_symbols.ALLOCATOR_EVENTS, "cudaEventSynchronize"),
+        (assumed_symbols.ALLOCATOR_RELEASE, "cudaFree"),
+        (assumed_symbols.ALLOCATOR_BLOCK, "cudaMalloc"),
+        (assumed_symbols.GRAPH_REPLAY, "cudaGraphLaunch"),
+        (assumed_symbols.GRAPH_CAPTURE, "cudaStreamEndCapture"),
+    ],
+)
+def test_why_pytorch_makes_the_call(row, call):
+    for mangled in row.examples:
+        outer = ("libtorch_cuda.so", assumed_symbols.ALLOCATOR_BLOCK.examples[0])
+        found = device_of(in_driver((RUNTIME, call), (TORCH, mangled), outer))
+        assert (found.call, found.purpose) == (call, row.purpose), "the innermost tells most"
+    assert device_of(in_driver((RUNTIME, call), PYTORCH)).purpose == ""
 
 
 @pytest.mark.parametrize(("holder", "locked", "holds"), [(1, True, True), (2, True, False), (1, False, False)])
