@@ -21,26 +21,28 @@ from gdbext.errors import AddOnError, BadData
 
 
 class Affected(Record):
-    """Versions of a package: ``since`` is the first that has the bug, ``before`` the first without it; "" for none."""
+    """Versions of a package: ``since`` is the first that has the bug, ``before`` the first without it, ``until`` the
+    last that is known to have it, where nobody says when it was cured; "" for none."""
 
     package: str
     """Its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``."""
     since: str = ""
     before: str = ""
+    until: str = ""
 
     @property
     def text(self) -> str:
         """The range in words: ``threadpoolctl before 3.7.0``."""
         since = f" from {self.since} on" if self.since else ""
-        before = f" before {self.before}" if self.before else ""
-        return f"{self.package}{since}{before}" if since or before else f"every {self.package}"
+        before = f" before {self.before}" if self.before else f" up to {self.until} at least" if self.until else ""
+        return f"{self.package}{since}{before}" if since or before else f"every known {self.package}"
 
     @property
     def condition(self) -> str:
         """The same as a condition, for where nobody knows the version: "your threadpoolctl is older than 3.7.0"; ""
         where all versions have the bug."""
         since = f"is {self.since} or newer" if self.since else ""
-        before = f"is older than {self.before}" if self.before else ""
+        before = f"is older than {self.before}" if self.before else f"is {self.until} or older" if self.until else ""
         both = " and ".join(filter(None, (since, before)))
         return f"your {self.package} {both}" if both else ""
 
@@ -48,7 +50,8 @@ class Affected(Record):
         """True if that version of the package has the bug."""
         key = version_key(version)
         begun = not self.since or version_key(self.since) <= key
-        return begun and (not self.before or key < version_key(self.before))
+        over = (self.before and key >= version_key(self.before)) or (self.until and key > version_key(self.until))
+        return begun and not over
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
@@ -63,8 +66,11 @@ def version_key(version: str) -> tuple[tuple[int, ...], bool]:
 
 ROLES = ("main", "other", "crashed")
 """Roles of a thread: the one whose id is the process's, any but that, one that ended the program."""
-RELATIONS = ("forked", "one-thread", "no-children", "children")
-"""Facts about the process: it is a fork of its parent (without exec), it has one thread, it has (no) child process."""
+RELATIONS = ("forked", "one-thread", "children", "no-children", "no-workers")
+"""Facts about the process: it is a fork of its parent (without exec), it has one thread, it has child processes, none,
+or none but multiprocessing's resource tracker and fork server."""
+NO_CHILD = "no-child:"
+"""The beginning of a further relation: no child process has the text behind it in its command line."""
 
 
 class ThreadPattern(Record):
@@ -72,10 +78,11 @@ class ThreadPattern(Record):
 
     python: tuple[tuple[str, str], ...] = ()
     """(file name, function) of some of its Python frames, the innermost first: ``("threadpoolctl.py", "_find")``. The
-    file may have folders in front: ``concurrent/futures/thread.py``."""
+    file may have folders in front: ``concurrent/futures/thread.py``; an empty function is any of that file."""
     native: tuple[str, ...] = ()
     """Some of its native functions, the innermost first, as reports name them, without arguments; with the beginning of
-    the library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``."""
+    the library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``. ``libcuda!`` is any function of
+    that library, ``c10::Future::`` any of that class."""
     library: str = ""
     """The beginning of the file name of the innermost library that is not the C library: ``libgomp``."""
     waits_for: tuple[str, ...] = ()
@@ -94,6 +101,10 @@ class ThreadPattern(Record):
     """The pattern (counted from 0) of the thread that has what this one waits for; -1: whoever has it."""
     owner_gone: bool = False
     """A thread that does not exist any more has what this one waits for."""
+    task: tuple[tuple[str, str], ...] = ()
+    """The same as ``python``, of one of the tasks of the event loop that it runs."""
+    without_python: bool = False
+    """It has no Python frame."""
 
 
 class KnownBug(Record):
@@ -115,6 +126,8 @@ class KnownBug(Record):
     """The only architecture that has it, as the kernel names it (uname -m)."""
     process: tuple[str, ...] = ()
     """Words of RELATIONS, all of which hold."""
+    absent: tuple[ThreadPattern, ...] = ()
+    """No thread fits any of these."""
 
 
 GROUP = "gdbext.known"
@@ -222,8 +235,10 @@ def parse_entry(value: object, where: str) -> KnownBug:
         tuple(_thread(each, f"{where}, threads") for each in fields.list("threads")),
         fields.texts("environment"),
         fields.text("architecture"),
-        fields.texts("process", RELATIONS),
+        fields.texts("process"),
+        tuple(_thread(each, f"{where}, absent") for each in fields.list("absent")),
     )
+    _check_words([word for word in bug.process if not word.startswith(NO_CHILD)], RELATIONS, f"{where}, process")
     lacks = [key for key in ("id", "title", "url", "affected", "cure", "threads") if not fields.has(key)]
     if lacks:
         raise BadData(f"{where} lacks {', '.join(lacks)}")
@@ -236,7 +251,7 @@ def _affected(value: object, where: str) -> Affected:
     fields = _Fields(value, Affected, where)
     if not fields.has("package"):
         raise BadData(f"{where} lacks package")
-    return Affected(fields.text("package"), fields.text("since"), fields.text("before"))
+    return Affected(fields.text("package"), fields.text("since"), fields.text("before"), fields.text("until"))
 
 
 def _thread(value: object, where: str) -> ThreadPattern:
@@ -244,7 +259,7 @@ def _thread(value: object, where: str) -> ThreadPattern:
     role = fields.text("role")
     _check_words([role] if role else [], ROLES, f"{where}, role")
     found = ThreadPattern(
-        tuple(_pair(each, f"{where}, python") for each in fields.list("python")),
+        fields.pairs("python"),
         fields.texts("native"),
         fields.text("library"),
         fields.texts("waits_for"),
@@ -255,16 +270,12 @@ def _thread(value: object, where: str) -> ThreadPattern:
         fields.texts("holds"),
         fields.number("held_by"),
         fields.flag("owner_gone"),
+        fields.pairs("task"),
+        fields.flag("without_python"),
     )
     if found == ThreadPattern():
         raise BadData(f"{where}: a thread of which nothing is said is any thread")
     return found
-
-
-def _pair(value: object, where: str) -> tuple[str, str]:
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, str) for each in value):
-        raise BadData(f"{where}: each frame is a list of two texts, file and function")
-    return value[0], value[1]
 
 
 def _check_words(words: Sequence[str], known: Sequence[str], where: str) -> None:
@@ -304,13 +315,20 @@ class _Fields:
             raise BadData(f"{self._where}: {key} is no list")
         return found
 
-    def texts(self, key: str, known: Sequence[str] = ()) -> tuple[str, ...]:
-        """The texts of a member, which are among the ``known`` ones."""
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The texts of a member."""
         found = [each for each in self.list(key) if isinstance(each, str)]
         if len(found) != len(self.list(key)):
             raise BadData(f"{self._where}: {key} is no list of texts")
-        if known:
-            _check_words(found, known, f"{self._where}, {key}")
+        return tuple(found)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """The pairs of texts of a member."""
+        found = []
+        for each in self.list(key):
+            if not isinstance(each, list) or len(each) != 2 or not all(isinstance(one, str) for one in each):
+                raise BadData(f"{self._where}, {key}: each frame is a list of two texts, file and function")
+            found.append((each[0], each[1]))
         return tuple(found)
 
     def number(self, key: str) -> int:

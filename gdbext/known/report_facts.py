@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gdbext.errors import BadData
-from gdbext.known.signatures import NativeName, ProcessFacts, ThreadFacts
+from gdbext.known.signatures import NativeName, ProcessFacts, ThreadFacts, child_relation
 
 SCHEMA = "gdbext/1"
 
@@ -57,10 +57,10 @@ def _relation(document: Mapping[str, Any], word: str) -> bool | None:
     if word == "forked":
         missing = [(each["wait"] or {}).get("missing_workers") or {} for each in document["threads"]]
         return True if any(each.get("forked") is True for each in missing) else None
-    has_children = bool((document.get("children") or {}).get("children"))
-    if not has_children and (document["target"]["kind"] != "live" or document["command"] != "dispatch-diagnose"):
+    if document["target"]["kind"] != "live" or document["command"] != "dispatch-diagnose":
         return None
-    return has_children is (word == "children")
+    children = (document.get("children") or {}).get("children") or ()
+    return child_relation(word, [_text(child["command"]) for child in children])
 
 
 def _thread(value: Mapping[str, Any], pid: int, crashed: set[int]) -> ThreadFacts:
@@ -71,7 +71,7 @@ def _thread(value: Mapping[str, Any], pid: int, crashed: set[int]) -> ThreadFact
     frames = [_native(frame) for frame in _objects(value.get("frames") or ()) if frame["kind"] == "native"]
     return ThreadFacts(
         f"{names[0]} (tid {tid})" if names else f"thread {tid}",
-        [(_text(frame["file"]), _text(frame["function"])) for frame in _objects(value["python_frames"])],
+        _lines(value["python_frames"]),
         _text(wait.get("kind") or ""),
         _text(missing["pool"]) if missing.get("forked") is True else "",
         lambda: frames,
@@ -82,7 +82,12 @@ def _thread(value: Mapping[str, Any], pid: int, crashed: set[int]) -> ThreadFact
         holds=[_text(each["kind"]) for each in value["holds"]],
         owner=int(owner["tid"]) if owner.get("state") == "alive" else None,
         owner_gone=owner.get("state") == "gone",
+        tasks=[_lines(task["frames"]) for task in value.get("tasks") or ()],
     )
+
+
+def _lines(frames: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(_text(frame["file"]), _text(frame["function"])) for frame in _objects(frames)]
 
 
 def _objects(values: Sequence[Any]) -> list[Mapping[str, Any]]:

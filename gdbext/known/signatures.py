@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.record import Record
-from gdbext.known.catalogue import KnownBug, ThreadPattern
+from gdbext.known.catalogue import NO_CHILD, KnownBug, ThreadPattern
 
 NativeName = Callable[[], Sequence[str]]
 """The names of a frame's function, asked for only where its library fits."""
@@ -37,6 +37,7 @@ class ThreadFacts:
         holds: Sequence[str] = (),
         owner: int | None = None,
         owner_gone: bool = False,
+        tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
         self.label = label
         self.python = python
@@ -49,6 +50,7 @@ class ThreadFacts:
         self.holds = holds
         self.owner = owner
         self.owner_gone = owner_gone
+        self.tasks = tasks
         self._native = native
 
     @cached_property
@@ -64,6 +66,8 @@ class ThreadFacts:
             return False
         if not self._is(pattern) or not _in_order(pattern.python, self.python, _is_frame):
             return False
+        if pattern.task and not any(_in_order(pattern.task, task, _is_frame) for task in self.tasks):
+            return False
         if pattern.library and not self._library.startswith(pattern.library):
             return False
         return not pattern.native or _in_order(pattern.native, self.native, _is_native)
@@ -73,6 +77,8 @@ class ThreadFacts:
         if pattern.role and pattern.role not in self.roles:
             return False
         if pattern.state and pattern.state != self.state:
+            return False
+        if pattern.without_python and self.python:
             return False
         if pattern.name and not any(name.startswith(pattern.name) for name in self.names):
             return False
@@ -86,24 +92,42 @@ class ThreadFacts:
 
 def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
     file, function = frame
-    return f".{function}".endswith(f".{wanted[1]}") and f"/{file}".endswith(f"/{wanted[0]}")
+    named = not wanted[1] or f".{function}".endswith(f".{wanted[1]}")
+    return named and f"/{file}".endswith(f"/{wanted[0]}")
 
 
 def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
     library, _, function = wanted.rpartition("!")
     names, there = frame
-    return there.startswith(library) and any(_is_function(function, name) for name in names())
+    if not there.startswith(library):
+        return False
+    return not function or any(_is_function(function, name) for name in names())
 
 
 def _is_function(wanted: str, name: str) -> bool:
     """The name without arguments, template arguments, the compiler's suffixes and symbol versions."""
-    return name.startswith(wanted) and name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ".", "@", " ", "[")
+    if not name.startswith(wanted):
+        return False
+    return wanted.endswith("::") or name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ",", ".", "@", " ", "[")
 
 
 def _in_order(wanted: Sequence[object], there: Sequence[object], equal: Callable[..., bool]) -> bool:
     """All that is wanted is there in this order, with anything in between."""
     rest = iter(there)
     return all(any(equal(each, one) for one in rest) for each in wanted)
+
+
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Modules that multiprocessing runs in processes of their own, and in which no job of a program runs."""
+
+
+def child_relation(word: str, commands: Sequence[str]) -> bool | None:
+    """Whether a relation (RELATIONS, NO_CHILD) of a process to its descendants holds, by their command lines."""
+    if word.startswith(NO_CHILD):
+        return not any(word[len(NO_CHILD) :] in command for command in commands)
+    if word == "no-workers":
+        return all(any(helper in command for helper in _HELPERS) for command in commands)
+    return bool(commands) is (word == "children")
 
 
 class ProcessFacts:
@@ -126,6 +150,7 @@ class ProcessFacts:
         self.architecture = architecture
         self._libraries = libraries
         self._has: dict[str, bool] = {}
+        self.has_tasks = any(thread.tasks for thread in threads)
         self.kinds = {thread.waits_for for thread in threads}
         self.functions = {function.rpartition(".")[2] for thread in threads for _, function in thread.python}
 
@@ -134,8 +159,10 @@ class ProcessFacts:
         if pattern.waits_for and self.kinds.isdisjoint(pattern.waits_for):
             return False
         for _, function in pattern.python:
-            if function.rpartition(".")[2] not in self.functions:
+            if function and function.rpartition(".")[2] not in self.functions:
                 return False
+        if pattern.task and not self.has_tasks:
+            return False
         if pattern.library and not self.has_library(pattern.library):
             return False
         return all(self.has_library(name.rpartition("!")[0]) for name in pattern.native)
@@ -207,6 +234,8 @@ def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownMa
         if not all(process.may_show(pattern) for pattern in bug.threads) or not process.is_like(bug):
             continue
         found = _assigned(bug.threads, process.threads)
+        if found and any(thread.fits(pattern) for pattern in bug.absent for thread in process.threads):
+            continue
         conditions = _conditions(bug, process) if found else None
         if found and conditions is not None:
             evidence = [_evidence(one, each) for one, each in zip(found, bug.threads)]
@@ -261,7 +290,7 @@ def _version_condition(bug: KnownBug, versions: Mapping[str, str | None]) -> str
 
 
 def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
-    """Whether the environment is as the condition says; None where that is not known."""
+    """True if the environment is as the condition says; None where that is not known."""
     name, equals, value = condition.lstrip("!").partition("=")
     known = process.variable(name)
     if known is None:
@@ -278,7 +307,8 @@ def _in_words(condition: str) -> str:
 
 def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
     """``worker-1 (tid 7): in threadpoolctl.py _find, waits for gil``."""
-    parts = [f"in {file} {function}" for file, function in pattern.python]
+    parts = [f"in {file} {function}".rstrip() for file, function in pattern.python]
+    parts += [f"its task in {file} {function}" for file, function in pattern.task]
     parts += [f"in {name.replace('!', ' ')}" for name in pattern.native]
     parts += [f"inside {pattern.library}"] if pattern.library else []
     parts += [f"waits for {thread.waits_for}"] if pattern.waits_for else []

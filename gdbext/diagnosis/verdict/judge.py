@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, RunState, ThreadReport, Verdict
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import rules, sentences
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
@@ -18,7 +18,7 @@ from gdbext.diagnosis.verdict.rules import RULES
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.record import Record
 from gdbext.known.catalogue import catalogue
-from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, matches
+from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -235,7 +235,11 @@ def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | N
         return len(process.tids) == 1
     if word == "forked":
         return True if fork_evidence(process) else None
-    return None if session.procfs is None else bool(session.procfs.children()) is (word == "children")
+    if session.procfs is None:
+        return None
+    children = list(session.procfs.children().values())
+    family = [*children, *(each for theirs in session.procfs.grandchildren().values() for each in theirs)]
+    return child_relation(word, [each.command or each.name for each in family])
 
 
 def _facts(
@@ -246,7 +250,7 @@ def _facts(
     owner = wait.owner if wait is not None else None
     return ThreadFacts(
         thread.label,
-        [(frame.file, frame.function) for frame in thread.python],
+        _lines(thread.python),
         wait.kind.value if wait is not None else "",
         missing.pool.name if missing is not None and missing.forked else "",
         partial(_native, snapshot) if snapshot is not None else tuple,
@@ -257,7 +261,12 @@ def _facts(
         holds=[held.kind.value for held in thread.holds],
         owner=owner.tid if owner is not None and not owner.gone else None,
         owner_gone=owner is not None and owner.gone,
+        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else (),
     )
+
+
+def _lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+    return [(frame.file, frame.function) for frame in frames]
 
 
 def _native(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:

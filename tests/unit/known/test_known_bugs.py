@@ -66,7 +66,7 @@ def test_where_the_version_is_unknown_the_line_says_so() -> None:
 def test_a_bug_of_all_versions_needs_no_condition() -> None:
     match = judged(BUG._replace(affected=(Affected("libx"),)))
     assert match is not None
-    assert "(every libx)" in match.line
+    assert "(every known libx)" in match.line
 
 
 def test_each_pattern_needs_a_thread_of_its_own() -> None:
@@ -96,6 +96,11 @@ def test_who_holds_what_is_waited_for() -> None:
     (ThreadPattern(waits_for=("io",)), {"waits_for": "io"}, {}),
     (ThreadPattern(python=(("b/c.py", "run"),)), {"python": [("/a/b/c.py", "Loop.run")]},
      {"python": [("/a/c.py", "Loop.run"), ("/a/b/c.py", "Loop.rerun")]}),
+    (ThreadPattern(python=(("b/c.py", ""),)),
+     {"python": [("/a/b/c.py", "Loop.run")]}, {"python": [("/a/c.py", "run")]}),
+    (ThreadPattern(task=(("c.py", "wait"),)),
+     {"tasks": [[], [("/c.py", "Server.wait")]]}, {"tasks": [[("/c.py", "f")]]}),
+    (ThreadPattern(without_python=True), {}, {"python": [("/c.py", "f")]}),
     (ThreadPattern(python=(("c.py", "Loop.run"),)), {"python": [("/c.py", "Loop.run")]},
      {"python": [("/c.py", "Other.run")]}),
 ])  # fmt: skip
@@ -111,7 +116,34 @@ def test_frames_come_in_their_order() -> None:
 
     assert [fits("inner", "outer"), fits("outer", "inner"), fits("inner", "inner"), fits("between")] == [
         True, False, False, True]  # fmt: skip
-    assert [fits("libx!inner", "libx!outer"), fits("liby!inner")] == [True, False]
+    assert [fits("libx!inner", "libx!outer"), fits("liby!inner"), fits("libx!"), fits("libz!")] == [True, False] * 2
+    assert thread("libx.so!a::B::c()").fits(ThreadPattern(native=("a::B::",)))
+
+
+def test_no_thread_may_do_what_is_to_be_absent() -> None:
+    bug = BUG._replace(absent=(ThreadPattern(waits_for=("io",)),))
+    assert judged(bug, thread()) is not None
+    assert judged(bug, thread(), thread(waits_for="io")) is None
+
+
+def test_a_range_that_ends_with_the_last_version_known_to_have_it() -> None:
+    bug = BUG._replace(affected=(Affected("torch", "2.1", until="2.3.1"),))
+    assert [judged(bug, **with_versions(torch=each)) is not None for each in ("2.0", "2.3.1", "2.3.2")] == [
+        False, True, False]  # fmt: skip
+    unknown, known = judged(bug), judged(bug, **with_versions(torch="2.2"))
+    assert unknown is not None
+    assert known is not None
+    assert unknown.condition == "if your torch is 2.1 or newer and is 2.3.1 or older"
+    assert "(torch from 2.1 on up to 2.3.1 at least)" in known.line
+    assert known.report.fixed_in == ()
+
+
+def test_relations_to_child_processes() -> None:
+    tracker = "python -c from multiprocessing.resource_tracker import main;main(5)"
+    families = [[], [tracker], [tracker, "python worker.py"]]
+    words = ("children", "no-children", "no-workers", "no-child:worker")
+    assert [[signatures.child_relation(word, family) for word in words] for family in families] == [
+        [False, True, True, True], [True, False, True, True], [True, False, False, False]]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["f", "f(int)", "f<3>(int)", "f.cold", "f@@GLIBC_2.2.5", "f(int) [clone .part.0]"])
