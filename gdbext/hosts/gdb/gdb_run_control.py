@@ -24,7 +24,7 @@ from gdbext.errors import GdbextError, MemoryFault, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_batch import stopped_target
 from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, execute, low_word
 from gdbext.hosts.resume.host import HookSpec
-from gdbext.hosts.resume.timed_run import TimedRun, check_pause
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class GdbRunControl:
                 return _REPLACED
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if self._failure is not None:
-            return _failed(self._failure)
+            return ending_of_failure(self._failure, "gdb")
         if self._exit is not None:
             return self._exit
         return self._why_stopped()
@@ -358,17 +358,6 @@ def _program() -> str:
             return auxv.read().hex()
     except OSError:
         return ""
-
-
-def _failed(error: BaseException) -> Ending:
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(EndingKind.INTERRUPTED, "interrupted")
-    if isinstance(error, GdbextError):
-        return Ending(EndingKind.FAILED, error.what, error=error)
-    if isinstance(error, OSError):
-        what = f"the trace cannot be written: {error.strerror}"
-        return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
-    return Ending(EndingKind.FAILED, str(error), error=TargetError(f"gdb: {error}"))
 
 
 def _exited(event: Any) -> Ending:

@@ -18,7 +18,7 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
-from gdbext.hosts.resume.timed_run import TimedRun, check_pause
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class LldbRunControl:
                 error = process.Continue()
             self.frame = None
             if self._failure is not None:
-                return _failed(self._failure)
+                return ending_of_failure(self._failure, "lldb")
             if not is_there(process):
                 return _exited(process)
             if error.Fail():
@@ -247,12 +247,3 @@ def _exited(process: lldb.SBProcess) -> Ending:
     if "signal" in (process.GetExitDescription() or ""):
         return Ending(EndingKind.KILLED, "the process was killed by a signal")
     return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=int(status))
-
-
-def _failed(error: BaseException) -> Ending:
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(EndingKind.INTERRUPTED, "interrupted")
-    if isinstance(error, GdbextError):
-        return Ending(EndingKind.FAILED, error.what, error=error)
-    what = f"the trace cannot be written: {getattr(error, 'strerror', error)}"
-    return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))

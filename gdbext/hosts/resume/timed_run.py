@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
-from gdbext.errors import TargetError, TargetGone
+from gdbext.errors import GdbextError, TargetError, TargetGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,3 +95,15 @@ def check_pause(ending: Ending, alternative: str) -> None:
             help=f"disable what stops it, or {alternative}",
         )
     raise TargetGone(ending.text)
+
+
+def ending_of_failure(error: BaseException, debugger: str) -> Ending:
+    """The ending of a run in which a hook of ours, or the ``debugger`` itself, raised this."""
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(EndingKind.INTERRUPTED, "interrupted")
+    if isinstance(error, GdbextError):
+        return Ending(EndingKind.FAILED, error.what, error=error)
+    if isinstance(error, OSError):
+        what = f"the trace cannot be written: {error.strerror or error}"
+        return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
+    return Ending(EndingKind.FAILED, str(error), error=TargetError(f"{debugger}: {error}"))
