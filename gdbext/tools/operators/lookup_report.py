@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gdbext.engine.vocabulary import Section
 from gdbext.render.plain_json import keyset, optional_keyset
-from gdbext.tools.operators.operator_report import key_set, registered_kernel
+from gdbext.tools.operators.op import key_set, registered_kernel
 from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.redispatch_chain import ExpectedLookup, RedispatchPredictor

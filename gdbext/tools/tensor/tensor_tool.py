@@ -116,8 +116,8 @@ def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSect
 
 
 def _saved(session: Session, section: TensorSection, path: str) -> str:
+    from gdbext.tools.tensor.tensor_files import save
     from gdbext.tools.tensor.tensor_report import TensorReporter
-    from gdbext.tools.tensor.tensor_saving import save
 
     return save(TensorReporter(session, _ReadingLine("saved")), section, path)
 
@@ -133,8 +133,8 @@ def indices(words: str) -> tuple[int, ...]:
 def _with_page(reporter: TensorReporter, section: TensorSection, path: str, index: tuple[int, ...]) -> TensorSection:
     """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
     from gdbext.engine.formats import whole_file
-    from gdbext.tools.tensor import tensor_page
-    from gdbext.tools.tensor.tensor_page import read_slice
+    from gdbext.tools.tensor import tensor_files
+    from gdbext.tools.tensor.tensor_files import read_slice
 
     part, reason = None, ""
     try:
@@ -143,7 +143,7 @@ def _with_page(reporter: TensorReporter, section: TensorSection, path: str, inde
         raise
     except GdbextError as error:
         reason = error.what
-    whole_file.write(path, tensor_page.render(section, part, reason).encode())
+    whole_file.write(path, tensor_files.render(section, part, reason).encode())
     return replace(section, page=path)
 
 

@@ -15,8 +15,8 @@ from gdbext.engine.formats.whole_file import WholeFile, cannot_write
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import GdbextError, TargetError
 from gdbext.render.style import Style, escape
-from gdbext.tools.tensor import tensor_saving
-from gdbext.tools.tensor.tensor_saving import entries_of
+from gdbext.tools.tensor import tensor_files
+from gdbext.tools.tensor.tensor_files import entries_of
 from gdbext.tools.values.launch import KernelLaunch
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ValueFiles:
             entries += kept
         path = self._folder / f"{launch.when}_{file_name(launch.qualified)}_{launch.call}.safetensors"
         scalars = {value.name: value.text for value in launch.values if value.text and not value.tensors}
-        tensor_saving.write(str(path), entries, {"op": launch.qualified, "kernel": launch.kernel, **scalars})
+        tensor_files.write(str(path), entries, {"op": launch.qualified, "kernel": launch.kernel, **scalars})
         self.count += 1
         self._show(f"{path}" + (f", without {', '.join(left_out)}" if left_out else ""))
         return False

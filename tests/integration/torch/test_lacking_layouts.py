@@ -12,7 +12,7 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.tools.operators.operator_report import OperatorReporter
+from gdbext.tools.operators.op import OperatorReporter
 from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]

@@ -10,8 +10,8 @@ from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopRow, TopSection
 from gdbext.tools.ranks import ranks_views
 from gdbext.tools.ranks.job_judge import judge
-from gdbext.tools.tensor import tensor_page
-from gdbext.tools.tensor.tensor_page import TensorSlice
+from gdbext.tools.tensor import tensor_files
+from gdbext.tools.tensor.tensor_files import TensorSlice
 from gdbext.tools.trace.timeline_page import TimelinePage
 from support.fakes import made_tensors
 from support.recorded import jobs
@@ -68,7 +68,7 @@ def top() -> str:
 def tensor() -> str:
     """A tensor with odd numbers."""
     part = TensorSlice((1,), 3, 4, 1, 2, ((1.0, math.nan), (-2.0, math.inf), (0.5, -math.inf)))
-    return tensor_page.render(replace(made_tensors.FLOATS, label=EVIL), part)
+    return tensor_files.render(replace(made_tensors.FLOATS, label=EVIL), part)
 
 
 def ranks() -> str:

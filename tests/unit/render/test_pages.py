@@ -14,7 +14,7 @@ import pytest
 from gdbext.render.page import Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection
-from gdbext.tools.tensor import tensor_page
+from gdbext.tools.tensor import tensor_files
 from gdbext.tools.trace.timeline_page import own_times
 from support.fakes import made_pages
 from support.fakes.made_pages import EVIL, MM, dispatch
@@ -128,7 +128,7 @@ def test_nothing_counted_is_said() -> None:
 
 
 def test_a_tensor_without_elements_says_why_there_is_no_picture() -> None:
-    page = tensor_page.render(made_pages.made_tensors.ODD, None, "it is on the moon")
+    page = tensor_files.render(made_pages.made_tensors.ODD, None, "it is on the moon")
     assert "There is no picture: it is on the moon" in page
     assert "<canvas" not in page
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.errors import BadData, TargetError
-from gdbext.tools.tensor.tensor_saving import StoredTensor, header, write
+from gdbext.tools.tensor.tensor_files import StoredTensor, header, write
 
 FLOATS = struct.pack("<6f", *range(6))
 

@@ -10,7 +10,7 @@ import pytest
 from gdbext.errors import UsageError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead
 from gdbext.tools.tensor.elements import ElementType, element_type
-from gdbext.tools.tensor.tensor_page import CELLS, read_slice
+from gdbext.tools.tensor.tensor_files import CELLS, read_slice
 from gdbext.torch.values.tensor_facts import Quantization
 
 BASE = 0x1000
