@@ -103,8 +103,8 @@ class WatchedOperators:
     def _stop_at_boxed_calls(self) -> None:
         before = self._watch.hooks
         self._watch.boxed_calls(self._all_calls.boxed_calls(), self._boxed)
-        self._watch.own_lookups(self._all_calls, self._boxed)
         self._sees_boxed_calls = self._watch.hooks > before
+        self._watch.own_lookups(self._all_calls, self._boxed)
         for text in self._all_calls.not_seen():
             self._note(f"{text}: what they call is not watched")
         self._watch.python_kernels(self._functions.python_entries(), self._boxed, self._is_boxed_call)

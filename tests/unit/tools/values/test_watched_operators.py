@@ -27,15 +27,18 @@ class Watch:
         self.seen.append("boxed calls")
         self.hooks += len(places)
 
+    def own_lookups(self, *_: Any) -> None:
+        self.seen.append("own calls")
+
     def python_kernels(self, *_: Any) -> None:
         self.seen.append("Python kernels")
 
 
 @pytest.mark.parametrize(("functions", "entries", "places", "watched"), [
     (["call"], ["CPU entry"], [1], ["call", "CPU entry"]),
-    ([], ["CPU entry"], [1], ["boxed calls", "Python kernels"]),  # autograd's fallback is called first
-    ([], [], [1], ["boxed calls", "Python kernels"]),
-    ([], ["CPU entry"], [], ["boxed calls", "Python kernels", "CPU entry"]),
+    ([], ["CPU entry"], [1], ["boxed calls", "own calls", "Python kernels"]),  # autograd's fallback is called first
+    ([], [], [1], ["boxed calls", "own calls", "Python kernels"]),
+    ([], ["CPU entry"], [], ["boxed calls", "own calls", "Python kernels", "CPU entry"]),
 ])  # fmt: skip
 def test_operators_with_and_without_functions_of_their_own(
     functions: list[str], entries: list[str], places: list[int], watched: list[str]
@@ -43,7 +46,7 @@ def test_operators_with_and_without_functions_of_their_own(
     made: Any = object.__new__(WatchedOperators)
     made._known, made._boxed, made._sees_boxed_calls = set(), {}, False
     made._watch = Watch()
-    made._all_calls = SimpleNamespace(boxed_calls=lambda: places)
+    made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
     made._functions = SimpleNamespace(
         functions=lambda _: functions, boxed_entries=lambda _: entries, python_entries=list
     )
