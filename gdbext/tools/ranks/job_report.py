@@ -81,6 +81,9 @@ class RankReport(Record):
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
 
+    known: tuple[str, ...] = ()
+    """The known bugs that fit it, each with versions, cure and link; for people."""
+
     @property
     def label(self) -> str:
         """``rank 5``; ``pid 77 on node3`` where nobody knows its rank."""

@@ -66,7 +66,14 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         restart=_number(identity.get("restart")),
         paused_ms=_milliseconds(target.get("paused_ms")),
         entered_nccl=_entered_nccl(wait or {}),
+        known=tuple(_known(each) for each in document.get("known") or ()),
     )
+
+
+def _known(value: Mapping[str, Any]) -> str:
+    """A known bug in one line: what it is, which versions have it, what to do."""
+    affected = value["condition"] or ", ".join(value["affected"])
+    return _text(f"{value['id']}, {value['title']} ({affected}); {value['cure']}. {value['url']}")
 
 
 def _entered_nccl(wait: Mapping[str, Any]) -> str:

@@ -104,6 +104,7 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         paused_ms=None if value.get("paused_ms") is None else float(value["paused_ms"]),
         user=_number(value.get("user")),
         entered_nccl=str(value.get("entered_nccl") or ""),
+        known=tuple(map(str, value.get("known") or ())),
     )
 
 

@@ -36,6 +36,7 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
     for advice in list(dict.fromkeys(each.help for each in report.unreached[:_NOTES] if each.help))[:1]:
         yield _cut(f"  try: {advice}")
     yield from _short("Note", list(report.notes), style)
+    yield from (escape(line) for line in _known(report))
     yield from _odd(report.odd, style)
     if report.collectives:
         yield ""
@@ -68,6 +69,18 @@ def _short(title: str, lines: Sequence[str], style: Style) -> Iterator[str]:
         yield style(title, "yellow") + _cut(f": {line}")
     if len(lines) > _NOTES:
         yield f"  … and {len(lines) - _NOTES} more: --json"
+
+
+def _known(report: JobReport) -> Iterator[str]:
+    """A line for each known bug, with the ranks that show it."""
+    found: dict[str, list[RankReport]] = {}
+    for each in report.reports:
+        for bug in each.known:
+            found.setdefault(bug, []).append(each)
+    for bug, showing in found.items():
+        ranks = [each.rank for each in showing if each.rank is not None]
+        who = f"ranks {_set(ranks)}" if ranks else f"{len(showing)} of unknown rank"
+        yield f"Known ({who}): {bug}"
 
 
 def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:

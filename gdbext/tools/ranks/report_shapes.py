@@ -101,6 +101,8 @@ def _put_back(document: Any, lists: list[Members]) -> None:
 Check = Callable[[Any, str], None]
 """A check of a value, with its place in the document."""
 
+MAX_KNOWN = 32
+"""Known bugs of one process."""
 MAX_TEXT = 1 << 20
 MAX_ITEMS = 1 << 20
 WORD = (1 << 64) - 1
@@ -221,7 +223,7 @@ _ROW = record(
      "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
-     "entered_nccl": text},
+     "entered_nccl": text, "known": array(text, MAX_KNOWN)},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
@@ -261,8 +263,9 @@ _TARGET = record(
     {"torch": optional(record({"version": optional(text)})), "paused_ms": optional(measure)},
 )  # fmt: skip
 _VERDICT = record({"kind": text, "summary": text, "threads": array(number)})
+_KNOWN = record({"id": text, "title": text, "url": text, "affected": array(text), "cure": text, "condition": text})
 REPORT = record(
     {"target": _TARGET, "verdict": _VERDICT, "threads": array(_THREAD), "errors": array(_ERROR)},
-    {"collectives": optional(_COLLECTIVES)},
+    {"collectives": optional(_COLLECTIVES), "known": array(_KNOWN, MAX_KNOWN)},
 )  # fmt: skip
 """The report on one process."""

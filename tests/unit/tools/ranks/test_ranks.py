@@ -108,6 +108,18 @@ def test_a_report_of_one_process_alone_is_enough(replay: type[Replay], tmp_path:
     assert "aten::mm [Meta]" in document["reports"][0]["path"]
 
 
+def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Path) -> None:
+    """Also of reports that were merged before."""
+    written(tmp_path / "reports", [replay("fork-openmp").document("dispatch-diagnose")])
+    line = "Known (1 of unknown rank): gcc#52303, libgomp keeps its worker threads for the next parallel region"
+    assert line in run("--reports", tmp_path / "reports").output
+    (tmp_path / "job.json").write_text(run("--reports", tmp_path / "reports", "--json").output)
+    merged = json.loads((tmp_path / "job.json").read_text())
+    contract_schema.check(merged)
+    assert [each["known"][0].partition(",")[0] for each in merged["reports"]] == ["gcc#52303"]
+    assert line in run("--reports", tmp_path / "job.json").output
+
+
 def test_the_graph(tmp_path: Path) -> None:
     file = tmp_path / "job.dot"
     run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--dot", file)

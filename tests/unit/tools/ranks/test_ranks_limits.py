@@ -123,6 +123,7 @@ WRONG = {
     "summary": (None, 3),
     "paused_ms": ("long", -1.0),
     "user": ("root", -1),
+    "known": ("a bug", [1], ["a"] * 100),
 }
 
 
