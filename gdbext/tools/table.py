@@ -313,6 +313,13 @@ def every_command() -> list[ToolRow]:
 
 _SHORT = {"threads": "all-threads"}
 """Short names besides those that leave out ``ADDED_PREFIX``."""
+PREFIX = "dispatch"
+"""The command of which the others are words in a debugger."""
+
+
+def short_name(row: ToolRow) -> str:
+    """The name without what all have in common: ``bt``, ``threads``."""
+    return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
 def is_command(name: str) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdbext.diagnosis.bt import dispatch_words
 from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
@@ -67,7 +66,11 @@ def interleaved(
 
 def frame_function(frame: DispatchFrame | Frame) -> str:
     """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
-    return dispatch_words(frame) if isinstance(frame, DispatchFrame) else escape(frame.function)
+    if not isinstance(frame, DispatchFrame):
+        return escape(frame.function)
+    from gdbext.diagnosis.bt import dispatch_words  # with the first frame: sourcing our file imports no command
+
+    return dispatch_words(frame)
 
 
 def frame_source(frame: DispatchFrame | Frame) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gdb
 
@@ -17,11 +17,12 @@ from gdbext.tools import table
 class GdbCommand(gdb.Command):  # type: ignore[misc]
     """One command of the registry. Its ``__doc__`` is what gdb's help shows; gdb copies it here and now."""
 
-    def __init__(self, row: table.ToolRow, shell: Shell, documentation: str) -> None:
+    def __init__(self, row: table.ToolRow, shell: Shell, documentation: str, name: str = "") -> None:
+        """``name``: another one than the row's."""
         self._row = row
         self._shell = shell
         self.__doc__ = documentation
-        super().__init__(row.name, gdb.COMMAND_USER)
+        super().__init__(name or row.name, gdb.COMMAND_USER)
 
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
@@ -46,6 +47,23 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
         return [name[dropped:] for name in self._shell.completions(self._row, words, current)]
 
 
+class GdbPrefix(gdb.Command):  # type: ignore[misc]
+    """``dispatch``: the commands as its words, ``dispatch bt`` for dispatch-bt, as LLDB has them."""
+
+    def __init__(self) -> None:
+        self.__doc__ = "Explain what a PyTorch process is doing. Alone it says why the process hangs or crashed."
+        super().__init__(table.PREFIX, gdb.COMMAND_USER, gdb.COMPLETE_NONE, True)
+
+    def invoke(self, argument: str, from_tty: bool) -> None:
+        """Called by gdb where no word that it knows follows. Raises gdb.GdbError."""
+        if argument:
+            raise gdb.GdbError(f'there is no "{table.PREFIX} {argument}"; help {table.PREFIX} lists what there is')
+        try:
+            gdb.execute(table.DEFAULT, from_tty)
+        except gdb.error as error:
+            raise gdb.GdbError(str(error)) from None
+
+
 class GdbCommands:
     """All commands, from ``source gdbext/init.py`` until the next one."""
 
@@ -55,8 +73,8 @@ class GdbCommands:
         Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
         """
         self._shell = Shell(debugger())
-        for row in table.every_command():
-            GdbCommand(row, self._shell, f"{row.summary}\nSee: {row.name} --help")
+        GdbPrefix()
+        self._define(lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(self._shell.summaries)
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
@@ -70,8 +88,13 @@ class GdbCommands:
 
     def _complete_help(self) -> None:
         self._forget_prompt()
+        self._define(table.help_text)
+
+    def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
         for row in table.every_command():
-            GdbCommand(row, self._shell, table.help_text(row))
+            text = documentation(row)
+            GdbCommand(row, self._shell, text)
+            GdbCommand(row, self._shell, text, f"{table.PREFIX} {table.short_name(row)}")
 
     def _forget_prompt(self) -> None:
         """gdb 13 raises SystemError for what is not connected any more."""

@@ -228,3 +228,14 @@ def test_gdbserver(plain: Plain) -> None:
     outcome = gdb(*words, "detach")
     (document,) = outcome.documents
     assert {thread["tid"] for thread in document["threads"]} == {thread["tid"] for thread in plain.truth["threads"]}
+
+
+def test_the_commands_are_words_of_dispatch_too() -> None:
+    alone = gdb(f"source {INIT}", "dispatch-keyset CPU")
+    outcome = gdb(f"source {INIT}", "dispatch keyset CPU")
+    assert (outcome.stdout, outcome.stderr) == (alone.stdout, alone.stderr)
+    listed = gdb(f"source {INIT}", "help dispatch", "dispatch nonsense", "dispatch")
+    assert "dispatch threads -- Show what each thread does" in listed.stdout
+    assert 'there is no "dispatch nonsense"' in listed.stderr
+    assert "no process and no core" in listed.stderr
+    assert "Python Exception" not in listed.stderr
