@@ -55,3 +55,9 @@ def parameters(*more: Any) -> list[Any]:
 def executable(name: str) -> str:
     """The executable of that name, for ``$LLDB``."""
     return usable()[name]
+
+
+def adapter(name: str) -> str | None:
+    """The LLDB of that name as a debug adapter: lldb-dap, which was called lldb-vscode before 18."""
+    _, dash, version = usable()[name].rpartition("/")[2].partition("-")
+    return shutil.which(f"lldb-dap{dash}{version}") or shutil.which(f"lldb-vscode{dash}{version}")

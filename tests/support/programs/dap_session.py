@@ -1,4 +1,4 @@
-"""gdb as an editor runs it by the Debug Adapter Protocol (gdb -i=dap, since gdb 14)."""
+"""gdb and LLDB as an editor runs them by the Debug Adapter Protocol (gdb -i=dap, since gdb 14; lldb-dap)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from typing import Any
 
 
 class DapSession:
-    """One gdb; every message that it sent is in ``messages``."""
+    """One debugger; every message that it sent is in ``messages``."""
 
-    def __init__(self, gdb: str, options: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.process = subprocess.Popen(
-            [gdb, "-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", *options],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
-        )  # fmt: skip
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.messages: list[dict[str, Any]] = []
         self._data = b""
         self._number = 0
 
-    def attach(self, pid: int) -> None:
-        """As an editor does: attach is answered after the configuration is done."""
-        self.request("initialize", {"clientID": "test", "adapterID": "gdb"})
-        self._send("attach", {"pid": pid})
+    def attach(self, pid: int, **options: Any) -> None:
+        """As an editor does: attach is answered after the configuration is done, which comes after "initialized"."""
+        self.request("initialize", {"clientID": "test", "adapterID": "test"})
+        self._send("attach", {"pid": pid, **options})
+        end = time.monotonic() + 90
+        while not self.events("initialized"):
+            assert time.monotonic() < end, self.messages
+            self._read(1)
         self.request("configurationDone")
 
     def request(self, command: str, arguments: dict[str, Any] | None = None, seconds: float = 90) -> dict[str, Any]:
@@ -51,6 +52,11 @@ class DapSession:
     def events(self, *names: str) -> list[str]:
         """The events of these names so far, in order."""
         return [each["event"] for each in self.messages if each["type"] == "event" and each["event"] in names]
+
+    def output(self) -> str:
+        """Everything that was said to the editor's console besides results."""
+        outputs = (each["body"] for each in self.messages if each["type"] == "event" and each["event"] == "output")
+        return "".join(each["output"] for each in outputs)
 
     def close(self) -> None:
         if self.process.poll() is None:

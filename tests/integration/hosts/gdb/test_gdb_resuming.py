@@ -74,7 +74,8 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
 
 def test_the_debug_adapter_protocol(job: Inferior) -> None:
     """Stacks with added frames, results of resuming commands, and no end of the session."""
-    editor = DapSession(gdbs.executable("gdb18"), ["-ex", f"source {SOURCE}"])
+    words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
+    editor = DapSession([gdbs.executable("gdb18"), *words])
     try:
         editor.attach(job.pid)
         thread = editor.request("threads")["body"]["threads"][0]["id"]

@@ -11,6 +11,7 @@ import pytest
 
 from support.installed import lldbs
 from support.programs import harness
+from support.programs.dap_session import DapSession
 from support.programs.harness import DISPATCH, ROOT, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.parametrize("name", lldbs.parameters())]
@@ -106,6 +107,33 @@ with open({str(found)!r}, "w") as file:
         assert not failures
         assert "the process got SIGCHLD" in signalled
         assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
+        turns = Path(job.truth["turns"])
+        before = turns.read_text()
+        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+
+
+def test_the_debug_adapter_protocol(name: str) -> None:
+    """Commands that let the process run have their results in lldb-dap, and neither it nor the session ends."""
+    adapter = lldbs.adapter(name)
+    if adapter is None:
+        pytest.skip(f"{name} has no debug adapter here")
+    with harness.started("small_calls") as job:
+        editor = DapSession([adapter])
+        load = ["settings set target.preload-symbols false", f"command script import {ROOT}/gdbext/lldb_init.py"]
+        try:
+            editor.attach(job.pid, stopOnEntry=True, initCommands=load)
+            assert "not in the dispatcher" in editor.evaluate("`dispatch-bt")
+            trace = editor.evaluate("`dispatch-trace --engine breakpoints --all --limit 3")
+            assert "3 dispatches traced; ended: --limit 3" in trace
+            assert "samples over" in editor.evaluate("`dispatch-diagnose --samples 3 --interval 0.1")
+            thread = editor.request("threads")["body"]["threads"][0]["id"]
+            stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 3})
+            assert stack["body"]["stackFrames"]
+            assert not editor.events("exited", "terminated")
+            editor.request("disconnect", {"terminateDebuggee": False})
+        finally:
+            editor.close()
+        assert editor.output().count("[call] op=[aten::add.Tensor], key=[AutogradCPU]") == 3
         turns = Path(job.truth["turns"])
         before = turns.read_text()
         harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
