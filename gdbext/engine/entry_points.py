@@ -108,6 +108,8 @@ def _declared(folders: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _of_folder(folder: str) -> Iterator[EntryPoint]:
+    if not cache.is_ours(folder):  # nothing of it is opened, either: a pipe would be waited for
+        return
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
     except OSError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import code
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import gdbext
+from gdbext.cache import is_ours
 from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.terminal import shown, write
 from gdbext.tools.program import Program
@@ -69,13 +71,26 @@ def _run(process: gdbext.Process, banner: str) -> Outcome:
         exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
         return Outcome(0)
     try:
+        if not _is_ours_alone():
+            raise ImportError
         from IPython import start_ipython
+        from traitlets.config import Config
     except ImportError:
         _standard_prompt(names, banner)
         return Outcome(0)
     write(2, f"{banner}\n")
-    start_ipython(argv=["--no-banner"], user_ns=names)
+    config = Config()
+    config.InteractiveShellApp.ignore_cwd = True  # it would import what lies in the folder that we are in
+    start_ipython(argv=["--no-banner"], user_ns=names, config=config)
     return Outcome(0)
+
+
+def _is_ours_alone() -> bool:
+    """IPython's folder, whose files it runs when it starts, is ours; with ``sudo -E`` it is the caller's."""
+    folder = os.environ.get("IPYTHONDIR") or f"{os.environ.get('HOME', '')}/.ipython"
+    while folder != "/" and not os.path.lexists(folder):
+        folder = os.path.dirname(os.path.abspath(folder))  # noqa: PTH100, PTH120 - as everywhere with cache.is_ours
+    return is_ours(folder)
 
 
 def _standard_prompt(names: dict[str, object], banner: str) -> None:
