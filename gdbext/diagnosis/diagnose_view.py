@@ -175,9 +175,14 @@ def _others_heading(count: int, total: int) -> str:
     return f"The {count} threads" if count == total else f"The other {count} of {total} threads"
 
 
+def _matters_less(group: Sequence[ThreadReport]) -> tuple[bool, bool]:
+    """Threads in the program's own files come first, idle workers last."""
+    return group[0].pool is not None, not group[0].user_line
+
+
 def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
     seen = {thread.tid for thread in involved}
-    groups = folded([thread for thread in threads if thread.tid not in seen])
+    groups = sorted(folded([thread for thread in threads if thread.tid not in seen]), key=_matters_less)
     if groups:
         yield ""
         yield style(_others_heading(sum(map(len, groups)), len(threads)), "bold")
@@ -186,6 +191,7 @@ def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadRep
         what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
         who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
-        yield f"  {escape(who + what + operator)}"
+        line = f", at {first.user_line}" if first.pool is None and first.user_line else ""
+        yield f"  {escape(who + what + operator + line)}"
     if len(groups) > _MAX_OTHERS:
         yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: all-threads"

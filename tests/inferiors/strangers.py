@@ -157,6 +157,21 @@ def timed_orphan():
     lock.acquire(timeout=1_000_000)
 
 
+def one_handler():
+    """Many threads that wait in the library's files, and one, the last, in the program's own."""
+    import queue
+
+    for number in range(13):
+        target = queue.Queue(number).get
+        threading.Thread(target=target, name=f"library-{number}", daemon=True).start()
+    reader, _ = os.pipe()
+    other(lambda: os.read(reader, 1), "handler", waits="read")
+    truth.note(line=line_of(one_handler) + 8)
+    truth.thread("main", waits="read")
+    truth.ready()
+    sys.stdin.read()
+
+
 def fork_server():
     """The servers of multiprocessing, which wait for somebody to ask; the forkserver is the process looked at."""
     import multiprocessing

@@ -106,3 +106,11 @@ def test_a_rank_that_only_os_environ_knows(look, inferior):
     found = look(inferior("strangers", "rank-by-itself"), "dispatch-diagnose")["collectives"]
     said = {name: found["identity"][name] for name in ("rank", "size", "local_rank", "job")}
     assert said == {"rank": 3, "size": 4, "local_rank": 1, "job": "127.0.0.1:1"}
+
+
+def test_threads_in_the_programs_own_files_come_first(inferior):
+    target = inferior("strangers", "one-handler")
+    lines = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout.splitlines()
+    shown = [line for line in lines if line.startswith(("  handler (tid", "  13 × waits for the queue"))]
+    assert len(shown) == 2, lines
+    assert f"strangers.py:{target.truth['line']} (one_handler" in shown[0], shown
