@@ -64,7 +64,7 @@ class KeySetExplanation:
         try:
             found.extend(self._arguments(stack, step, operator))
         except GdbextError as error:
-            found.append(f"the arguments cannot be read: {error.what}")
+            found.append(f"which argument brought which key is not known: {error.what}")
         return found
 
     def _arguments(self, stack: NativeStack, step: DispatchFrame, operator: Operator) -> list[str]:
