@@ -210,6 +210,7 @@ def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: P
     program.rename(hidden)
     try:
         words = [f"source {INIT}", f"set sysroot {tmp_path}/root", "thread 2", "dispatch-bt --native --json"]
+        words.append("dispatch-break --list")
         pairs = [word for command in words for word in ("-ex", command)]
         outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-c", core, *pairs])
     finally:
@@ -219,6 +220,7 @@ def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: P
     assert document["target"]["kind"] == "core"
     assert thread["number"] == 2
     assert thread["frames"][0]["function"] == "stand_still"
+    assert "no breakpoints of dispatch-break" in outcome.stdout, outcome
 
 
 def test_gdbserver(plain: Plain) -> None:
