@@ -220,7 +220,7 @@ STACKS = [
     Stuck("tensorboard#6167", [thread("MainThread", "condvar", f"{WRITES}{WRITER} _AsyncWriter.write")],
           {"tensorboard": "2.11.0"}),
 ]  # fmt: skip
-"""What each page shows; threadpoolctl#239 and cpython#115634, 140746, 94777 and 123720 were seen so in real programs."""
+"""What each page shows. cpython#140746, 94777 and 123720 hang really in tests/inferiors/reported/known_bug.py."""
 RUNS = thread("writes", "queue", f"~/queue.py Queue.get\n{WRITER} _AsyncWriterThread._run")
 ALIKE = [
     Stuck("no GIL", [thread("holds", "loader-lock"), thread("scans", "io", SCANNING)]),

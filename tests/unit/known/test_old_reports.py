@@ -19,7 +19,12 @@ from gdbext.known.signatures import matches
 from support.recorded import recordings
 from support.recorded.recordings import Replay
 
-FITTING = {"fork-openmp": ["gcc#52303"]}
+FITTING = {
+    "fork-openmp": ["gcc#52303"],
+    "known-bug-thread-start-3.13": ["cpython#140746"],
+    "known-bug-serve-3.13": ["cpython#123720"],
+    "known-bug-executor-killed-3.9": ["cpython#94777"],
+}
 """The recordings of programs that have a bug of the catalogue; no entry fits any other."""
 
 
