@@ -90,6 +90,7 @@ _LIMITS: tuple[tuple[Callable[[Wait], bool], str], ...] = (
 _ASK_THE_PROCESS = (
     "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a core"
 )
+_LOOK_AT_THE_KERNEL = "what keeps it there has to end first; what Python and torch do in it cannot be told until then"
 _TAKE_AGAIN = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
 _RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
 
@@ -118,6 +119,8 @@ def target_errors(target: Target) -> tuple[ErrorReport, ...]:
     """Errors on what the target lacks, whatever is asked of it: the end of a core; what was asked of a recording and is
     not in it."""
     damage = tuple(ErrorReport(what, "core", _TAKE_AGAIN) for what in target.damage())
+    if target.unreadable:
+        damage = (ErrorReport(f"the kernel lets nobody read {target.unreadable}", "process", _LOOK_AT_THE_KERNEL),)
     lacks = target.missing_from_recording()
     return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN)) if lacks else damage
 
@@ -186,7 +189,7 @@ def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
 
 def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
     """The reason why nothing is known of the dispatcher; empty where it can be read."""
-    error = session.dispatcher_error
+    error = None if session.target.unreadable else session.dispatcher_error
     return () if error is None else (ErrorReport.of(error, "torch"),)
 
 

@@ -2,7 +2,9 @@
 
 ``userfault``: a page that userfaultfd never gives, touched with the GIL in hand. ``served``: pages that another thread
 gives at once. ``page``, ``read``, ``exec``: a file whose file system does not answer, mapped and touched, read, or
-executed. ``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that.
+executed. ``mmap``: the same file, mapped while another thread reads it: the kernel then keeps the lock of the whole
+memory, and whoever reads it, its arguments or its environment sleeps, too.
+``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that.
 """
 
 import ctypes
@@ -97,6 +99,13 @@ if scenario == "read":
     with open(rest[0], "rb", buffering=0) as file:
         truth.ready()
         file.read(10)
+if scenario == "mmap":
+
+    cached, descriptor = os.open(rest[0], os.O_RDONLY), os.open(rest[0], os.O_RDONLY | os.O_SYNC)
+    threading.Thread(target=os.read, args=(cached, 10), daemon=True).start()
+    time.sleep(0.5)
+    truth.ready()
+    mmap.mmap(descriptor, PAGE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 threading.Thread(target=wants_gil, daemon=True).start()
 ready.wait()
 if scenario == "userfault":

@@ -34,6 +34,7 @@ WRITERS = {
     "tools/probes/top_view.py": "a screen: each line has passed the door",
     "tools/trace/trace_output.py": "lines go to a file",
     "engine/terminal.py": DOOR,
+    "hosts/opening.py": "a pipe between our own processes",
     "tools/watch/watch.py": DOOR,
     "tools/ranks/slurm.py": "a document for another machine of ours",
     "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",

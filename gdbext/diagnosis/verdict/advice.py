@@ -49,7 +49,7 @@ def advice(
     if can_run and traits.may_be_slow:
         again = "dispatch-diagnose --samples 5 --interval 1"
         lines.append(Suggestion("Stuck or only slow? Look more than once", again))
-    if can_run and traits.is_hang:
+    if can_run and traits.is_hang and finding.kind is not FindingKind.KERNEL_WAIT:  # gcore would wait as well
         lines.append(f"Keep the evidence before you kill it: gcore {pid}")
     return tuple(line if isinstance(line, str) else line.text(called) for line in lines)
 

@@ -209,6 +209,8 @@ def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     for thread, wait in external_waits(seen):
         if _want_gil_in_device_call(thread, seen.threads):
             continue  # a finding of its own
+        if thread.tid == seen.pid and wait.kernel is not None and wait.kernel.stands:
+            continue  # the stronger finding says it
         text = sentences.external(thread, wait)
         yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 

@@ -33,6 +33,7 @@ _DESCRIPTORS = frozenset((
     "fdatasync", "ftruncate", "fallocate", "fstatfs", "sendfile",
 ))  # fmt: skip
 """System calls on a file whose first argument is its descriptor."""
+_MMAP_FD = 4
 _MAX_PATH = 4096
 _MAX_FILES = 3
 
@@ -115,6 +116,8 @@ def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:
         return "", None
     if call.name in _DESCRIPTORS:
         return "", outside.machine.file_system(call.arguments[0])
+    if call.name == "mmap":
+        return outside.descriptor(call.arguments[_MMAP_FD]), outside.machine.file_system(call.arguments[_MMAP_FD])
     argument = _PATHS.get(call.name)
     try:
         raw = thread.process.memory.cstring(call.arguments[argument], _MAX_PATH) if argument is not None else b""

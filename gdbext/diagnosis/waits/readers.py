@@ -51,7 +51,7 @@ class Modules(Protocol):
 
     @property
     def mappings(self) -> Sequence[MemoryMapping]:
-        """The memory map."""
+        """All lines of the memory map."""
 
     def mapping_at(self, address: int) -> MemoryMapping | None:
         """The line of the memory map that contains the address."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Union
 
-from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued
+from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.base_target import Signal
@@ -234,6 +234,9 @@ class ThreadSnapshot:
     def syscall(self) -> Syscall | None:
         """The system call the thread is blocked in, None when it runs."""
         call = blocked(self.registers, self.process.memory)
+        side = self.kernel_side
+        if call is None and side is not None and side.call >= 0:
+            return named(self.process.memory, side.call, side.arguments)  # the kernel's word: code may be unreadable
         if call is None or call.name != RESTARTED or len(self.frames) < 2:
             return call
         return continued(call, self.process.memory, self.frames[1].cfa)

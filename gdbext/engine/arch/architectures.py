@@ -50,6 +50,12 @@ def by_name(name: str) -> Architecture:
     return by_machine(_MACHINES[name])
 
 
+def own() -> Architecture | None:
+    """The architecture of this machine, None where it is of another kind."""
+    name = os.uname().machine
+    return by_name(name) if name in _MACHINES else None
+
+
 def by_gdb_name(name: str) -> Architecture | None:
     """The architecture that gdb calls so, None for one that cannot be read."""
     return next((by_machine(machine) for prefix, machine in _GDB_NAMES.items() if name.startswith(prefix)), None)

@@ -208,13 +208,14 @@ RESTARTED = "restart_syscall"
 def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
     """The system call that the thread sits in, None when it runs user code."""
     found = memory.architecture.blocked_syscall(registers, memory.try_read)
-    return None if found is None else _named(memory, *found)
+    return None if found is None else named(memory, *found)
 
 
 def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
     """The one that goes on in a RESTARTED one; ``cfa`` is that of the thread's second frame."""
-    return _named(memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments)
+    return named(memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments)
 
 
-def _named(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
+def named(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
+    """The call with its name, or ``system call 500``."""
     return Syscall(memory.architecture.syscall_names.get(number, f"system call {number}"), number, arguments)

@@ -348,7 +348,7 @@ class ModuleTable:
 
     @property
     def mappings(self) -> Sequence[MemoryMapping]:
-        """The memory map."""
+        """All lines of the memory map."""
         return self._maps
 
     def mapping_at(self, address: int) -> MemoryMapping | None:

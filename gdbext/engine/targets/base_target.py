@@ -78,6 +78,8 @@ class KernelSide(Record):
     """The number of its system call, -1 outside of one."""
     channel: str = ""
     """The function of the kernel that it sleeps in (wchan); "" where that is not told."""
+    arguments: tuple[int, ...] = ()
+    """The arguments of that call."""
     stack: tuple[str, ...] = ()
     """The functions of its kernel stack, innermost first; root alone may read it."""
     seconds: float | None = None
@@ -173,6 +175,8 @@ class Target(ABC):
     """The run that this is a recording of; None for a target that is there."""
     stopped_since: float | None = None
     """The time when it was stopped (time.perf_counter), where that is known."""
+    unreadable = ""
+    """Parts of the process that the kernel lets nobody read, in words; "" where it answers."""
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
     records = False

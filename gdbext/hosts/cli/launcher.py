@@ -17,7 +17,7 @@ from gdbext.tools import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from gdbext.diagnosis.session import Session
@@ -86,7 +86,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         if program is not None:
             return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:], typed)), typed)
         parse(argv, options)
-        outcome = _run(options)
+        outcome = _run_supervised(options)
     except GdbextError as error:
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
@@ -183,6 +183,40 @@ def init_path(words: Sequence[str]) -> str:
 
 def _asks_for_help(argv: Sequence[str]) -> bool:
     return not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]
+
+
+def _run_supervised(options: Options) -> table.Outcome:
+    """The outcome of the command; of a process that the kernel may keep us from reading, by a child of ours."""
+    pid = options.pid
+    if pid is None or _watches(options) or {"--help", "-h"} & set(options.argv):
+        return _run(options)
+    from gdbext.hosts import opening
+
+    if not opening.is_suspect(pid):
+        return _run(options)
+    if options.no_stop or options.chosen_debugger == "none":
+        return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
+    opening.check_can_stop(pid)
+    return _run(options)
+
+
+def _guarded(options: Options, run: Callable[[Options], table.Outcome]) -> table.Outcome:
+    try:
+        return run(options)
+    except GdbextError as error:
+        return table.failure(options.command, options.argv, error)
+
+
+def _run_unreadable(options: Options) -> table.Outcome:
+    """The command on a process whose memory the kernel lets nobody read."""
+    from gdbext.engine.targets.live.unstopped import UnreadableProcess
+
+    def open_session() -> Session:
+        from gdbext.diagnosis.session import Session
+
+        return Session(UnreadableProcess(options.pid or 0))
+
+    return table.execute(options.command, options.argv, open_session, wants_color())
 
 
 def _run(options: Options) -> table.Outcome:

@@ -40,6 +40,9 @@ static void serve(const struct fuse_in_header *asked)
     struct fuse_entry_out entry = {.nodeid = FILE_NODE, .entry_valid = 1000, .attr_valid = 1000};
     struct fuse_attr_out attributes = {.attr_valid = 1000};
     struct fuse_open_out opened = {.fh = 1, .open_flags = FOPEN_KEEP_CACHE};
+    const struct fuse_open_in *how = (const void *)(asked + 1);
+    if (asked->opcode == FUSE_OPEN && (how->flags & O_SYNC) == O_SYNC)
+        opened.open_flags = FOPEN_DIRECT_IO; /* its mmap waits for all pages that are being read, with mmap_lock held */
     switch (asked->opcode) {
     case FUSE_INIT:
         answer(asked->unique, 0, &begun, sizeof begun);

@@ -18,40 +18,61 @@ from support.programs import procfs
 from support.programs.harness import DISPATCH, HarnessError, Inferior, run, started, wait_until
 
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_server.c"
-ANSWERS_WITHIN = 5.0
-"""Seconds that a look may take at most, whatever the kernel does."""
+ANSWERS_WITHIN = 60.0
+"""Seconds that a look may take on a busy machine; it takes 3 on a quiet one, and without the helper for ever."""
 LOOKS = 2
 
 
 class SilentMount:
     """A FUSE file system that does not answer reads: ``file`` is in it, process ``server`` serves it."""
 
-    def __init__(self, file: Path, server: int) -> None:
-        self.file = file
-        self.server = server
+    def __init__(self, program: Path, place: Path) -> None:
+        place.mkdir()
+        self.file = place / "page"
+        self._process = subprocess.Popen([program, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.server = self._process.pid
+        assert self._process.stdout is not None
+        if "mounted" not in self._process.stdout.readline():
+            _, why = self._process.communicate()
+            pytest.skip(f"no FUSE file system can be mounted here: {why.strip()}")
+
+    def end(self) -> None:
+        """Fail all requests: not even SIGKILL ends a process that waits for one."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+            run(["umount", "-l", str(self.file.parent)])
 
 
 @pytest.fixture(scope="module")
-def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SilentMount]:
-    folder = tmp_path_factory.mktemp("silent")
-    program, place = folder / "fuse_server", folder / "mount"
-    place.mkdir()
+def fuse_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("fuse") / "fuse_server"
     assert run(["gcc", "-O1", str(SOURCE), "-o", str(program)]).status == 0
-    with subprocess.Popen([program, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        if "mounted" not in server.stdout.readline():
-            pytest.skip(f"no FUSE file system can be mounted here: {server.stderr.read().strip()}")
-        yield SilentMount(place / "page", server.pid)
-        server.kill()  # which fails every request, and so ends all that wait
-    run(["umount", "-l", str(place)])
+    return program
+
+
+@pytest.fixture
+def silent(fuse_server: Path, tmp_path: Path) -> Iterator[SilentMount]:
+    mount = SilentMount(fuse_server, tmp_path / "mount")
+    yield mount
+    mount.end()
 
 
 @contextlib.contextmanager
-def kernel_waits(scenario: str, *args: str) -> Iterator[Inferior]:
+def _ended(mount: SilentMount | None) -> Iterator[None]:
+    """End the mount before the program that waits for it."""
+    try:
+        yield
+    finally:
+        if mount is not None:
+            mount.end()
+
+
+@contextlib.contextmanager
+def kernel_waits(scenario: str, mount: SilentMount | None = None) -> Iterator[Inferior]:
     """The program, once its main thread has slept in the kernel for longer than a disk takes."""
     try:
-        with started("kernel-waits", scenario, *args) as found:
+        with started("kernel-waits", scenario, *([str(mount.file)] if mount else [])) as found, _ended(mount):
             wait_until(lambda: procfs.state(found.pid, found.pid) in "SDT", "it sleeps")
             before = _turns(found.pid)
             time.sleep(1)
@@ -93,7 +114,7 @@ def test_a_page_that_userfaultfd_does_not_give(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scenario", "kind"), [("page", "page"), ("read", "io")])
 def test_a_file_system_that_does_not_answer(scenario: str, kind: str, silent: SilentMount) -> None:
-    with kernel_waits(scenario, str(silent.file)) as target:
+    with kernel_waits(scenario, silent) as target:
         for _ in range(LOOKS):
             report = diagnose(target)
             summary = report["verdict"]["summary"]
@@ -105,8 +126,23 @@ def test_a_file_system_that_does_not_answer(scenario: str, kind: str, silent: Si
             assert wait["kind"] == kind
 
 
+def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
+    """Even ps(1) hangs on this one; a look leaves nobody of ours behind, and no debugger is started."""
+    with kernel_waits("mmap", silent) as target:
+        for _ in range(LOOKS):
+            report = diagnose(target)
+            verdict = report["verdict"]
+            assert (verdict["kind"], verdict["threads"]) == ("kernel-wait", [target.pid])
+            assert f"mmap of {silent.file}" in verdict["summary"]
+            assert f"process {silent.server} " in verdict["summary"]
+            assert any("lets nobody read" in error["what"] for error in report["errors"])
+        refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
+        assert refused.status == 1
+        assert "cannot be stopped" in refused.document["errors"][0]["what"]
+
+
 def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:
-    with kernel_waits("exec", str(silent.file)) as target:
+    with kernel_waits("exec", silent) as target:
         verdict = diagnose(target)["verdict"]
         child = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().strip()
         assert verdict["kind"] == "kernel-wait", verdict
@@ -116,7 +152,7 @@ def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:
 
 def test_pages_that_come_are_no_hang() -> None:
     with started("kernel-waits", "served") as target:
-        for _ in range(8):
+        for _ in range(4):
             assert diagnose(target)["verdict"]["kind"] in ("idle", "busy")
 
 

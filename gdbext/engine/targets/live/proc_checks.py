@@ -20,6 +20,9 @@ PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
+SERVED = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
+"""Beginnings of the types of file systems that need a server to answer."""
+
 
 def thread_state(pid: int, tid: int | str) -> str:
     """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it is gone."""
@@ -231,3 +234,20 @@ def check_architecture(pid: int) -> int:
     if not found.is_ours or not architectures.supported(found.machine):
         raise architectures.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")
     return found.machine
+
+
+def needs_servers(pid: int) -> bool:
+    """A file system that a server answers for is mounted where the process is (proc_pid_mountinfo(5)); that of the root
+    does not count, for without it nothing goes on at all."""
+    try:
+        with open(f"/proc/{pid}/mountinfo", errors="replace") as file:
+            mounts = [line.split(" - ", 1) for line in file]
+    except OSError:
+        return False
+    return any(
+        len(mount) == 2
+        and mount[1].startswith(SERVED)
+        and not mount[1].startswith(("fusectl", "fuse.lxcfs"))
+        and " / / " not in mount[0]
+        for mount in mounts
+    )

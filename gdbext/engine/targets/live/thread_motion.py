@@ -208,7 +208,8 @@ def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Archite
     if ordinary and tid != pid and name not in _FILE_CALLS:
         return None
     channel = _text(f"{folder}/wchan")
-    found = KernelSide(state, number, "" if channel == "0" else channel)
+    arguments = tuple(int(word, 16) for word in words[1:-2]) if number >= 0 else ()
+    found = KernelSide(state, number, "" if channel == "0" else channel, arguments)
     if ordinary and not found.is_frozen and not (name in _FILE_CALLS and found.is_served):
         return None
     return found._replace(stack=tuple(_stack(folder)), seconds=_since(folder))

@@ -15,7 +15,7 @@ from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
 from gdbext.engine.targets.system import linux
-from gdbext.errors import TargetError, TargetGone
+from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 
 class RunningProcess(LocalProcess):
@@ -198,3 +198,38 @@ class UnstoppedProcess(RunningProcess):
             living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
             self._threads = [SleepingThread(self, *each) for each in living]
         return self._threads
+
+
+class UnreadableProcess(UnstoppedProcess):
+    """Process ``pid`` whose memory the kernel lets nobody read: what /proc says of its threads, and nothing else.
+
+    Whatever would wait for the lock of its memory is unknown here (mm->mmap_lock: mem, maps, environ, cmdline).
+    """
+
+    unreadable = "its memory, its memory map and its environment"
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        found = architectures.own()
+        if found is None:
+            raise architectures.foreign("processes of this machine cannot be read")
+        self.architecture = found
+        self._memory = -1
+        self._threads = None
+        self._find_thread_pointer = lambda *_: 0
+
+    def read(self, address: int, size: int) -> bytes:
+        """No memory can be read. Raises MemoryFault."""
+        raise MemoryFault(address, size, "the kernel does not answer")
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """No memory map is known."""
+        return ()
+
+    def auxv(self) -> Mapping[int, int]:
+        """No auxiliary vector is known."""
+        return {}
+
+    def environ(self) -> Mapping[str, str]:
+        """No environment is known."""
+        return {}

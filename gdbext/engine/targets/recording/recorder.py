@@ -319,7 +319,7 @@ def _kernel_side(side: KernelSide | None) -> dict[str, Any]:
         return {}
     milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
     names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
-    return {"kernel_side": {**names, "call": side.call, "slept_ms": milliseconds}}
+    return {"kernel_side": {**names, "call": side.call, "arguments": list(side.arguments), "slept_ms": milliseconds}}
 
 
 def _signal(signal: Signal | None) -> dict[str, Any] | None:

@@ -188,6 +188,7 @@ def _kernel_side(side: Fields) -> KernelSide:
         side.text("state"),
         side.number("call", -1, 1 << 16),
         side.text("channel"),
+        tuple(_numbers_in(side, "arguments")),
         tuple(name for name in side.items("stack") if isinstance(name, str)),
         None if slept is None else slept / 1e3,
     )

@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live.proc_checks import SERVED
 from gdbext.engine.targets.system.linux import number
 from gdbext.engine.targets.system.peer import ChildProcess
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
 
-_SERVED = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
-"""Beginnings of the types of file systems that need a server to answer."""
 _PROCESSES = 4096
 _DESCRIPTORS = 256
 _TTY = 7 - 3
@@ -43,7 +42,7 @@ class FileSystem(Record):
     @property
     def is_served(self) -> bool:
         """A server, or a process, answers what is asked of it."""
-        return self.type.startswith(_SERVED)
+        return self.type.startswith(SERVED)
 
     @property
     def phrase(self) -> str:
