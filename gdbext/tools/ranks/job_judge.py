@@ -272,7 +272,10 @@ class _Judge:
                 yield JobVerdict(report.kind, f"{report.label}: {report.summary}", ranks)
 
     def _all_alike(self) -> Iterator[JobVerdict]:
-        busy = [report for report in self._reports if report.kind == FindingKind.BUSY.value or report.running]
+        busy = [
+            report for report in self._reports
+            if not report.problem and (report.kind == FindingKind.BUSY.value or report.running)
+        ]  # fmt: skip
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY.value, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:

@@ -165,6 +165,12 @@ def test_running_ranks() -> None:
     assert verdict(rank(0, running=True), rank(1), rank(2)).verdict.kind == "all-busy"
 
 
+def test_ranks_of_which_nothing_can_be_read_are_not_busy() -> None:
+    unread = [rank(number, kind="busy", path=(), problem="cannot open libc.so.6") for number in range(3)]
+    found = verdict(*unread).verdict
+    assert (found.kind, found.summary[:35]) == ("all-idle", "What the ranks do cannot be read: r")
+
+
 def test_two_processes_with_one_rank() -> None:
     found = verdict(rank(0), rank(0, pid=77), rank(1))
     assert found.notes == (
