@@ -41,7 +41,7 @@ def test_each_tool_has_a_row() -> None:
              for file in PACKAGE.rglob("*.py")]  # fmt: skip
     bases = {"gdbext.hosts.resume.host:LiveTool"}
     places = {
-        f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts)}:{name}"
+        f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts).removesuffix('.__init__')}:{name}"
         for file, names in named for name in names
     }  # fmt: skip
     assert places - bases == {row.place for row in table.TABLE}
