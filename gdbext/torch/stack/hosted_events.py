@@ -125,12 +125,15 @@ class HostedEvents:
         """The function has a lookup in it, or calls one."""
         if function is None:
             return False
-        if function.names and (function.module.name.startswith("libtorch") or not self._sites.decoded(function).calls):
-            return True
         found = self._dispatching.get(function.start)
         if found is None:
-            found = self._dispatching[function.start] = self._looks_up(function)
+            found = self._dispatching[function.start] = self._is_trusted(function) or self._looks_up(function)
         return found
+
+    def _is_trusted(self, function: Function) -> bool:
+        """A function of PyTorch's own, or one of whose code no call is known: its name alone says what it does."""
+        in_torch = function.module.name.startswith("libtorch")
+        return bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
 
     def _looks_up(self, function: Function) -> bool:
         code = self._sites.decoded(function)
