@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ _OBJECT = 64
 
 @dataclass(frozen=True)
 class Patch(Change):
-    """``data`` is at ``address``; ``around`` is the aligned memory with it, as it is then."""
+    """``data`` is at ``address``; ``around`` is the aligned memory with it, as it is then; ``before``, the word before
+    that."""
 
     address: int
     data: bytes
     around: bytes
+    before: bytes = b""
 
     @property
     def words(self) -> Sequence[int]:
@@ -36,8 +39,10 @@ class Patch(Change):
 
     @property
     def texts(self) -> Sequence[str]:
-        """Printable ASCII of two characters and more, with what is beside it in its word."""
-        found = (part.decode("ascii", "replace") for part in self.around[:64].split(b"\0"))
+        """Printable ASCII of two characters and more, with what is beside it in its word, and in the one before: the
+        last letter of a text may stand alone in its word."""
+        begun = re.findall(rb"[ -~]*\Z", self.before)[0] if self.around[:1] != b"\0" else b""
+        found = (part.decode("ascii", "replace") for part in (begun + self.around[:64]).split(b"\0"))
         return [text for text in found if len(text) > 1 and text.isprintable()]
 
     def is_near(self, address: int) -> bool:
@@ -113,7 +118,7 @@ class Memory:
         start, end = address & -8, -(-(address + len(data)) // 8) * 8
         around = bytearray(self.known.read(start, end - start) or bytes(end - start))
         around[address - start : address - start + len(data)] = data
-        return Patch(address, data, bytes(around))
+        return Patch(address, data, bytes(around), self.known.read(start - 8, 8) or b"")
 
     def put(self, word: int, value: int) -> Patch:
         """The change of a whole word."""

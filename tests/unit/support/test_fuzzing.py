@@ -65,6 +65,14 @@ def test_the_text_that_was_put_there_excuses_a_name() -> None:
     assert not is_excused(operator, evidence_of(), [MEMORY.patch(0x1017, b"x")])
 
 
+def test_the_last_letter_of_a_text_stands_alone_in_its_word() -> None:
+    memory = Memory(SparseBytes([0x1000], [b"a::wait_unboxed".rjust(17, b"\xff").ljust(64, b"\0")]), [0x1010])
+    changes = [memory.put(0x1010, 0x65)]
+    assert changes[0].texts == ["t_unboxee"]
+    assert is_excused(Statement("operator", (8, "a::wait_unboxee")), evidence_of(), changes)
+    assert not is_excused(Statement("operator", (8, "a::other")), evidence_of(), changes)
+
+
 def test_the_name_of_a_python_kernel_may_be_lost() -> None:
     def of(function: str) -> set[Statement]:
         kernel = {"function": function, "valid": True}
