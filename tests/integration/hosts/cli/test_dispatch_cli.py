@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -80,7 +81,8 @@ def test_a_live_process(plain: Plain, debugger: str) -> None:
         assert paused is None if debugger == "lldb" else 0 < paused < 10_000
         assert stops is None if debugger == "lldb" else stops >= 1
     assert target == {
-        "kind": "live", "pid": plain.pid, "debugger": debugger, "torch": None, "python": None
+        "kind": "live", "pid": plain.pid, "debugger": debugger, "torch": None, "python": None,
+        "architecture": platform.machine(),
     }  # fmt: skip
     assert {t["tid"] for t in outcome.document["threads"]} == {t["tid"] for t in plain.truth["threads"]}
     assert all(thread["frames"] for thread in outcome.document["threads"])

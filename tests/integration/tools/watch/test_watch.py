@@ -67,7 +67,8 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert (kind, int(pid), file) == (hung["verdict"]["kind"], hung["pid"], hung["file"])
     assert "threading.Lock" in Path(f"{file}.txt").read_text()
     assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
-    replayed = run([DISPATCH, "-r", f"{file}.rec", "dispatch-diagnose"])
+    recording = Path(f"{file}.rec")
+    replayed = run([DISPATCH, "-r", recording.name, "dispatch-diagnose"], cwd=recording.parent)
     assert replayed.stdout == Path(f"{file}.txt").read_text()
 
 
