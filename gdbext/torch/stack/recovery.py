@@ -279,7 +279,8 @@ class CallRecovery:
             saved = (registers.get(register) for register in self._memory.architecture.callee_saved)
             passed = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
             if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
-                return self._matcher.is_code(operator.kernel(index))
+                kernel = operator.kernel(index)
+                return self._matcher.is_code(kernel) and (call.kernel is None or kernel.valid or kernel.unboxed != 0)
         return False
 
     def _only_candidate(

@@ -15,6 +15,7 @@ from support.recorded.recordings import Replay, recording
 
 META, RECURSION = "meta-mm", "boxed-recursion-kernel-300"
 """aten::mm called and redispatched by Autograd; a boxed kernel that calls itself."""
+OPERATOR = "gdbext_test::gil_mutex"
 Step = dict[str, Any]
 
 
@@ -113,6 +114,23 @@ def test_the_kernel_that_is_shown_is_the_one_that_runs() -> None:
     true = steps(RECURSION, {})
     found = steps(RECURSION, {unboxed_of(RECURSION): other})
     assert [step["kernel"]["function"] for step in found] == [step["kernel"]["function"] for step in true]
+
+
+def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
+    """The call holds the entry's address; what it holds has been overwritten since."""
+    name = "gil-mutex-debian"
+    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "AutogradCPU"))
+    assert step["confidence"] == "exact"
+    address = re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
+    dispatcher = Replay(name).session.dispatcher
+    assert address is not None
+    assert dispatcher is not None
+    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+    words = range(entry, entry + dispatcher.kernels.size, 8)
+    memory = recording(name).memory
+    found = steps(name, {at: 0 for at in words if memory.read(at, 8) is not None})
+    assert [each for each in proven(found) if (each["op"], each["key"]) == (OPERATOR, "AutogradCPU")] == []
+    assert [each["op"] for each in found].count(OPERATOR) > 0
 
 
 # --- keysets -----------------------------------------------------------------------------------------
