@@ -119,7 +119,7 @@ def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str) -> None:
 
 
 def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
-    """Thirty resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
+    """Fifteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
     most; what is shown is in the string that the user asked for, all of it."""
     found = tmp_path / "found.json"
     script = tmp_path / "many.py"
@@ -130,9 +130,9 @@ import gdb
 gdb.execute("source {SOURCE}")
 gdb.execute("attach {job.pid}", False, True)
 counts, texts = [], []
-for number in range(31):
+for number in range(16):
     texts.append(gdb.execute({(TRACE, VALUES, SAMPLES)!r}[number % 3], False, True))
-    if number in (3, 30):  # the same command
+    if number in (3, 15):  # the same command
         gc.collect()
         ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
         counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
