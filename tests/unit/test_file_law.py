@@ -55,7 +55,7 @@ DECLARED = {
     "tools/known/known_command.py": USERS,
     "tools/shell/__init__.py": USERS,
     "tools/ranks/other_machines.py": OURS,
-    "tools/ps/__init__.py": "the folder /proc itself, and files of threads in it, by the caller's word",
+    "tools/ps/__init__.py": "the folder /proc itself, by a constant",
     "tools/ranks/rank_sources.py": "the folder /proc itself, by a constant; reports that the user names",
     "hosts/debugger/command_shell.py": USERS,
     "hosts/debugger/batch_job.py": OUTPUT,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.job.job_rank import rank_of
 from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.engine.terminal import shown_json
 from gdbext.render.plain_json import plain
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 _TORCH = b"libtorch_cpu.so"
 _LEAST_SIZE = 200 << 20
 """Bytes of address space that a process with libtorch_cpu.so maps at the least: the library itself has more."""
-_SIZE, _PROCESSOR = 23 - 3, 39 - 3
-"""vsize and processor of proc_pid_stat(5), counted from the state, its third field."""
+_SIZE = 23 - 3
+"""vsize of proc_pid_stat(5), counted from the state, its third field."""
 _WIDTH = 100
 """Most letters of a program's command line that are shown; the rest is cut."""
 _HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "PROGRAM")
@@ -46,34 +47,6 @@ class TorchProcess(Record):
     rank: int | None
     idle: float | None
     """Seconds since any of its threads last ran; 0 where one runs now."""
-
-
-class SchedulerClocks:
-    """The scheduler's clocks, one for each processor, which differ by the time that interrupts and hosts have taken.
-
-    Each is asked by running there for a moment; ``restore`` when all are known.
-    """
-
-    def __init__(self) -> None:
-        self._allowed = os.sched_getaffinity(0)
-        self._now: dict[int, float | None] = {}
-
-    def now(self, processor: int) -> float | None:
-        """Seconds on that processor's clock; None where the kernel does not tell, or we may not run there."""
-        if processor not in self._now:
-            self._now[processor] = self._asked(processor)
-        return self._now[processor]
-
-    def _asked(self, processor: int) -> float | None:
-        try:
-            os.sched_setaffinity(0, {processor})
-        except (OSError, ValueError):
-            return None
-        return last_run("/proc/thread-self/sched")
-
-    def restore(self) -> None:
-        """Run again on the processors that we may use."""
-        os.sched_setaffinity(0, self._allowed)
 
 
 def torch_processes() -> list[TorchProcess]:
@@ -113,36 +86,9 @@ def _words(data: bytes) -> str:
 
 def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
     """Seconds since the thread that ran last did so; None where the kernel does not tell."""
-    found = [_since(f"/proc/{pid}/task/{tid}", clocks) for tid in tids]
+    found = [clocks.since(f"/proc/{pid}/task/{tid}") for tid in tids]
     known = [each for each in found if each is not None]
     return min(known) if known and len(known) == len(found) else None
-
-
-def _since(folder: str, clocks: SchedulerClocks) -> float | None:
-    ran = last_run(f"{folder}/sched")
-    try:
-        with open(f"{folder}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b") ")[2].split()
-    except OSError:
-        return None
-    if fields[0] == b"R":
-        return 0.0
-    now = clocks.now(int(fields[_PROCESSOR])) if len(fields) > _PROCESSOR else None
-    return None if now is None or ran is None else max(0.0, now - ran)
-
-
-def last_run(path: str) -> float | None:
-    """Seconds on the scheduler's clock when the thread was last charged for time on a processor (``se.exec_start``,
-    proc_sched_show_task() in kernel/sched/debug.c, Linux 6.12); None where the kernel was built without that file."""
-    try:
-        with open(path, "rb") as lines:
-            for line in lines:
-                name, _, value = line.partition(b":")
-                if name.strip() == b"se.exec_start":
-                    return float(value) / 1e3
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def duration(seconds: float) -> str:

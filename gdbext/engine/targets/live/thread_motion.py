@@ -222,19 +222,49 @@ def _stack(folder: str) -> Iterator[str]:
 
 
 def _since(folder: str) -> float | None:
-    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
-    before = _ran_at(f"{folder}/sched")
-    if before is None or len(fields) <= _PROCESSOR:
-        return None
-    allowed = os.sched_getaffinity(0)
+    clocks = SchedulerClocks()
     try:
-        os.sched_setaffinity(0, {int(fields[_PROCESSOR])})
-        now = _ran_at("/proc/thread-self/sched")
-    except (OSError, ValueError):
-        return None
+        seconds = clocks.since(folder)
     finally:
-        os.sched_setaffinity(0, allowed)
-    return None if now is None else max(0.0, round((now - before) / 1e3, 2))
+        clocks.restore()
+    return None if seconds is None else round(seconds, 2)
+
+
+class SchedulerClocks:
+    """The scheduler's clocks, one for each processor, which differ by the time that interrupts and hosts have taken.
+
+    Each is asked by running there for a moment; ``restore`` when all are known.
+    """
+
+    def __init__(self) -> None:
+        self._allowed = os.sched_getaffinity(0)
+        self._now: dict[int, float | None] = {}
+
+    def since(self, folder: str) -> float | None:
+        """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 where it runs or is about to; None
+        where the kernel does not tell. Raises nothing."""
+        fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+        before = _ran_at(f"{folder}/sched")
+        if before is None or len(fields) <= _PROCESSOR:
+            return None
+        if fields[0] == "R":
+            return 0.0
+        now = self._at(int(fields[_PROCESSOR]))
+        return None if now is None else max(0.0, (now - before) / 1e3)
+
+    def _at(self, processor: int) -> float | None:
+        """Milliseconds on that processor's clock; None where the kernel does not tell, or we may not run there."""
+        if processor not in self._now:
+            try:
+                os.sched_setaffinity(0, {processor})
+                self._now[processor] = _ran_at("/proc/thread-self/sched")
+            except (OSError, ValueError):
+                self._now[processor] = None
+        return self._now[processor]
+
+    def restore(self) -> None:
+        """Run again on the processors that we may use."""
+        os.sched_setaffinity(0, self._allowed)
 
 
 def _ran_at(path: str) -> float | None:
