@@ -322,10 +322,14 @@ def short_name(row: ToolRow) -> str:
     return next((short for short, name in _SHORT.items() if name == row.name), row.name.partition("-")[2])
 
 
+def _own(name: str) -> ToolRow | None:
+    """The command of the table that has that name, or that short name."""
+    return next((row for row in commands() if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name))), None)
+
+
 def is_command(name: str) -> bool:
     """A command has that name, or that short name; whether another package adds one is asked last."""
-    names = {row.name for row in commands()}
-    if name in _SHORT or name in names or ADDED_PREFIX + name in names:
+    if _own(name) is not None:
         return True
     added = AddedCommands() if name.startswith(ADDED_PREFIX) else None
     return added is not None and any(name in known for known in ({row.name for row in added.rows}, added.problems))
@@ -337,9 +341,9 @@ def find(name: str) -> ToolRow:
     Raises UsageError naming the nearest ones, and AddOnError for one of another package that cannot be used. Other
     packages are asked only for what the table lacks.
     """
-    for row in commands():
-        if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name)):
-            return row
+    own = _own(name)
+    if own is not None:
+        return own
     added = AddedCommands()
     for row in added.rows:
         if row.name == name:

@@ -17,7 +17,6 @@ from gdbext.hosts.lldb.lldb_printers import LldbTypePrinters
 from gdbext.hosts.lldb.parsed_command import LldbCommand, check_version
 from gdbext.tools import table
 
-CONTAINER = "dispatch"
 _NAMESPACE = "gdbext_commands"
 """The name by which LLDB finds our classes, for as long as it takes to define the commands."""
 
@@ -33,7 +32,7 @@ class LldbCommands:
         self._shell = Shell(self._ours)
         classes = names[_NAMESPACE] = SimpleNamespace()
         try:
-            self._command(f'command container add -o -h "Explain what a PyTorch process is doing." {CONTAINER}')
+            self._command(f'command container add -o -h "Explain what a PyTorch process is doing." {table.PREFIX}')
             self._define(vars(classes))
         finally:
             del names[_NAMESPACE]
@@ -44,7 +43,7 @@ class LldbCommands:
         for row in table.every_command():
             name = row.name.replace("-", "_")
             classes[name] = type(name, (kind,), {"row": row, "commands": self})
-            for words in (row.name, f"{CONTAINER} {_word(row)}"):
+            for words in (row.name, f"{table.PREFIX} {_word(row)}"):
                 self._command(f"{add} -o -c {_NAMESPACE}.{name} {words}")
 
     def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> table.Outcome:
@@ -89,7 +88,7 @@ def _kind_of_command(debugger: lldb.SBDebugger) -> tuple[type[LldbCommand], str]
 
 def _word(row: table.ToolRow) -> str:
     """The command's name in the container: ``dispatch bt`` for dispatch-bt."""
-    return row.name[len(CONTAINER) + 1 :] if row.name.startswith(f"{CONTAINER}-") else row.name
+    return row.name[len(table.PREFIX) + 1 :] if row.name.startswith(f"{table.PREFIX}-") else row.name
 
 
 def _api_lock(
