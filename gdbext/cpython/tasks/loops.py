@@ -310,16 +310,17 @@ def _loop(
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
     """The deque of callbacks and the thread of a loop that is a C structure, as uvloop's is: by the only word that is a
-    deque, and by one that is the ident of a thread."""
+    deque, and by the only one that is the ident of a thread. An ident is an address; a smaller number, in a thread
+    state that was overwritten, is any counter of the loop, too."""
     try:
         size = runtime.objects.type_of(address).size
         words = runtime.memory.words(address, min(size // 8, _LOOP_WORDS))
-        idents = {state.ident for state in runtime.thread_states()}
+        idents = {state.ident for state in runtime.thread_states() if state.ident > _LOWEST}
     except GdbextError:
         return 0, None
     queues = [word for word in words if _is_deque(runtime, word)]
-    ident = next((word for word in words if word in idents), None)
-    return (queues[0] if len(queues) == 1 else 0), ident
+    runs_it = idents.intersection(words)
+    return (queues[0] if len(queues) == 1 else 0), (runs_it.pop() if len(runs_it) == 1 else None)
 
 
 def _is_deque(runtime: PythonRuntime, address: int) -> bool:

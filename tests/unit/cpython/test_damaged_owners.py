@@ -132,3 +132,15 @@ def test_a_thread_that_is_there_is_not_gone(ids: tuple[int, int]) -> None:
         if thread["tid"] == waiter
     ]
     assert wait["owner"] is None
+
+
+def test_a_counter_of_a_native_loop_is_no_thread() -> None:
+    """uvloop's loop is a C structure, whose thread is looked for among its words; an overwritten ident, 1, is there."""
+    name = "loop-blocked-uvloop-3.11"
+    whole = Replay(name)
+    runtime = whole.session.python
+    assert runtime is not None
+    client = next(state for state in runtime.thread_states() if runtime.tid_of(state) == whole.tid("worker"))
+    word = client.address + runtime.layout.offset("PyThreadState", "thread_id")
+    damaged = Replay(name, patched(recording(name), {word: 1})).diagnosis
+    assert not [each for each in damaged["findings"] if each["kind"] == "self-deadlock"]
