@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Optional
@@ -318,8 +318,8 @@ class Architecture(ABC):
         """(stub, its slot) of each stub in a procedure linkage table that starts at ``address``."""
 
     @abstractmethod
-    def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
-        """Offsets in ``code`` of the direct calls of ``target``, which is an offset from the start of ``code``, too."""
+    def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
+        """(offset in ``code``, target) of each direct call of ``targets``, offsets from the start of ``code``, too."""
 
     def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
         """Places of the words of each argument of a call, by the calling convention; [] where nobody has written that

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EINVAL
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ _SHDR = struct.Struct("<IIQQQQIIQQ")
 _DYN = struct.Struct("<QQ")
 _MAX_SECTIONS = 65536
 _MAX_DYNAMIC = 4096
+_PIECE = 1 << 20
 
 
 class ElfSection(Record):
@@ -187,6 +188,19 @@ class ElfImage:
                     return None
                 return piece if len(piece) == size else None
         return None
+
+    def pieces(self, vaddr: int, size: int, overlap: int) -> Iterator[tuple[int, bytes]]:
+        """The contents behind ``vaddr`` in pieces with their addresses, to go through hundreds of megabytes once.
+
+        Each has the first ``overlap`` bytes of the next one, too. What is behind takes no memory of ours any more. Ends
+        where the file has no more.
+        """
+        for start in range(vaddr, vaddr + size, _PIECE):
+            piece = self.read(start, min(_PIECE + overlap, vaddr + size - start))
+            if piece is None:
+                return
+            yield start, piece
+            elf_header.give_back(self.data, self.file_offset(start) or 0, len(piece))
 
     def file_offset(self, vaddr: int) -> int | None:
         """Offset in the file of the byte at ``vaddr``; None where it has none."""

@@ -31,6 +31,14 @@ class Data(Protocol):
         """Find bytes, as ``bytes.find`` does."""
 
 
+def give_back(data: Data, offset: int, size: int) -> None:
+    """Take a part of a mapped file out of our memory that will hardly be read again; it comes back where it is."""
+    import mmap
+
+    if isinstance(data, mmap.mmap):
+        data.madvise(mmap.MADV_DONTNEED, offset & -mmap.PAGESIZE, size)
+
+
 ET_EXEC, ET_DYN, ET_CORE = 2, 3, 4
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
 PF_X, PF_W, PF_R = 1, 2, 4

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf
+from gdbext.engine.formats.elf_header import give_back
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
@@ -123,6 +124,7 @@ class SymbolTable:
     def numbers_with(self, needles: Sequence[bytes]) -> Iterator[int]:
         """Numbers of the entries whose names contain all needles, ascending. Looks at every name."""
         text = self.data[self.strings : self.strings_end]
+        give_back(self.data, self.strings, len(text))
         starts = _starts_of_names_with(text, max(needles, key=len, default=b""))
         for number in [at for at, start in enumerate(self._name_offsets()) if start in starts]:
             start = self.raw(number)[0]

@@ -45,6 +45,8 @@ _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
 
 
+_CALL = 16
+"""Bytes of the longest instruction that calls."""
 _SHIFT_DISTANCE = 256
 """Bytes before the access to the table in which the shift by num_backends stands."""
 
@@ -132,7 +134,7 @@ class AllCalls:
         lookup is found."""
         seen = {each.function.start for each in self.lookups_in(module)} | {*self.copies(module)}
         stubs = import_stubs(module, self._session.memory.architecture, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
-        callers = {function.start for function in self._functions_at(self._direct_calls(module, stubs))}
+        callers = {function.start for function in self._functions_at(self.direct_calls(module, stubs))}
         return len(callers - seen)
 
     def open_at(self, lookup: int) -> IsOpen | None:
@@ -150,7 +152,7 @@ class AllCalls:
     def copies(self, module: Module) -> list[int]:
         """The copies of ``OperatorEntry::lookup`` in one library, with names or without."""
         found = {*self._functions.addresses_named(LOOKUP, [module])}
-        for function in self._functions_at(self._table_accesses(module)):
+        for function in self._functions_at(self.table_accesses(module)):
             if not function.names and self._functions.finder.is_lookup(function.start):
                 found.add(function.start)
         return sorted(found)
@@ -164,8 +166,8 @@ class AllCalls:
     def _find_lookups(self, module: Module) -> Iterator[SharedLookup]:
         copies = self.copies(module)
         stubs = import_stubs(module, self._session.memory.architecture, LOOKUP.examples)
-        calls = self._direct_calls(module, {*copies, *stubs})
-        for function in self._functions_at([*calls, *self._table_accesses(module)]):
+        calls = self.direct_calls(module, {*copies, *stubs})
+        for function in self._functions_at([*calls, *self.table_accesses(module)]):
             if function.start not in copies:
                 role = classify(function)
                 for each in self._each(function):
@@ -192,23 +194,31 @@ class AllCalls:
                 found.setdefault(function.start, function)
         return list(found.values())
 
-    def _table_accesses(self, module: Module) -> list[int]:
-        start, code = self._text(module)
-        shift = self._functions.finder.shift
-        found = self._session.memory.architecture.table_accesses(code, self._table, shift, _SHIFT_DISTANCE)
-        return [start + offset for offset in found]
+    def table_accesses(self, module: Module) -> list[int]:
+        """Addresses where a function of one library computes which entry of an operator's table it wants, ascending."""
+        architecture, shift = self._session.memory.architecture, self._functions.finder.shift
+        found = {
+            start + offset
+            for start, code in self._text(module, 2 * _SHIFT_DISTANCE)
+            for offset in architecture.table_accesses(code, self._table, shift, _SHIFT_DISTANCE)
+        }
+        return sorted(found)
 
-    def _text(self, module: Module) -> tuple[int, bytes]:
+    def direct_calls(self, module: Module, targets: Collection[int]) -> dict[int, int]:
+        """Address → target of the direct calls of ``targets`` in one library, ascending."""
+        architecture = self._session.memory.architecture
+        return {
+            start + offset: start + target
+            for start, code in self._text(module, _CALL)
+            for offset, target in architecture.direct_calls(code, [target - start for target in targets])
+        }
+
+    def _text(self, module: Module, overlap: int) -> Iterator[tuple[int, bytes]]:
         image = module.image
         text = image.sections.get(".text") if image is not None else None
-        code = image.read(text.address, text.size) if image is not None and text is not None else None
-        return (0, b"") if text is None or code is None else (module.base + text.address, code)
-
-    def _direct_calls(self, module: Module, targets: Collection[int]) -> list[int]:
-        start, code = self._text(module)
-        architecture = self._session.memory.architecture
-        found = (offset for target in sorted(targets) for offset in architecture.direct_calls(code, target - start))
-        return [start + offset for offset in found]
+        if image is not None and text is not None:
+            for start, code in image.pieces(text.address, text.size, overlap):
+                yield module.base + start, code
 
     def boxed_calls(self) -> list[int]:
         """Places where ``callBoxed`` calls a kernel's boxed function, with its four arguments in their registers."""
@@ -238,7 +248,7 @@ class AllCalls:
         if wanted is None:
             return []
         stubs = import_stubs(module, self._session.memory.architecture, STEP_CALLBACKS.names)
-        return self._direct_calls(module, {wanted, *stubs})
+        return [*self.direct_calls(module, {wanted, *stubs})]
 
 
 def _names_callbacks(module: Module) -> bool:

@@ -144,8 +144,6 @@ _WORD = 8
 _TORCH = "libtorch"
 COLD = ".cold"
 """The suffix that GCC appends to the name of the part of a function that it puts elsewhere."""
-_SHIFT_DISTANCE = 256
-"""Bytes before the access to the table in which the shift by num_backends stands."""
 
 
 class LibrarySites(Record):
@@ -177,20 +175,19 @@ class SiteScanner:
 
     def scan(self, module: Module) -> LibrarySites:
         """Those of one library. Raises SymbolFileError."""
-        image = module.image
-        text = image.sections.get(".text") if image is not None else None
-        code = image.read(text.address, text.size) if image is not None and text is not None else None
-        if text is None or code is None:
+        if module.image is None or ".text" not in module.image.sections:
             return LibrarySites()
-        start = module.base + text.address
         if not module.name.startswith(_TORCH):
             return self._of_others(module)
-        found = {site.offset: site for site in self._calls(module, code, start)}
-        found.update((site.offset, site) for site in self._inlined(module, code, start))
+        lookups, reports = self._lookups(module), self._reports(module)
+        calls = self._all_calls.direct_calls(module, {*lookups, *reports})
+        found = {site.offset: site for site in self._calls(module, [at for at in calls if calls[at] in lookups])}
+        found.update((site.offset, site) for site in self._inlined(module))
         if module.name == OPERATOR_STRUCT.library:
             found.update((site.offset, site) for site in self._entries(sorted(found)))
         sites = [found[offset] for offset in sorted(found)]
-        return LibrarySites(tuple(sites), self._unseen(module, code, start, [*map(self._address_in(module), sites)]))
+        seen = [*map(self._address_in(module), sites)]
+        return LibrarySites(tuple(sites), self._unseen(module, [at for at in calls if calls[at] in reports], seen))
 
     def _of_others(self, module: Module) -> LibrarySites:
         """A library or program with a dispatcher of its own, which may have no names."""
@@ -207,23 +204,23 @@ class SiteScanner:
 
     # --- what is not seen ------------------------------------------------------------------------
 
-    def _unseen(self, module: Module, code: bytes, start: int, seen: Sequence[int]) -> int:
+    def _unseen(self, module: Module, reporting: Sequence[int], seen: Sequence[int]) -> int:
         """Number of functions that look operators up and have none of these addresses inside. Each copy of the lookup
         calls reportError, perhaps from the cold part of its function."""
-        targets = import_stubs(module, self._architecture, REPORT_ERROR.examples)
-        for name in REPORT_ERROR.examples:
-            own = self._session.symbolizer.address_of(name, module.name)
-            targets += [] if own is None else [own]
         functions: dict[int, Function] = {}
-        for target in targets:
-            for offset in self._architecture.direct_calls(code, target - start):
-                function = self._warm_part(module, start + offset)
-                if function is not None and classify(function).role is not Role.LOOKUP:
-                    functions[function.start] = function
+        for address in reporting:
+            function = self._warm_part(module, address)
+            if function is not None and classify(function).role is not Role.LOOKUP:
+                functions[function.start] = function
         return sum(
             bisect_left(seen, function.start) == bisect_left(seen, function.start + function.size)
             for function in functions.values()
         )
+
+    def _reports(self, module: Module) -> set[int]:
+        own = (self._session.symbolizer.address_of(name, module.name) for name in REPORT_ERROR.examples)
+        stubs = import_stubs(module, self._architecture, REPORT_ERROR.examples)
+        return {*stubs, *(each for each in own if each is not None)}
 
     def _warm_part(self, module: Module, address: int) -> Function | None:
         symbolizer = self._session.symbolizer
@@ -248,26 +245,24 @@ class SiteScanner:
 
     # --- calls of lookup -------------------------------------------------------------------------
 
-    def _calls(self, module: Module, code: bytes, start: int) -> Iterator[DispatchSite]:
+    def _calls(self, module: Module, calls: Sequence[int]) -> Iterator[DispatchSite]:
         events: dict[int, tuple[DispatchEvent, bool]] = {}
-        for lookup in self._lookups(module):
-            for offset in self._architecture.direct_calls(code, lookup - start):
-                address = start + offset
-                function = self._session.symbolizer.function(address)
-                if function is None:
-                    continue
-                event = events.get(function.start)
-                if event is None:
-                    event = events[function.start] = self._event(function)
-                site = self._call_site(module, address, *event)
-                if site is not None:
-                    yield site
+        for address in calls:
+            function = self._session.symbolizer.function(address)
+            if function is None:
+                continue
+            event = events.get(function.start)
+            if event is None:
+                event = events[function.start] = self._event(function)
+            site = self._call_site(module, address, *event)
+            if site is not None:
+                yield site
 
-    def _lookups(self, module: Module) -> list[int]:
+    def _lookups(self, module: Module) -> set[int]:
         index = self._session.symbolizer.index(module)
         symbols = (symbol for name in LOOKUP.examples for symbol in (index.lookup(name) if index is not None else ()))
         own = {module.base + symbol.vaddr for symbol in symbols if symbol.is_function}
-        return sorted({*own, *import_stubs(module, self._architecture, LOOKUP.examples)})
+        return {*own, *import_stubs(module, self._architecture, LOOKUP.examples)}
 
     def _call_site(self, module: Module, address: int, event: DispatchEvent, shared: bool) -> DispatchSite | None:
         image, (this, keyset) = module.image, self._architecture.argument_registers[:2]
@@ -323,12 +318,11 @@ class SiteScanner:
 
     # --- inlined lookups -------------------------------------------------------------------------
 
-    def _inlined(self, module: Module, code: bytes, start: int) -> Iterator[DispatchSite]:
+    def _inlined(self, module: Module) -> Iterator[DispatchSite]:
         """All but those of ``at::_ops::NAME::redispatch``, which are seen at their entry."""
         seen: set[int] = set()
-        shift = self._functions.finder.shift
-        for offset in self._architecture.table_accesses(code, self._table, shift, _SHIFT_DISTANCE):
-            function = self._session.symbolizer.function(start + offset)
+        for address in self._all_calls.table_accesses(module):
+            function = self._session.symbolizer.function(address)
             if function is None or function.start in seen:
                 continue
             seen.add(function.start)

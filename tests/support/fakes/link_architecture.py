@@ -7,7 +7,7 @@ instructions from its own address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch.base import AddressUse, Architecture, FrameRecord, ReadCode, SignalFrame, TlsRelocations
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
@@ -94,7 +94,7 @@ class LinkArchitecture(Architecture):
     def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
         raise NotImplementedError
 
-    def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
+    def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         raise NotImplementedError
 
     def has_operand(self, code: bytes, value: int) -> bool:

@@ -9,7 +9,7 @@ Offsets of the registers: ``struct pt_regs``, arch/x86/include/uapi/asm/ptrace.h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch import base
 from gdbext.engine.arch.instruction import Instruction
@@ -133,8 +133,8 @@ class X8664(base.Architecture):
     def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
         return patterns.stubs(table, address)
 
-    def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
-        return patterns.direct_calls(code, target)
+    def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
+        return patterns.direct_calls(code, targets)
 
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         return patterns.table_accesses(code, displacement, shift, within)

@@ -11,7 +11,7 @@ move chooses the global one where the pointer is null.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gdbext.engine.arch.base import AddressUse, LoadedMember, ThreadsOrGlobal
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
@@ -24,7 +24,7 @@ BREAKPOINT = b"\xcc"
 
 _LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
-_WINDOW = 1 << 16
+_WINDOW = 1 << 18
 _STUB_SIZE = 16
 _STUB_JUMP = rb"\xff\x25(....)"
 """``jmp *slot(%rip)``: the heart of a stub."""
@@ -127,20 +127,29 @@ def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
         yield address + jump - jump % _STUB_SIZE, slot
 
 
-def direct_calls(code: bytes, target: int) -> Iterator[int]:
-    """Offsets of ``call rel32`` (E8) that lead to ``target``, an offset from the start of ``code``, too.
+def _calls_between(first: int, last: int, targets: Collection[int]) -> re.Pattern[bytes]:
+    """What calls of these targets look like whose opcode is at an offset from ``first`` to ``last``."""
+    uppers = {upper for each in targets for upper in range(each - 5 - last >> 16, (each - 5 - first >> 16) + 1)}
+    by_high: dict[int, set[int]] = {}
+    for upper in uppers:
+        by_high.setdefault(upper >> 8 & 0xFF, set()).add(upper & 0xFF)
+    each = (b"[" + re.escape(bytes(sorted(low))) + b"]" + re.escape(bytes([high])) for high, low in by_high.items())
+    return re.compile(b"\xe8(?=..(?:" + b"|".join(each) + b"))", re.DOTALL)
 
-    The upper half of the displacement is the same within 64 KiB of code, so a plain search finds the candidates.
+
+def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
+    """(offset, target) of each ``call rel32`` (E8) that leads to one of ``targets``, which are offsets, too.
+
+    The upper half of the displacement has few values within a window of code, so a plain search finds the candidates.
     """
-    for high in range((target - 5 - len(code)) >> 16, ((target - 5) >> 16) + 1):
-        last = target - 5 - high * _WINDOW  # call offsets whose displacement has this upper half
-        first = last - _WINDOW + 1
-        upper = (high & 0xFFFF).to_bytes(2, "little")
-        pattern = re.compile(b"\xe8(?=.." + re.escape(upper) + b")", re.DOTALL)
-        for match in pattern.finditer(code, max(0, first), min(len(code), max(0, last + 5))):
+    wanted = frozenset(targets)
+    for first in range(0, len(code) if wanted else 0, _WINDOW):
+        last = min(first + _WINDOW, len(code))
+        for match in _calls_between(first, last, wanted).finditer(code, first, last + 4):
             at = match.start()
-            if int.from_bytes(code[at + 1 : at + 5], "little", signed=True) == target - at - 5:
-                yield at
+            target = at + 5 + int.from_bytes(code[at + 1 : at + 5], "little", signed=True)
+            if target in wanted and at < last:
+                yield at, target
 
 
 def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
