@@ -7,6 +7,7 @@ Imports next to nothing: the launcher asks here while nothing else is loaded yet
 from __future__ import annotations
 
 import os
+import time
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
+"""For so long a process may be traced by somebody else who holds it for a moment."""
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
@@ -137,8 +140,13 @@ def _living_threads(pid: int) -> bool:
 
 
 def check_not_traced(pid: int, tid: int) -> None:
-    """No debugger is attached to the thread."""
-    tracer = int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
+    """No debugger is attached to the thread; who only holds it for a moment is waited for. Raises NotPermitted."""
+    deadline = time.monotonic() + _TRACED_SECONDS
+    while True:
+        tracer = int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
+        if not tracer or time.monotonic() > deadline:
+            break
+        time.sleep(_TRACED_PAUSE)
     if tracer:
         name = status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
         raise NotPermitted(

@@ -203,7 +203,7 @@ class ProcTarget(LocalProcess):
         new = ((tid, *stat) for tid, stat in found.items() if stat[0] not in "ZX")
         return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
 
-    def _seize(self, thread: ProcThread) -> None:
+    def _seize(self, thread: ProcThread, is_first: bool = True) -> None:
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
         try:
             ptrace.seize(thread.tid)
@@ -214,9 +214,13 @@ class ProcTarget(LocalProcess):
             proc_checks.check_not_traced(self.pid, thread.tid)
             if _is_dead(self.pid, thread.tid):
                 return
-            if error.errno in (errno.EPERM, errno.EACCES):
+            if is_first:  # somebody else may have held it for a moment
+                self._seize(thread, is_first=False)
+            elif error.errno in (errno.EPERM, errno.EACCES):
                 raise proc_checks.refusal(self.pid) from error
-            raise NotPermitted(f"cannot stop thread {thread.tid} of process {self.pid}: {error.strerror}") from error
+            else:
+                what = f"cannot stop thread {thread.tid} of process {self.pid}: {error.strerror}"
+                raise NotPermitted(what) from error
 
     def _interrupt(self, thread: ProcThread) -> None:
         if thread.tid not in self._threads:

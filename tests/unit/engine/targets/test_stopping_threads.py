@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.errors import TargetGone
+from gdbext.errors import NotPermitted, TargetGone
+from support.programs import procfs
+from support.programs.harness import wait_until
 
 MAIN, ENDS_BEFORE_SEIZED, ENDS_BEFORE_INTERRUPTED, ENDS_WHILE_WAITED_FOR, BEGINS_MEANWHILE = range(7, 12)
 
@@ -49,3 +55,54 @@ def test_all_end_before_they_are_stopped(target: ProcTarget, monkeypatch: pytest
     monkeypatch.setattr(ptrace, "poll", lambda _: ptrace.PtraceStop(True, 0))
     with pytest.raises(TargetGone, match="ended while it was being stopped"):
         target._stop_all()
+
+
+@pytest.fixture
+def traced() -> Iterator[Callable[[float], int]]:
+    """Starts a process that is traced for so many seconds; its pid."""
+    started: list[int] = []
+
+    def start(seconds: float) -> int:
+        pid = os.fork()
+        if not pid:
+            signal.pause()
+        tracer = os.fork()
+        if not tracer:
+            ptrace.seize(pid)
+            time.sleep(seconds)
+            os._exit(0)
+        started.extend((tracer, pid))
+        wait_until(lambda: procfs.status(pid)["TracerPid"] == str(tracer), "it is traced")
+        return pid
+
+    yield start
+    for each in started:
+        os.kill(each, signal.SIGKILL)
+        os.waitpid(each, 0)
+
+
+def test_a_tracer_that_lets_go_soon_is_waited_for(traced: Callable[[float], int]) -> None:
+    pid = traced(0.15)
+    proc_checks.check_process(pid)
+    assert procfs.status(pid)["TracerPid"] == "0"
+
+
+def test_a_tracer_that_stays_is_named(traced: Callable[[float], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc_checks, "_TRACED_SECONDS", 0.05)
+    with pytest.raises(NotPermitted, match="already being traced by process"):
+        proc_checks.check_process(traced(60))
+
+
+def test_a_thread_that_was_traced_just_now_is_tried_again(target: ProcTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [MAIN]
+
+    def seize(tid: int) -> None:
+        if tid in refused:
+            refused.remove(tid)
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(ptrace, "seize", seize)
+    monkeypatch.setattr(proc_checks, "check_not_traced", lambda *_: None)
+    monkeypatch.setattr(proc_checks, "thread_state", lambda *_: "S")
+    target._stop_all()
+    assert MAIN in [thread.tid for thread in target.threads()]
