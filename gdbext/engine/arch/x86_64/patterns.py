@@ -128,7 +128,7 @@ def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
 
 
 def _calls_between(first: int, last: int, targets: Collection[int]) -> re.Pattern[bytes]:
-    """What calls of these targets look like whose opcode is at an offset from ``first`` to ``last``."""
+    """The shape of calls of these targets whose opcode is at an offset from ``first`` to ``last``."""
     uppers = {upper for each in targets for upper in range(each - 5 - last >> 16, (each - 5 - first >> 16) + 1)}
     by_high: dict[int, set[int]] = {}
     for upper in uppers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
-"""For so long a process may be traced by somebody else who holds it for a moment."""
+"""Seconds that somebody else may trace a process who holds it for a moment, and between two looks."""
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
