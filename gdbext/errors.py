@@ -98,6 +98,10 @@ class ProbesRefused(TargetError):
     )
 
 
+NOT_RECORDED = "not in the recording"
+"""The reason of a fault in a replay: nobody asked for that memory when the recording was made."""
+
+
 class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 
@@ -106,6 +110,7 @@ class MemoryFault(GdbextError):
 
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")
+        self.reason = reason
         self.address = address
         self.size = size
 

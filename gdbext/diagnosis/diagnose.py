@@ -143,7 +143,26 @@ def _inspected(session: Session) -> Inspection:
 def _completed(session: Session, found: Inspection) -> Inspection:
     from gdbext.diagnosis.inspection import with_known_bugs
 
-    return _with_ends(session, _with_innermost_arguments(session, with_known_bugs(session, found)))
+    return _with_variables(
+        session, _with_ends(session, _with_innermost_arguments(session, with_known_bugs(session, found)))
+    )
+
+
+MOST_WITH_VARIABLES = 4
+"""Threads of the verdict whose variables are read."""
+
+
+def _with_variables(session: Session, found: Inspection) -> Inspection:
+    """``found`` with the variables of the user's innermost frame, of those threads that the report shows frames of."""
+    finding = found.judgement.verdict.finding
+    wanted = {*finding.threads[:MOST_WITH_VARIABLES], session.target.pid}
+    shown = [thread for thread in found.threads if thread.tid in wanted and thread.python]
+    if not shown:
+        return found
+    from gdbext.diagnosis.threads.frame_locals import with_locals
+
+    known = {thread.tid: thread for thread in with_locals(session, shown)}
+    return found._replace(threads=tuple(known.get(thread.tid, thread) for thread in found.threads))
 
 
 def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:

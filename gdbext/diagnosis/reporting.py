@@ -208,4 +208,6 @@ def with_arguments(
     stack = session.threads.of(find_thread(session.target, str(report.tid))).stack
     found = ArgumentReporter(session, statistics).frames(stack, limit)
     frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))
-    return report._replace(dispatch=tuple(frames))
+    from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
+
+    return with_kernel_arguments(session, report._replace(dispatch=tuple(frames)))

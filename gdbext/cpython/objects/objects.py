@@ -138,6 +138,10 @@ class ObjectReader:
         data = address + self._compact_data if state & _COMPACT else self.memory.u64(address + self._any_data)
         return self.memory.read(data, length * kind).decode(codec, "replace")
 
+    def length(self, address: int) -> int:
+        """The number of characters of a str. Raises MemoryFault."""
+        return self.memory.u64(address + self._length)
+
     def text_equals(self, address: int, text: str) -> bool:
         """True if the str at ``address`` is ``text``; False for anything else, also for what cannot be read."""
         try:

@@ -3,89 +3,125 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.errors import GdbextError
+from gdbext.engine.targets.system.linux import HIDDEN, is_secret
+from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
 
 WIDTH = 80
 """Most characters of the text."""
 _ITEMS = 4
 _DEPTH = 2
+_COUNTED = 1000
+"""Keys that are counted where a dict does not say how many it has."""
 _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "NotImplemented"}
 _CALLABLE = ("function", "method", "builtin_function_or_method", "functools.partial")
+_ROOM = 24
+"""Characters that a cut text leaves for its length."""
+
+SpecialText = Callable[[int, python_objects.TypeInfo], str]
+"""The text of an object that somebody else knows better (a tensor), "" for any other. Raises GdbextError."""
 
 
-def describe(runtime: PythonRuntime, address: int, width: int = WIDTH) -> str:
-    """The object at ``address`` in at most ``width`` characters; "<unreadable 0x...>" where there is none."""
-    text = _describe(runtime, address, width, 0)
-    return text if len(text) <= width else text[: width - 3] + "..."
+def describe(runtime: PythonRuntime, address: int, width: int = WIDTH, special: SpecialText | None = None) -> str:
+    """The object at ``address`` in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the
+    recording>" where a replay lacks it."""
+    text = _Describer(runtime, width, special).describe(address, 0)
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _describe(runtime: PythonRuntime, address: int, width: int, depth: int) -> str:
-    if not address:
-        return "<NULL>"
-    try:
-        info = runtime.objects.type_of(address)
-        return _value(runtime, address, info, width, depth)
-    except GdbextError:
-        return f"<unreadable {address:#x}>"
+class _Describer:
+    """Describes one object and what it contains."""
+
+    def __init__(self, runtime: PythonRuntime, width: int, special: SpecialText | None) -> None:
+        self._runtime = runtime
+        self._width = width
+        self._special = special
+
+    def describe(self, address: int, depth: int) -> str:
+        """The text of an object that is contained in ``depth`` others."""
+        if not address:
+            return "<NULL>"
+        try:
+            info = self._runtime.objects.type_of(address)
+            return (self._special(address, info) if self._special is not None else "") or self._value(
+                address, info, depth
+            )
+        except MemoryFault as fault:
+            return f"<{NOT_RECORDED}>" if fault.reason == NOT_RECORDED else f"<unreadable {address:#x}>"
+        except GdbextError:
+            return f"<unreadable {address:#x}>"
+
+    def _value(self, address: int, info: python_objects.TypeInfo, depth: int) -> str:
+        objects = self._runtime.objects
+        if info.name in _SIMPLE:
+            return _SIMPLE[info.name]
+        if info.name == "bool":
+            return str(bool(objects.integer(address)))
+        if info.name == "float":
+            at = address + self._runtime.layout.offset("PyFloatObject", "ob_fval")
+            return repr(struct.unpack("<d", self._runtime.memory.read(at, 8))[0])
+        if info.flags & python_objects.FLAG_LONG:
+            return _named(info, "int", str(objects.integer(address)))
+        if info.flags & python_objects.FLAG_UNICODE:
+            return _named(info, "str", self._cut(objects.text(address, self._width), objects.length(address)))
+        if info.flags & python_objects.FLAG_BYTES:
+            found = objects.bytes(address, 1 << 30)
+            return _named(info, "bytes", self._cut(found[: self._width], len(found)))
+        if info.flags & (python_objects.FLAG_TUPLE | python_objects.FLAG_LIST | python_objects.FLAG_DICT):
+            return self._container(address, info, depth)
+        if info.flags & python_objects.FLAG_TYPE:
+            return f"<class {objects.type_info(address).name}>"
+        if info.name in _CALLABLE:
+            return self._callable(address, info)
+        return f"<{info.name} at {address:#x}>"
+
+    def _cut(self, value: str | bytes, length: int) -> str:
+        """repr() of the beginning, with the length of the whole where that is not all of it."""
+        whole = repr(value)
+        if len(whole) <= self._width and len(value) == length:
+            return whole
+        kept = repr(value[: max(8, self._width - _ROOM)])[: self._width - _ROOM].rstrip("'\"")
+        of_bytes = isinstance(value, bytes)
+        return f"{kept}…{whole[-1]} ({_counted(length, 'byte' if of_bytes else 'character')})"
+
+    def _callable(self, address: int, info: python_objects.TypeInfo) -> str:
+        found = self._runtime.functions.source(address)
+        if found is None:
+            return f"<{info.name} at {address:#x}>"
+        return f"<{info.name} {found.qualname} at {found.place}>" if found.place else f"<{info.name} {found.qualname}>"
+
+    def _container(self, address: int, info: python_objects.TypeInfo, depth: int) -> str:
+        if depth >= _DEPTH:
+            return f"<{info.name} at {address:#x}>"
+        if info.flags & python_objects.FLAG_DICT:
+            return _named(info, "dict", "{" + self._items(address, depth) + "}")
+        objects = self._runtime.objects
+        if info.flags & python_objects.FLAG_TUPLE:
+            items: Sequence[int] = objects.tuple_items(address)
+            text = self._listed(items, depth)
+            return _named(info, "tuple", f"({text},)" if len(items) == 1 else f"({text})")
+        return _named(info, "list", f"[{self._listed(objects.list_items(address), depth)}]")
+
+    def _items(self, address: int, depth: int) -> str:
+        pairs = list(islice(self._runtime.dicts.items(address), _COUNTED))
+        keys = [(self.describe(key, depth + 1), value) for key, value in pairs[:_ITEMS]]
+        texts = [f"{key}: {HIDDEN if is_secret(key[1:-1]) else self.describe(value, depth + 1)}" for key, value in keys]
+        more = "or more " if len(pairs) == _COUNTED else ""
+        return ", ".join([*texts, f"… {len(pairs)} {more}keys"] if len(pairs) > _ITEMS else texts)
+
+    def _listed(self, items: Sequence[int], depth: int) -> str:
+        texts = [self.describe(item, depth + 1) for item in items[:_ITEMS]]
+        return ", ".join([*texts, f"… {len(items)} items"] if len(items) > _ITEMS else texts)
 
 
-def _value(runtime: PythonRuntime, address: int, info: python_objects.TypeInfo, width: int, depth: int) -> str:
-    objects = runtime.objects
-    if info.name in _SIMPLE:
-        return _SIMPLE[info.name]
-    if info.name == "bool":
-        return str(bool(objects.integer(address)))
-    if info.name == "float":
-        at = address + runtime.layout.offset("PyFloatObject", "ob_fval")
-        return repr(struct.unpack("<d", runtime.memory.read(at, 8))[0])
-    if info.flags & python_objects.FLAG_LONG:
-        return _named(info, "int", str(objects.integer(address)))
-    if info.flags & python_objects.FLAG_UNICODE:
-        return _named(info, "str", repr(objects.text(address, width)))
-    if info.flags & python_objects.FLAG_BYTES:
-        return _named(info, "bytes", repr(objects.bytes(address, 1 << 30)[:width]))
-    if info.flags & (python_objects.FLAG_TUPLE | python_objects.FLAG_LIST | python_objects.FLAG_DICT):
-        return _container(runtime, address, info, width, depth)
-    if info.flags & python_objects.FLAG_TYPE:
-        return f"<class {objects.type_info(address).name}>"
-    if info.name in _CALLABLE:
-        return _callable(runtime, address, info)
-    return f"<{info.name} at {address:#x}>"
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _named(info: python_objects.TypeInfo, plain: str, text: str) -> str:
     """A subclass shows its own name."""
     return text if info.name == plain else f"{info.name}({text})"
-
-
-def _callable(runtime: PythonRuntime, address: int, info: python_objects.TypeInfo) -> str:
-    found = runtime.functions.source(address)
-    if found is None:
-        return f"<{info.name} at {address:#x}>"
-    return f"<{info.name} {found.qualname} at {found.place}>" if found.place else f"<{info.name} {found.qualname}>"
-
-
-def _container(runtime: PythonRuntime, address: int, info: python_objects.TypeInfo, width: int, depth: int) -> str:
-    if depth >= _DEPTH:
-        return f"<{info.name} at {address:#x}>"
-
-    def inner(item: int) -> str:
-        return _describe(runtime, item, width, depth + 1)
-
-    if info.flags & python_objects.FLAG_DICT:
-        parts = [f"{inner(key)}: {inner(value)}" for key, value in islice(runtime.dicts.items(address), _ITEMS + 1)]
-        return _named(info, "dict", "{" + _joined(parts) + "}")
-    if info.flags & python_objects.FLAG_TUPLE:
-        items = runtime.objects.tuple_items(address)
-        text = _joined([inner(item) for item in items[: _ITEMS + 1]])
-        return _named(info, "tuple", f"({text},)" if len(items) == 1 else f"({text})")
-    items = runtime.objects.list_items(address)
-    return _named(info, "list", "[" + _joined([inner(item) for item in items[: _ITEMS + 1]]) + "]")
-
-
-def _joined(parts: list[str]) -> str:
-    return ", ".join([*parts[:_ITEMS], "..."] if len(parts) > _ITEMS else parts)

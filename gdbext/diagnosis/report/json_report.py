@@ -39,6 +39,7 @@ def arguments(found: Sequence[Argument]) -> list[dict[str, Any]]:
             "value": each.text or None,
             "confidence": each.certainty.value,
             "tensors": [_tensor(tensor) for tensor in each.tensors],
+            **({"variable": each.variable} if each.variable else {}),
         }
         for each in found
     ]
@@ -270,6 +271,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
         "file": frame.file,
         "line": frame.line,
         "role": frame.role,
+        **({"variables": [plain(each) for each in frame.variables]} if frame.variables else {}),
     }
 
 

@@ -1,5 +1,7 @@
 """ThreadReport: one thread, as it is reported.
 
+LocalVariable: one variable of a Python frame.
+
 Frame: one line of a stack for people.
 
 BackwardNode: a node of autograd's graph that runs in the frames of a stack.
@@ -37,6 +39,22 @@ class FrameKind(Enum):
     PYTHON = "python"
 
 
+_LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/")
+
+
+def is_users_file(file: str) -> bool:
+    """The file of Python code is outside of Python's library and site-packages."""
+    return file[:1] != "<" and not any(folder in file for folder in _LIBRARIES)
+
+
+class LocalVariable(Record):
+    """A variable of a Python frame: ``text`` is a short one of its value, like repr()."""
+
+    name: str
+    type: str
+    text: str
+
+
 class Frame(Record):
     """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
     of the native frame that evaluates it."""
@@ -49,6 +67,15 @@ class Frame(Record):
     line: int | None = None
     pc: int | None = None
     role: str = ""
+    variables: tuple[LocalVariable, ...] = ()
+    """The variables of a Python frame, arguments first; empty unless asked for."""
+    hidden_variables: str = ""
+    """Text about variables that are not shown: "3 more: dispatch-bt --locals", "not in the recording"."""
+
+    @property
+    def is_users(self) -> bool:
+        """It runs Python code outside of Python's library and site-packages."""
+        return self.kind is FrameKind.PYTHON and is_users_file(self.file)
 
     @property
     def place(self) -> str:
@@ -228,7 +255,7 @@ class ThreadReport(Record):
     @property
     def user_frame(self) -> Frame | None:
         """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
-        return next((f for f in self.python if "/lib/python" not in f.file and f.file[:1] != "<"), None)
+        return next((frame for frame in self.python if frame.is_users), None)
 
 
 class FindingTraits(Record):

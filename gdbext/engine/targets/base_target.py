@@ -224,6 +224,11 @@ class Target(ABC):
     def selected_thread(self) -> TargetThread | None:
         """The thread the user looks at; for a core without debugger the one that got the signal."""
 
+    def selected_stack_pointer(self) -> int | None:
+        """The stack pointer of the frame that the user has selected with ``up`` or ``frame``; None where that is the
+        innermost one, and without a debugger."""
+        return None
+
     def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
         """The address that an expression of the debugger's language means in the selected frame: of an object, or what
         a pointer is. None where there is no debugger. Never calls or writes anything. Raises UsageError."""

@@ -166,6 +166,11 @@ class GdbTarget(LentProcess):
         """gdb's selected thread, asked anew each time."""
         return selected_of(self._all_threads())
 
+    def selected_stack_pointer(self) -> int | None:
+        """That of gdb's selected frame."""
+        frame = _outer_frame()
+        return None if frame is None else int(frame.read_register(self.architecture.stack_pointer)) & _TARGET_WORD
+
     def evaluate(self, expression: str) -> int | None:
         """Evaluate by gdb's parser, in gdb's selected frame."""
         from gdbext.hosts.gdb.gdb_printers import evaluated_address

@@ -203,6 +203,11 @@ class LldbTarget(LentProcess):
         threads = self._all_threads()
         return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
 
+    def selected_stack_pointer(self) -> int | None:
+        """That of the frame that is selected in the command's thread."""
+        frame = thread_of(self._process, self._selected).GetSelectedFrame()
+        return frame.GetSP() if frame.IsValid() and frame.GetFrameID() else None
+
     def evaluate(self, expression: str) -> int | None:
         """Evaluate as ``frame variable`` would, in the frame that is selected in the command's thread."""
 

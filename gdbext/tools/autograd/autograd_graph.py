@@ -114,7 +114,7 @@ def node_of_tensor(session: Session, name: str, thread: TargetThread | None) -> 
     from gdbext.tools.tensor.tensor_tool import tensor_named
 
     reporter = TensorReporter(session)
-    node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread))
+    node = reporter.fields.grad_node(tensor_named(session, reporter, name, thread)[0])
     if not node:
         raise UsageError(f"{name} has no grad_fn", why="it is a leaf, or was made while grad mode was off")
     return node

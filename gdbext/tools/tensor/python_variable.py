@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.objects import ITEM_LIMIT, slot_attributes
 from gdbext.cpython.threads.frame_variables import locals_of, namespace_of
+from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, UsageError
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.base_target import TargetThread
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(r"""\.(\w+)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
@@ -66,15 +69,32 @@ def parse(path: str) -> tuple[str, tuple[Step, ...]]:
     return head.group(), tuple(steps)
 
 
+class FoundVariable(Record):
+    """An object, and the frame whose variable led to it."""
+
+    address: int
+    frame: PythonFrame
+    is_global: bool = False
+
+    @property
+    def whose(self) -> str:
+        """``train.py:8 (step)``; of a global the module's file."""
+        line = self.frame.line if self.frame.line is not None else "?"
+        return f"{self.frame.file}, global" if self.is_global else f"{self.frame.file}:{line} ({self.frame.function})"
+
+
 class VariableFinder:
-    """Finds variables in the frames of one thread."""
+    """Finds variables in the frames of one thread, innermost first; those of ``frames`` where they are given."""
 
-    def __init__(self, runtime: PythonRuntime, states: Sequence[ThreadState]) -> None:
+    def __init__(
+        self, runtime: PythonRuntime, states: Sequence[ThreadState], frames: Sequence[PythonFrame] | None = None
+    ) -> None:
         self._runtime = runtime
-        self._frames = [frame for state in states for frame in runtime.frames.stack(state).frames]
+        known = (frame for state in states for frame in runtime.frames.stack(state).frames)
+        self._frames = list(known if frames is None else frames)
 
-    def find(self, path: str) -> int:
-        """Address of the object, in the innermost frame that has the whole path: many of them have a ``self``.
+    def find(self, path: str) -> FoundVariable:
+        """The object, in the innermost frame that has the whole path: many of them have a ``self``.
 
         Raises UsageError with the nearest names, MemoryFault, BadData.
         """
@@ -82,7 +102,7 @@ class VariableFinder:
         refusal: UsageError | None = None
         for variable in self._variables(name):
             try:
-                return self._walk(variable, name, steps)
+                return variable._replace(address=self._walk(variable.address, name, steps))
             except UsageError as error:
                 refusal = refusal or error
         raise refusal or self._unknown(name)
@@ -107,7 +127,7 @@ class VariableFinder:
         keys = self._keys(address)
         return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else "it has no attributes"
 
-    def _variables(self, name: str) -> Iterator[int]:
+    def _variables(self, name: str) -> Iterator[FoundVariable]:
         """The objects of that name, each once, from the innermost frame on: all frames' own variables first, then
         their modules'."""
         seen: set[int] = set()
@@ -116,7 +136,7 @@ class VariableFinder:
                 found = variables(frame).get(name)
                 if found and found not in seen:
                     seen.add(found)
-                    yield found
+                    yield FoundVariable(found, frame, variables == self._globals)
 
     def _locals(self, frame: PythonFrame) -> dict[str, int]:
         try:
@@ -238,7 +258,8 @@ class VariableFinder:
                 f"there is no Python variable {name!r}: the thread runs no Python code",
                 help="choose a thread with: --thread TID   (all-threads lists them)",
             )
-        names = {known: None for frame in self._frames for known in self._locals(frame)}
+        own_first = sorted(self._frames, key=lambda frame: not is_users_file(frame.file))
+        names = {known: None for frame in own_first for known in self._locals(frame)}
         for frame in self._frames:
             names.update(dict.fromkeys(known for known in self._globals(frame) if not known.startswith("__")))
         return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, list(names))
@@ -259,10 +280,43 @@ class VariableFinder:
         return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")
 
 
+def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) -> list[PythonFrame] | None:
+    """The frames to look in: those that ``wanted`` means, a number counted from the innermost one or a function; else
+    all of them, from the one on that the user has selected in the debugger. None where he selected none.
+
+    Raises UsageError.
+    """
+    from gdbext.diagnosis.threads.frame_locals import python_frames_of
+
+    if wanted is None:
+        pointer = session.target.selected_stack_pointer()
+        if pointer is None:
+            return None
+    placed = python_frames_of(session, session.threads.of(thread))
+    frames = [source for _, source in placed]
+    if wanted is None:
+        stack = session.stacks.of(thread).frames
+        level = next((number for number, frame in enumerate(stack) if frame.sp == pointer), 0)
+        start = next((at for at, (frame, _) in enumerate(placed) if frame.level >= level), 0)
+        return [*frames[start:], *frames[:start]]
+    if wanted.isdecimal():
+        found = frames[int(wanted) : int(wanted) + 1]
+    else:
+        found = [frame for frame in frames if wanted in (frame.function, frame.function.rpartition(".")[2])]
+    if found:
+        return found
+    names = list(dict.fromkeys(f"{number} ({frame.function})" for number, frame in enumerate(frames)))
+    raise UsageError(
+        f"the thread has no Python frame {wanted}",
+        why=f"its frames are {', '.join(names[:_NAMES_SHOWN])}" if names else "it runs no Python code",
+        help="--frame N counts from the innermost one, 0; --frame FUNCTION takes its name",
+    )
+
+
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
     import difflib
 
     near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.5)
-    shown = near or sorted(names)[:_NAMES_SHOWN]
+    shown = near or names[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"
     return UsageError(what, why=why, help=f"there is: {', '.join(shown)}" if shown else "there are no names at all")

@@ -68,6 +68,8 @@ class TensorSection(Section):
     """The file that was written."""
     page: str | None = None
     """The file that --html names."""
+    whose: str = ""
+    """The frame whose variable it was found by: ``train.py:8 (step)``."""
     problems: tuple[str, ...] = ()
 
     def document(self, why: bool) -> dict[str, Any]:
@@ -116,7 +118,8 @@ _INDENT = "  "
 def render(report: Report, style: Style) -> Iterator[str]:
     """The lines of the report: what it is, how it is stored, what is in it."""
     tensor = report.section(TensorSection)
-    yield style(f"{escape(tensor.label)}: {headline(tensor)}", "bold")
+    whose = f"  of {escape(tensor.whose)}" if tensor.whose else ""
+    yield style(f"{escape(tensor.label)}: {headline(tensor)}", "bold") + whose
     yield from (f"{_INDENT}{title:<14}{escape(text)}" for title, text in fields(tensor) if text)
     for title, parts in (("wraps", tensor.wraps), ("made of", tensor.parts)):
         yield from _parts(title, parts)

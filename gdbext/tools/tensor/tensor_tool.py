@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.render.style import Style
+    from gdbext.tools.tensor.python_variable import FoundVariable
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
 _EPILOG = """\
@@ -78,6 +79,12 @@ class TensorTool(Tool):
         parser.add_argument(
             "--thread", metavar="TID|N", help="the thread whose variables are meant (default: the selected one)"
         )
+        parser.add_argument(
+            "--frame",
+            metavar="N|FUNCTION",
+            help="the Python frame whose variable is meant: 0 is the innermost one (default: all, from the frame on "
+            "that up and down have selected)",
+        )
         parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
         parser.add_argument("--html", metavar="FILE", help="write a page with a slice as a heat map and the histogram")
         parser.add_argument(
@@ -90,6 +97,8 @@ class TensorTool(Tool):
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Describe the tensor. Raises UsageError, BadData (no tensor), TargetError (the file cannot be written)."""
+        if args.frame and not args.py:
+            raise UsageError("--frame chooses among Python variables", help="dispatch-tensor --py x --frame 0")
         if bool(args.address) == bool(args.py):
             raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
         session, (reporter, section) = session.settled(lambda each: _read(each, args))
@@ -111,8 +120,9 @@ def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSect
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
     reporter = TensorReporter(session, _ReadingLine("read"))
-    address = _chosen(session, reporter, args)
-    return reporter, describe(session, reporter, address, args.py or " ".join(args.address))
+    address, found = _chosen(session, reporter, args)
+    section = describe(session, reporter, address, args.py or " ".join(args.address))
+    return reporter, section if found is None else replace(section, whose=found.whose)
 
 
 def _saved(session: Session, section: TensorSection, path: str) -> str:
@@ -147,13 +157,14 @@ def _with_page(reporter: TensorReporter, section: TensorSection, path: str, inde
     return replace(section, page=path)
 
 
-def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> int:
+def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> tuple[int, FoundVariable | None]:
+    """The tensor, and the variable that it was found by."""
     from gdbext.diagnosis.tool_arguments import find_thread
 
     if not args.py:
-        return tensor_at(session, reporter, evaluate(session, " ".join(args.address)))
+        return tensor_at(session, reporter, evaluate(session, " ".join(args.address))), None
     thread = find_thread(session.target, args.thread) if args.thread else session.target.selected_thread()
-    return tensor_named(session, reporter, args.py, thread)
+    return tensor_named(session, reporter, args.py, thread, args.frame)
 
 
 class _ReadingLine:
@@ -226,26 +237,32 @@ def _of_object(reporter: TensorReporter, address: int) -> int | None:
         return None
 
 
-def tensor_named(session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None) -> int:
-    """The TensorImpl of a Python variable in the thread's frames. Raises UsageError with the nearest names."""
-    from gdbext.tools.tensor.python_variable import VariableFinder
+def tensor_named(
+    session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None, frame: str | None = None
+) -> tuple[int, FoundVariable]:
+    """The TensorImpl of a Python variable in the thread's frames, or in the ``frame`` that is named, and whose variable
+    it is. Raises UsageError with the nearest names."""
+    from gdbext.tools.tensor.python_variable import VariableFinder, chosen_frames
 
     table = session.python_threads
     if table is None or reporter.python is None:
         raise UsageError("there is no Python in this process that can be read", help="dispatch-info says why")
     if thread is None:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
-    variables = VariableFinder(table.runtime, table.states.get(thread.tid, ()))
+    frames = chosen_frames(session, thread, frame)
+    variables = VariableFinder(table.runtime, table.states.get(thread.tid, ()), frames)
     owner = name[: -len(_GRAD)] if name.endswith(_GRAD) else ""
-    tensor = reporter.python.tensor_of(variables.find(owner)) if owner else None
-    if tensor is not None:
-        return _grad_of(reporter, owner, tensor)
+    if owner:
+        held = variables.find(owner)
+        tensor = reporter.python.tensor_of(held.address)
+        if tensor is not None:
+            return _grad_of(reporter, owner, tensor), held
     found = variables.find(name)
-    tensor = reporter.python.tensor_of(found)
+    tensor = reporter.python.tensor_of(found.address)
     if tensor is None:
-        kind = reporter.python.type_name(found)
-        raise UsageError(f"{name} is not a tensor but a {kind}", help=variables.hint(name, found))
-    return tensor
+        kind = reporter.python.type_name(found.address)
+        raise UsageError(f"{name} is not a tensor but a {kind}", help=variables.hint(name, found.address))
+    return tensor, found
 
 
 def _grad_of(reporter: TensorReporter, name: str, tensor: int) -> int:

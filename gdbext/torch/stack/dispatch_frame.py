@@ -47,6 +47,9 @@ class Argument(Record):
     text: str
     certainty: Certainty
     tensors: tuple[ArgumentTensor, ...] = ()
+    variable: str = ""
+    """The variable of the Python kernel's frame that the text is of, as it is now; "" for an argument that was read
+    where the call passes it."""
 
     @property
     def short(self) -> str:

@@ -22,7 +22,7 @@ from gdbext.engine.targets.recording.recording import (
     SparseBytes,
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
-from gdbext.errors import MemoryFault, SymbolFileError, TargetError
+from gdbext.errors import NOT_RECORDED, MemoryFault, SymbolFileError, TargetError
 
 
 class ReplayedFile:
@@ -227,7 +227,7 @@ class ReplayTarget(Target):
         if gap - gap % PAGE_SIZE in self.recording.unreadable:
             raise MemoryFault(gap, size)
         self.missing.note("pages of memory", gap // PAGE_SIZE)
-        raise MemoryFault(gap, size, "not in the recording")
+        raise MemoryFault(gap, size, NOT_RECORDED)
 
     def known_from(self, address: int) -> int:
         """Number of bytes to the end of a piece; 1 where there is none: reading that says so."""

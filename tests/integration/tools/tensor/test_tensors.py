@@ -131,7 +131,7 @@ def test_variables_in_all_kinds_of_places(inferior: GetInferior) -> None:
         thread = next(each for each in target.threads() if each.tid == process.pid)
 
         def named(name: str) -> Any:
-            return reporter.contents(reporter.facts(tensor_named(session, reporter, name, thread))).values()
+            return reporter.contents(reporter.facts(tensor_named(session, reporter, name, thread)[0])).values()
 
         assert named("places.pair.first") == named("places.pair[0]") == named("places.queue[0]") == [0, 1, 2, 3]
         assert named("places.pair.second[-1]") == [1, 2, 3, 4]

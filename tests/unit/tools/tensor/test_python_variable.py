@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gdbext.errors import UsageError
-from gdbext.tools.tensor.python_variable import Step, VariableFinder, parse
+from gdbext.tools.tensor.python_variable import Step, VariableFinder, chosen_frames, parse
+from support.recorded.recordings import Replay
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,27 @@ class Frames(VariableFinder):
 def test_the_innermost_frame_that_has_the_whole_path() -> None:
     objects = {1: {"op": 4}, 2: {"w": 6}, 3: {"w": 7}}
     frames = Frames([{"self": 1}, {"self": 1, "x": 5}, {"self": 2}, {"self": 3}], objects)
-    assert [frames.find(path) for path in ("self", "self.op", "self.w", "x", "torch")] == [1, 4, 6, 5, 9]
+    assert [frames.find(path).address for path in ("self", "self.op", "self.w", "x", "torch")] == [1, 4, 6, 5, 9]
     with pytest.raises(UsageError, match=r"^self at 1 has no b$"):
         frames.find("self.b")
+
+
+def test_the_frame_that_is_selected_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``up`` in a debugger selects a native frame; the Python code that it runs, and its callers, are looked in first.
+    A frame by its number or function is the only one."""
+    session = Replay("meta-mm").session
+    main = next(each for each in session.target.threads() if each.tid == session.target.pid)
+    snapshot = session.threads.of(main)
+    assert [frame.function for frame in snapshot.python][-1] == "<module>"
+
+    def functions(wanted: str | None = None) -> list[str] | None:
+        frames = chosen_frames(session, main, wanted)
+        return None if frames is None else [frame.function for frame in frames]
+
+    assert functions() is None
+    outer = snapshot.stack.frames[snapshot.python[-1].level].sp
+    monkeypatch.setattr(session.target, "selected_stack_pointer", lambda: outer)
+    assert functions() == ["<module>", *(frame.function for frame in snapshot.python[:-1])]
+    assert (functions("0"), functions("wait")) == (["Condition.wait"], ["Condition.wait", "Event.wait"])
+    with pytest.raises(UsageError, match="no Python frame 99"):
+        functions("99")
