@@ -99,8 +99,12 @@ class ThreadPattern(Record):
     """Kinds of what it holds, all of them: ``gil``."""
     held_by: int = -1
     """The pattern (counted from 0) of the thread that has what this one waits for; -1: whoever has it."""
+    same_group: int = -1
+    """The pattern (counted from 0) of the thread that waits in the same process group; -1: in any, or none."""
     owner_gone: bool = False
     """A thread that does not exist any more has what this one waits for."""
+    lost_signal: bool = False
+    """The condition variable that it waits for says that a signal went to nobody."""
     task: tuple[tuple[str, str], ...] = ()
     """The same as ``python``, of one of the tasks of the event loop that it runs."""
     without_python: bool = False
@@ -242,8 +246,8 @@ def parse_entry(value: object, where: str) -> KnownBug:
     lacks = [key for key in ("id", "title", "url", "affected", "cure", "threads") if not fields.has(key)]
     if lacks:
         raise BadData(f"{where} lacks {', '.join(lacks)}")
-    if any(not -1 <= pattern.held_by < len(bug.threads) for pattern in bug.threads):
-        raise BadData(f"{where}: held_by counts threads from 0 on")
+    if any(not -1 <= each < len(bug.threads) for one in bug.threads for each in (one.held_by, one.same_group)):
+        raise BadData(f"{where}: held_by and same_group count threads from 0 on")
     return bug
 
 
@@ -269,7 +273,9 @@ def _thread(value: object, where: str) -> ThreadPattern:
         fields.text("state"),
         fields.texts("holds"),
         fields.number("held_by"),
+        fields.number("same_group"),
         fields.flag("owner_gone"),
+        fields.flag("lost_signal"),
         fields.pairs("task"),
         fields.flag("without_python"),
     )

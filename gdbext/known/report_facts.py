@@ -82,6 +82,8 @@ def _thread(value: Mapping[str, Any], pid: int, crashed: set[int]) -> ThreadFact
         holds=[_text(each["kind"]) for each in value["holds"]],
         owner=int(owner["tid"]) if owner.get("state") == "alive" else None,
         owner_gone=owner.get("state") == "gone",
+        group=_text((wait.get("collective") or {}).get("group") or ""),
+        lost_signal=wait.get("lost_signal") is True,
         tasks=[_lines(task["frames"]) for task in value.get("tasks") or ()],
     )
 

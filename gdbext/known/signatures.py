@@ -37,6 +37,8 @@ class ThreadFacts:
         holds: Sequence[str] = (),
         owner: int | None = None,
         owner_gone: bool = False,
+        group: str = "",
+        lost_signal: bool = False,
         tasks: Sequence[Sequence[tuple[str, str]]] = (),
     ) -> None:
         self.label = label
@@ -50,6 +52,8 @@ class ThreadFacts:
         self.holds = holds
         self.owner = owner
         self.owner_gone = owner_gone
+        self.group = group
+        self.lost_signal = lost_signal
         self.tasks = tasks
         self._native = native
 
@@ -81,6 +85,8 @@ class ThreadFacts:
         if pattern.without_python and self.python:
             return False
         if pattern.name and not any(name.startswith(pattern.name) for name in self.names):
+            return False
+        if pattern.lost_signal and not self.lost_signal:
             return False
         return set(pattern.holds) <= set(self.holds) and (self.owner_gone or not pattern.owner_gone)
 
@@ -257,14 +263,20 @@ def _distinct(
     patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
 ) -> list[ThreadFacts] | None:
     if len(chosen) == len(patterns):
-        held = ((one, pattern.held_by) for one, pattern in zip(chosen, patterns) if pattern.held_by >= 0)
-        return chosen if all(one.owner == chosen[owner].tid for one, owner in held) else None
+        return chosen if all(_is_linked(one, pattern, chosen) for one, pattern in zip(chosen, patterns)) else None
     for thread in candidates[len(chosen)]:
         if all(thread is not one for one in chosen):
             found = _distinct(patterns, candidates, [*chosen, thread])
             if found is not None:
                 return found
     return None
+
+
+def _is_linked(thread: ThreadFacts, pattern: ThreadPattern, chosen: Sequence[ThreadFacts]) -> bool:
+    """Another of the threads has what it waits for, or waits in the same group, as the pattern says."""
+    if pattern.held_by >= 0 and thread.owner != chosen[pattern.held_by].tid:
+        return False
+    return pattern.same_group < 0 or (thread.group != "" and thread.group == chosen[pattern.same_group].group)
 
 
 def _conditions(bug: KnownBug, process: ProcessFacts) -> str | None:
@@ -313,6 +325,8 @@ def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
     parts += [f"inside {pattern.library}"] if pattern.library else []
     parts += [f"waits for {thread.waits_for}"] if pattern.waits_for else []
     parts += ["which a thread has that is gone"] if pattern.owner_gone else []
+    parts += ["of which a signal went to nobody"] if pattern.lost_signal else []
+    parts += [f"in the group {thread.group}"] if pattern.same_group >= 0 else []
     parts += [f"holds {kind}" for kind in pattern.holds]
     parts += [f"{pattern.missing_workers} has no workers here"] if pattern.missing_workers else []
     parts += [pattern.state] if pattern.state and not parts else []

@@ -193,6 +193,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         **_peer(wait),
         **_missing(wait.missing_workers),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
+        **({"lost_signal": True} if wait.lost_signal else {}),
     }
 
 

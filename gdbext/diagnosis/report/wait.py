@@ -274,6 +274,8 @@ class Wait(Record):
     """The kernel's word, where no lock of the process may end the wait."""
     device: DeviceWait | None = None
     """The call in which a device is waited for."""
+    lost_signal: bool = False
+    """The condition variable's own words say that a signal went to nobody, while this thread sleeps."""
 
     @property
     def kind(self) -> WaitKind:

@@ -261,6 +261,8 @@ def _facts(
         holds=[held.kind.value for held in thread.holds],
         owner=owner.tid if owner is not None and not owner.gone else None,
         owner_gone=owner is not None and owner.gone,
+        group=wait.collective.group if wait is not None and wait.collective is not None else "",
+        lost_signal=wait is not None and wait.lost_signal,
         tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else (),
     )
 

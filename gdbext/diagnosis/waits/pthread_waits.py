@@ -34,12 +34,22 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     base = thread.object_around(futex.address, sync_objects.CONDVAR_WORDS, level)
     address = base if base is not None else sync_objects.condvar_by_alignment(futex.address)
     how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
+    lost = base is not None and not futex.timed and _loses_signals(thread, futex.address, base)
     return Wait(
         Resource(WaitKind.CONDVAR, address, thread.process.name_at(address)),
         timed=futex.timed,
         mutex=_mutex_of(thread, address, level),
-        evidence=(f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",),
+        evidence=(
+            f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",
+            *((f"the condition variable {address:#x} counts signals for waiters that it has not got",) if lost else ()),
+        ),
+        lost_signal=lost,
     )
+
+
+def _loses_signals(thread: ThreadSnapshot, word: int, address: int) -> bool:
+    found = sync_objects.Condvar.read(thread.process.memory, word, address)
+    return found is not None and found.loses_signals
 
 
 def _mutex_of(thread: ThreadSnapshot, condvar: int, level: int) -> Resource | None:

@@ -93,10 +93,47 @@ _READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
 _RWLOCK = struct.Struct("<I20xI")
 _SEMAPHORE = struct.Struct("<III")
 _BARRIER = struct.Struct("<III")
+_CONDVAR = struct.Struct("<Q8x2I2I4xI2I")
 _STREAM_LOCK = struct.Struct("<IIQ")
 _MOST_WAITERS = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
 _MOST_AT_A_BARRIER = 1 << 20
 _DEEPEST_RECURSION = 1 << 16
+
+
+class Condvar(Record):
+    """pthread_cond_t of glibc 2.25 to 2.40: __wseq +0, __g_refs +16, __g_size +24, __wrefs +36, __g_signals +40.
+
+    Waiters are in two groups: signals go to G1, which gets no new waiters; the lowest bit of __wseq is the index of
+    G2. __wrefs counts all waiters (times 8), __g_refs those of a group that sleep (times 2), __g_size those of G1 that
+    no signal was sent to, __g_signals the signals that nobody took (times 2; odd while the group is closed).
+    """
+
+    sequence: int
+    asleep: tuple[int, int]
+    sizes: tuple[int, int]
+    waiters: int
+    signals: tuple[int, int]
+
+    @classmethod
+    def read(cls, memory: Memory, word: int, address: int) -> Condvar | None:
+        """The one at an address; None where it cannot be read, or its futex word says that it is of a later glibc."""
+        raw = memory.try_read(address, _CONDVAR.size) if word - address in CONDVAR_WORDS[:2] else None
+        if raw is None:
+            return None
+        sequence, asleep0, asleep1, size0, size1, waiters, signals0, signals1 = _CONDVAR.unpack(raw)
+        return cls(sequence, (asleep0 >> 1, asleep1 >> 1), (size0, size1), waiters >> 3, (signals0, signals1))
+
+    @property
+    def loses_signals(self) -> bool:
+        """Signals go, or went, to waiters that there are not, while others sleep: all waiters are in G2, and yet G1
+        has a size, or a signal that nobody is there to take. It has neither without a waiter: who is woken takes the
+        signal, who ends its wait early takes itself out of the size. Only a timeout that comes together with a
+        signal leaves that signal behind."""
+        second = self.sequence & 1
+        first = second ^ 1
+        if not self.waiters or self.asleep[second] != self.waiters or self.asleep[first]:
+            return False
+        return not self.signals[first] & 1 and 0 < self.signals[first] // 2 + self.sizes[first] <= _MOST_WAITERS
 
 
 def condvar_by_alignment(word: int) -> int:

@@ -81,6 +81,12 @@ libtorch_cpu.so torch::autograd::generated::SelectBackward0::~SelectBackward0()
 libtorch_cpu.so torch::autograd::deleteNode(torch::autograd::Node*)
 libtorch_cpu.so std::_Sp_counted_base<(__gnu_cxx::_Lock_policy)2>::_M_release_last_use_cold()
 """
+C10D = "@/torch/distributed/distributed_c10d.py"
+SIMPLIFIES = """
+@/sympy/core/basic.py Basic.replace.<locals>.walk
+@/sympy/core/basic.py Basic.replace
+@/sympy/simplify/simplify.py simplify
+"""
 WRITES = "~/threading.py Condition.wait\n~/queue.py Queue.put\n"
 WRITER = "@/tensorboard/summary/writer/event_file_writer.py"
 
@@ -217,12 +223,75 @@ STACKS = [
     Stuck("tokenizers#187", [
         thread("MainThread", "futex", roles=["main"], native="libc.so.6 syscall\ntokenizers.abi3.so ??"),
     ], {"tokenizers": "0.20.0"}, relations=["forked", "one-thread"]),
+    Stuck("grpc#13873", [
+        thread("MainThread", "futex", roles=["main"], native="libc.so.6 syscall\ncygrpc.cpython-36m-x86_64-linux-gnu.so ??"),
+    ], {"grpcio": "1.8.2"}, relations=["forked", "one-thread"]),
+    Stuck("wandb#12079", [
+        thread("pt_data_worker", "condvar", """
+            ~/threading.py Condition.wait
+            ~/concurrent/futures/_base.py Future.result
+            @/wandb/sdk/lib/asyncio_manager.py AsyncioManager.run
+            @/wandb/sdk/lib/service/service_connection.py ServiceConnection.api_cleanup_request
+            @/wandb/apis/public/service_api.py _cleanup
+            ~/weakref.py finalize.__call__
+        """),
+    ], {"wandb": "0.27.2"}, relations=["forked", "one-thread"]),
+    Stuck("glibc#25847", [thread("waits", "condvar", lost_signal=True)], {"glibc": "2.36"}),
+    Stuck("KempnerForge#104", [
+        thread("MainThread", "collective", f"{C10D} barrier\n/src/kempnerforge/checkpoint/manager.py CheckpointManager.save",
+               group="default_pg"),
+        thread("AsyncCheckpointExecutor_0", "collective", f"""
+            {C10D} gather_object
+            @/torch/distributed/checkpoint/utils.py _DistWrapper.reduce_scatter
+            @/torch/distributed/checkpoint/state_dict_saver.py _save_state_dict
+            @/torch/distributed/checkpoint/_async_thread_executor.py save_wrapper
+        """, roles=["other"], group="default_pg"),
+    ], {"torch": "2.11.0"}),
+    Stuck("pytorch#136892", [
+        thread("traces", "gil", native="libtorch_cpu.so torch::profiler::impl::recordOperatorStart(Observer&)"),
+        thread("all-gathers", "mutex", native="libc.so.6 pthread_mutex_lock\n"
+               "libtorch_cpu.so torch::profiler::impl::recordOperatorStart(Observer&)", holds=["gil"]),
+    ], {"torch": "2.4.1"}),
+    Stuck("pytorch#193859", [thread("MainThread", "futex", native="libc.so.6 exit\nlibgomp.so.1 ??\n"
+                                    "libtorch_cpu.so at::internal::invoke_parallel")], {"torch": "2.13.0"}),
+    Stuck("pytorch#181653", [
+        thread("MainThread", python=SIMPLIFIES * 3 + "@/torch/_inductor/codegen/cpp.py stride_at\n"
+               "@/torch/_inductor/codegen/cpp.py CppKernelProxy.select_tiling", state="running"),
+    ], {"torch": "2.10.0"}),
+    Stuck("pytorch#186537", [
+        thread("pt_autograd_0", python="""
+            @/torch/_dynamo/convert_frame.py _compile
+            @/torch/_dynamo/convert_frame.py ConvertFrame.__call__
+            @/torch/utils/checkpoint.py _checkpoint_without_reentrant_generator.<locals>.recompute_fn
+        """, roles=["other"], names=["pt_autograd_0"], state="running"),
+    ], {"torch": "2.12.0"}),
+    Stuck("nccl#863", [
+        thread("MainThread", "join", native="libc.so.6 pthread_timedjoin_ex\nlibnccl.so.2 commReclaim(ncclComm*)\n"
+               "libnccl.so.2 ncclCommAbort"),
+    ], {"nccl": "2.16.5"}),
+    Stuck("nccl#774", [
+        thread("MainThread", native="libcuda.so.1 ??\nlibcudart.so.11.0 cudaLaunchKernel\n"
+               "libnccl.so.2 ncclLaunchKernel(ncclComm*, ncclKernelPlan*)\nlibnccl.so.2 ncclGroupEnd", state="running"),
+        thread("proxy", "condvar", native="libc.so.6 pthread_cond_wait\nlibnccl.so.2 ncclProxyProgress(void*)"),
+    ], {"nccl": "2.14.3"}, {"CUDA_LAUNCH_BLOCKING": "1"}),
+    Stuck("nccl#1808", [
+        thread("proxy service", native="libc.so.6 accept\nlibnccl.so.2 ncclSocketAccept(ncclSocket*, ncclSocket*)\n"
+               "libnccl.so.2 ncclProxyService(void*)", state="running"),
+    ], {"nccl": "2.26.2"}),
     Stuck("tensorboard#6167", [thread("MainThread", "condvar", f"{WRITES}{WRITER} _AsyncWriter.write")],
           {"tensorboard": "2.11.0"}),
 ]  # fmt: skip
 """What each page shows. cpython#140746, 94777 and 123720 hang really in tests/inferiors/reported/known_bug.py."""
 RUNS = thread("writes", "queue", f"~/queue.py Queue.get\n{WRITER} _AsyncWriterThread._run")
+KEMPNER = next(each for each in STACKS if each.bug == "KempnerForge#104").threads
 ALIKE = [
+    Stuck("another group", [thread("MainThread", "collective", f"{C10D} barrier", group="gloo"), KEMPNER[1]]),
+    Stuck("a group that is not known", [thread("MainThread", "collective", f"{C10D} barrier"), KEMPNER[1]]),
+    Stuck("a corrected glibc", [thread("waits", "condvar", lost_signal=True)], {"glibc": "2.41"}),
+    Stuck("no signal was lost", [thread("waits", "condvar")], {"glibc": "2.36"}),
+    Stuck("launches that do not wait", next(each for each in STACKS if each.bug == "nccl#774").threads, {"nccl": "2.14.3"}),
+    Stuck("a simplification that ends", [thread("MainThread", python=SIMPLIFIES +
+          "@/torch/_inductor/codegen/cpp.py stride_at", state="running")], {"torch": "2.10.0"}),
     Stuck("no GIL", [thread("holds", "loader-lock"), thread("scans", "io", SCANNING)]),
     Stuck("another function", [thread("holds", "loader-lock"), thread("scans", "gil", "/a/threadpoolctl.py other")]),
     Stuck("another lock", [thread("holds", "mutex"), thread("scans", "gil", SCANNING)]),

@@ -110,6 +110,7 @@ REPORTED = [
     Scenario("known-bug", ("thread-start",), python="3.13"),
     Scenario("known-bug", ("serve",), python="3.13"),
     Scenario("known-bug", ("executor-killed",), python="3.9"),
+    Scenario("known-bug", ("lost-signal",), python="3.8"),
     Scenario("python-lock-abba", python="3.13.18"),
     Scenario("python-lock-abba", python="3.13t"),
     Scenario("python-lock-abba", python="3.14t"),

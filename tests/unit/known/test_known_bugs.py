@@ -85,6 +85,15 @@ def test_who_holds_what_is_waited_for() -> None:
     assert judged(bug, holder, thread()) is None
 
 
+def test_two_threads_in_one_process_group() -> None:
+    """What is not known does not fit."""
+    bug = BUG._replace(threads=(ThreadPattern(same_group=1), ThreadPattern(role="other")))
+    default, other = thread(group="default_pg"), thread(group="default_pg", roles=["other"])
+    assert judged(bug, default, other) is not None
+    assert judged(bug, thread(group="mine"), other) is None
+    assert judged(bug, thread(), thread(roles=["other"])) is None
+
+
 @pytest.mark.parametrize(("pattern", "yes", "no"), [
     (ThreadPattern(role="main"), {"roles": ["main"]}, {"roles": ["other"]}),
     (ThreadPattern(role="crashed"), {"roles": ["other", "crashed"]}, {"roles": ["other"]}),
@@ -92,6 +101,7 @@ def test_who_holds_what_is_waited_for() -> None:
     (ThreadPattern(state="running"), {"state": "running"}, {}),
     (ThreadPattern(holds=("gil",)), {"holds": ["mutex", "gil"]}, {"holds": ["mutex"]}),
     (ThreadPattern(owner_gone=True), {"owner_gone": True}, {"owner": 3}),
+    (ThreadPattern(lost_signal=True), {"lost_signal": True}, {}),
     (ThreadPattern(missing_workers="OpenMP"), {"missing_workers": "OpenMP"}, {"missing_workers": "OpenBLAS"}),
     (ThreadPattern(waits_for=("io",)), {"waits_for": "io"}, {}),
     (ThreadPattern(python=(("b/c.py", "run"),)), {"python": [("/a/b/c.py", "Loop.run")]},
@@ -265,7 +275,8 @@ def test_an_entry_is_a_file() -> None:
     ({"threads": [{}]}, "any thread"),
     ({"threads": [{"python": [["a.py"]]}]}, "a list of two texts"),
     ({"threads": [{"waits_for": "gil"}]}, "waits_for is no list"),
-    ({"threads": [{"name": "a", "held_by": 1}]}, "counts threads from 0"),
+    ({"threads": [{"name": "a", "held_by": 1}]}, "count threads from 0"),
+    ({"threads": [{"name": "a", "same_group": 1}]}, "count threads from 0"),
     ({"threads": [{"name": "a", "held_by": True}]}, "held_by is no number"),
     ({"threads": [{"name": "a", "owner_gone": 1}]}, "neither true nor false"),
     ({"threads": [{"role": "first"}]}, "first is none of main, other, crashed"),

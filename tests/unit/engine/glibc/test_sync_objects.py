@@ -8,6 +8,7 @@ import pytest
 
 from gdbext.engine.glibc.sync_objects import (
     Barrier,
+    Condvar,
     Mutex,
     RwLock,
     Semaphore,
@@ -86,6 +87,31 @@ def test_a_stream_lock_records_its_owner() -> None:
     assert StreamLock.read(memory(struct.pack("<IIQ", 2, 0, 0x7F00)), HERE) == StreamLock(2, 0, 0x7F00), "glibc 2.43"
     assert StreamLock.read(memory(struct.pack("<IIQ", 0, 0, 0)), HERE) is None
     assert StreamLock.read(memory(struct.pack("<IIQ", 1, 1 << 20, 0x7F00)), HERE) is None
+
+
+@pytest.mark.parametrize(("asleep", "sizes", "waiters", "signals", "loses"), [
+    ((1, 0), (0, 1), 1, (0, 0), True),  # the next signal goes to nobody
+    ((1, 0), (0, 0), 1, (0, 2), True),  # one went
+    ((3, 0), (0, 2), 3, (0, 0), True),
+    ((1, 0), (0, 0), 1, (0, 0), False),  # sleeps in G2, and nobody signalled
+    ((1, 1), (0, 1), 2, (0, 0), False),  # G1 has its waiter
+    ((1, 0), (0, 1), 2, (0, 0), False),  # a waiter is about to sleep
+    ((1, 0), (0, 0), 2, (0, 2), False),  # a waiter is about to take its signal
+    ((0, 1), (0, 0), 1, (0, 0), False),
+    ((0, 0), (0, 1), 0, (0, 0), False),  # nobody waits
+    ((1, 0), (0, 0), 1, (0, 3), False),  # the group is being closed
+    ((1, 0), (0, 0xFFFFFFFF), 1, (0, 0), False),  # timeouts of G2, counted below zero
+    ((0, 0), (0, 1), 1, (0, 2), False),  # glibc 2.41 in the older layout: nobody counts who sleeps
+])  # fmt: skip
+def test_a_condition_variable_that_loses_signals(
+    asleep: tuple[int, int], sizes: tuple[int, int], waiters: int, signals: tuple[int, int], loses: bool
+) -> None:
+    """Of glibc 2.36; G2 has the index 0."""
+    words = struct.pack("<QQ8I", 6, 2, asleep[0] * 2, asleep[1] * 2, *sizes, 4, waiters * 8, *signals)
+    found = Condvar.read(memory(words), HERE + 40, HERE)
+    assert found is not None
+    assert found.loses_signals is loses
+    assert Condvar.read(memory(words), HERE + 32, HERE) is None, "the layout of glibc 2.41"
 
 
 def test_which_object_a_futex_word_is_in() -> None:
