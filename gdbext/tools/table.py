@@ -198,6 +198,12 @@ TABLE = (
         "gdbext.tools.watch.watch:WatchProgram",
     ),
     ToolRow(
+        "timeout",
+        "Run a command; when it takes too long, explain it and its children, then end it.",
+        ("program",),
+        "gdbext.tools.timeout:TimeoutProgram",
+    ),
+    ToolRow(
         "ranks",
         "Look at all ranks of a job and say which one the others wait for, and why.",
         ("program",),

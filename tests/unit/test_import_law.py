@@ -50,6 +50,8 @@ ORDER = (
     "hosts.opening",
     "hosts.library",
     "hosts.cli",
+    "hosts.hang_watcher",
+    "hosts.pytest_plugin",
 )
 """Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place.
 

@@ -25,6 +25,7 @@ MAKERS = {
     "hosts/cli/debugger_runner.py": CACHE,
     "engine/layouts/measure/": "the user's cache, and a temporary folder of our own, mode 0700",
     "tools/watch/evidence.py": "a temporary folder of our own, mode 0700, where the user names none",
+    "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
     "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
     "tools/probes/bpf/probe_keeper.py": "/proc/self/comm",
 }
@@ -36,6 +37,8 @@ WRITERS = {
     "engine/terminal.py": DOOR,
     "hosts/opening.py": "a pipe between our own processes",
     "tools/watch/watch.py": DOOR,
+    "tools/timeout/__init__.py": DOOR,
+    "hosts/pytest_plugin.py": "a pipe between our own processes",
     "tools/ranks/slurm.py": "a document for another machine of ours",
     "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",
     "tools/ranks/collector.py": "pipes between our own processes",

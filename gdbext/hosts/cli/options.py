@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 COLORS = ("auto", "always", "never")
+_BY_PID = ("watch", "ranks", "shell", "report")
+"""Programs whose first word may be a process id without ``-p``."""
 MAX_TIMEOUT = 1e9
 """Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
 
@@ -121,7 +123,8 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     if words[0].isdecimal():
         return ["-p", *words]
     if table.program(words[0]) is not None:
-        return [words[0], "-p", *words[1:]] if words[1:2] and words[1].isdecimal() else words
+        has_pid = words[0] in _BY_PID and words[1:2] and words[1].isdecimal()
+        return [words[0], "-p", *words[1:]] if has_pid else words
     if words[0].startswith("-") or table.is_command(words[0]) or not _is_program(words[0]):
         return words
     return ["--", *words]

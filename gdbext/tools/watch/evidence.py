@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cache import find_program
@@ -23,6 +23,7 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError
+from gdbext.tools.family import end_with_parent, run_aside, start_aside
 
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
@@ -126,31 +127,6 @@ def take_core(evidence: Evidence, pid: int) -> str:
     return "core"
 
 
-def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:
-    """``dispatch`` with these words in a process of its own, in whose current folder ``place`` it prints to a file; the
-    exit status."""
-    return os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
-
-
-def start_aside(
-    dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
-) -> int:
-    """Start it as ``run_aside`` does, without waiting for it: the process id. ``prepare`` is called in the child
-    first."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        prepare()
-        place.enter()
-        os.dup2(place.create(output), 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        status = dispatch(words)
-    finally:
-        os._exit(status)
-
-
 def errors_in(errors: list[dict[str, str]]) -> str:
     """The text of a report's field "errors", "" if it is empty. Raises LookupError, TypeError for what is no report."""
     return "; ".join(str(error["what"]) for error in errors)
@@ -171,8 +147,6 @@ def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str
 ENDING = "trace.html"
 _ATTEMPTS = 3
 """Times that it is started anew: torch may be just about to be loaded, and a program may replace itself by another."""
-_DEATH_SIGNAL = 1
-"""The option PR_SET_PDEATHSIG (linux/prctl.h)."""
 _ENDINGS = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 """Signals that end a trace, and the seconds that it has to write its page: the watch must not hang with it."""
 
@@ -242,9 +216,7 @@ class TraceBuffer:
 
 def _end_with_us() -> None:
     """End the trace's process when we end; it heeds SIGINT."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.errors import GdbextError, NotPermitted, TargetGone
+from gdbext.tools.family import descendants
 
 if TYPE_CHECKING:
     from gdbext.tools.probes.dispatch_activity import DispatchActivity
-
-_FAMILY_LIMIT = 4096
-"""Processes that are looked at."""
 
 
 class ProcessActivity(Record):
@@ -35,7 +32,7 @@ class ProcessActivity(Record):
 def activity(pid: int) -> ProcessActivity:
     """The work that has been done so far. Raises TargetGone."""
     ticks, transferred, count = _ticks(pid), _bytes(pid), 1
-    for child in _descendants(pid):
+    for child in descendants(pid):
         try:
             ticks += _ticks(child)
             transferred += _bytes(child)
@@ -58,26 +55,6 @@ def _bytes(pid: int) -> int:
     except NotPermitted:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar", b"wchar")))
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    todo, seen = [pid], {pid}
-    while todo and len(seen) < _FAMILY_LIMIT:
-        for child in _children(todo.pop()):
-            if child not in seen:
-                seen.add(child)
-                todo.append(child)
-                yield child
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
-            found += map(int, read_file(pid, f"task/{tid}/children").split())
-    except (OSError, TargetGone, NotPermitted):
-        return found
-    return found
 
 
 def uses_torch(pid: int) -> bool:

@@ -1,0 +1,186 @@
+"""The pytest plugin: explains each test that runs longer than ``--gdbext-threshold``, with its children and ranks.
+
+Off until that option is given. Another process (hosts/hang_watcher.py) does the looking, so that neither a held GIL nor
+a stopped process is in its way. Works in each worker of pytest-xdist.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gdbext.errors import UsageError
+
+if TYPE_CHECKING:
+    from gdbext.hosts.hang_watcher import TestBoard
+
+NAME = "gdbext-hangs"
+"""The plugin's name in pytest, and the default folder of what it keeps."""
+SECTION = "gdbext: ran longer than --gdbext-threshold"
+_SET_PTRACER = 0x59616D61
+"""The option PR_SET_PTRACER (linux/prctl.h): with Yama, a process names who may look at it."""
+_SHELL = '"$@" >/dev/null & echo $!'
+"""Starts the watcher as nobody's child: tests that wait for any child, or count them, shall not meet it."""
+_START = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
+)
+_LOOK_PATIENCE = 20.0
+"""Seconds that a test which has just ended waits for the look at it to end."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the plugin's three options to pytest."""
+    group = parser.getgroup("gdbext", "explain tests that hang (gdbext)")
+    group.addoption(
+        "--gdbext-threshold", type=float, metavar="SECONDS",
+        help="explain each test that runs longer, with its child processes and ranks; it goes on",
+    )  # fmt: skip
+    group.addoption(
+        "--gdbext-dir", metavar="DIR", default=NAME,
+        help=f"where verdicts and recordings of these tests are kept (default: {NAME}, made when it is needed)",
+    )  # fmt: skip
+    group.addoption(
+        "--gdbext-kill", action="store_true",
+        help="then fail the test; end its children, or its process, where that does not help",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin's hooks where a threshold is given: without one, nothing of it costs anything."""
+    threshold = config.getoption("--gdbext-threshold")
+    if threshold is None:
+        return
+    if not 0 < threshold <= 1e6:
+        raise pytest.UsageError("--gdbext-threshold takes a number of seconds greater than 0")
+    config.pluginmanager.register(HangPlugin(config, threshold), NAME)
+
+
+class HangPlugin:
+    """The hooks of one pytest process."""
+
+    def __init__(self, config: pytest.Config, threshold: float) -> None:
+        self._threshold = threshold
+        self._folder = str(Path(config.invocation_params.dir, config.getoption("--gdbext-dir")).absolute())
+        self._kills: bool = config.getoption("--gdbext-kill")
+        self._errors = os.dup(2)  # before pytest captures what tests write there
+        self._board: TestBoard | None = None
+        self._pid = os.getpid()
+        self._orders = -1
+        self._watcher = 0
+        self._told: set[str] = set()
+        self._began = time.time()
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
+        """Tell the watcher that a test begins and ends."""
+        board = self._board or self._start()
+        board.begin(item.nodeid)
+        yield
+        board.end()
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, None]:
+        """Tell it of the import of a test's file, which may hang as well."""
+        board = self._board or self._start()
+        board.begin(collector.nodeid or "collection")
+        yield
+        board.end()
+
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
+        """Add the verdict to the report of a test that the watcher has looked at."""
+        outcome = yield
+        if self._board is not None and self._board.looks() and item.nodeid not in self._told:
+            self._add(item, outcome.get_result())
+
+    def _add(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        assert self._board is not None
+        found = _read(self._board.file(_LOOK_PATIENCE))
+        if found is None:
+            return
+        self._told.add(item.nodeid)
+        report.sections.append((SECTION, found["text"]))
+        properties = [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
+        item.user_properties += properties
+        report.user_properties += properties
+
+    def pytest_enter_pdb(self) -> None:
+        """Stop the clock: the test waits for its user."""
+        if self._board is not None:
+            self._board.end()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Add the verdict on a test that took its worker of pytest-xdist with it."""
+        files = sorted(Path(self._folder).glob("*.hang.json"), key=lambda file: file.stat().st_mtime)
+        new = [found for file in files if file.stat().st_mtime >= self._began and (found := _read(str(file)))]
+        for found in [each for each in new if each["test"] == crashitem][-1:]:
+            report.sections.append((SECTION, found["text"]))
+            report.longrepr = f"{report.longrepr}\n{found['summary']}\nkept: {found['files']}"
+
+    def pytest_unconfigure(self) -> None:
+        """End the watcher, and wait until it has gone."""
+        if self._board is not None and self._pid == os.getpid():
+            from gdbext.hosts import hang_watcher
+
+            os.write(self._orders, b"end")
+            deadline = time.monotonic() + _LOOK_PATIENCE
+            while hang_watcher.lives(self._watcher) and time.monotonic() < deadline:
+                time.sleep(0.002)
+            os.close(self._orders)
+            self._board = None
+        os.close(self._errors)
+
+    def _start(self) -> TestBoard:
+        """Start the watcher of this process."""
+        from gdbext.hosts import hang_watcher
+
+        board = os.memfd_create("gdbext-tests")
+        os.truncate(board, hang_watcher.SIZE)
+        orders, self._orders = os.pipe()
+        root = str(Path(__file__).resolve().parents[2])
+        words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board), str(orders)]
+        words += [str(self._threshold), self._folder, "1" if self._kills else ""]
+        started = subprocess.run(
+            ["/bin/sh", "-c", _SHELL, "sh", *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+            pass_fds=(board, orders), check=True,
+        )  # fmt: skip
+        self._watcher = int(started.stdout)
+        ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
+        self._board = hang_watcher.TestBoard(board)
+        os.close(board)
+        os.close(orders)
+        if self._kills:
+            self._heed(hang_watcher.SIGNAL)
+        return self._board
+
+    def _heed(self, number: int) -> None:
+        """Let the watcher fail the test that runs, by a signal."""
+        try:
+            signal.signal(number, self._fail)
+        except ValueError as error:
+            raise UsageError("--gdbext-kill needs pytest to run in the main thread") from error
+
+    def _fail(self, *_: object) -> None:
+        if self._board is not None and self._board.looks() and self._board.running() is not None:
+            pytest.fail(f"ran longer than {self._threshold:g} s (--gdbext-threshold)")
+
+
+def _read(path: str) -> dict[str, str] | None:
+    """Read what the watcher wrote; None where it has written nothing."""
+    try:
+        found = json.loads(Path(path).read_text())
+        return {name: str(found[name]) for name in ("test", "summary", "text", "files")}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

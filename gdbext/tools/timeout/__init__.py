@@ -1,0 +1,255 @@
+"""The tool timeout: run a command, explain it and all its children when it takes too long, and then end it.
+
+Exit status and durations are those of timeout(1) of GNU coreutils.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.record import Record
+from gdbext.engine.terminal import shown, shown_json
+from gdbext.errors import GdbextError, TargetError, UsageError
+from gdbext.render.style import escape
+from gdbext.tools.family import descendants, end_processes, is_alive, look_at_family
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from gdbext.tools.family import FamilyEvidence
+    from gdbext.tools.program import Dispatch
+
+TIMED_OUT, FAILED, NOT_INVOKED, NOT_FOUND = 124, 125, 126, 127
+"""Exit statuses of timeout(1): the command took too long; we failed; it cannot be invoked; it was not found."""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask for the end of the command. It is explained first, save on Ctrl+C and Ctrl+\\."""
+_BY_KEY = (signal.SIGINT, signal.SIGQUIT)
+_SUBREAPER = 36
+"""The option PR_SET_CHILD_SUBREAPER (linux/prctl.h): orphans of the command become our children, and are found."""
+KILL_AFTER = 10.0
+"""Seconds between the signal that asks for the end and SIGKILL, where the user names none."""
+_EPILOG = """\
+DURATION is a number of seconds, or one with s, m, h or d behind it; 0 means no limit. When it is over, COMMAND and all
+of its descendants are diagnosed (each stands still for some milliseconds), the verdicts are written to standard error,
+and recordings are kept in DIR (default: a new folder for temporary files). Then the signal is sent to all of them, and
+SIGKILL to whatever is left after --kill-after (default 10 s).
+
+A signal SIGTERM or SIGHUP to this command, as schedulers send it before they kill a job, is taken as the end of the
+time: first the verdicts, then the signal is handed on.
+
+Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was needed, 125 when this command failed,
+126 when COMMAND cannot be invoked, 127 when it is not found; else COMMAND's own, 128+N when signal N ended it.
+
+  scripts/dispatch timeout 30m --save hangs -- torchrun --nproc-per-node 8 train.py
+"""
+
+
+class TimeoutOrder(Record):
+    """The command line, split. Times are in seconds; ``folder`` is "" where the user names none."""
+
+    duration: float
+    command: tuple[str, ...]
+    kill_after: float
+    signal: int
+    folder: str
+    json: bool
+
+
+class TimeoutProgram(Program):
+    """The program ``scripts/dispatch timeout`` as a tool."""
+
+    name = "timeout"
+    summary = "Run a command; when it takes too long, explain it and its children, then end it."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add duration, signals and the folder; the command is split off before they are parsed."""
+        parser.epilog = _EPILOG
+        parser.add_argument("duration", metavar="DURATION", help="how long COMMAND may run: 600, 10m, 1.5h, 2d")
+        parser.add_argument("command", metavar="[--] COMMAND …", nargs="*", help="the command with its arguments")
+        parser.add_argument(
+            "--kill-after", "-k", metavar="DURATION", default="", help="when to kill what did not end (default 10)"
+        )
+        parser.add_argument("--signal", "-s", metavar="SIGNAL", default="TERM", help="how to ask (default TERM)")
+        parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Run the command to its end."""
+        try:
+            order = self.order(argv)
+            return Outcome(_TimedCommand(order, dispatch).run())
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        except _NotStarted as error:
+            return Outcome(error.status, error=error.what)
+        except GdbextError as error:
+            return Outcome(FAILED, error="\n  try: ".join(filter(None, (error.what, error.help))))
+
+    def order(self, argv: Sequence[str]) -> TimeoutOrder:
+        """The command line, split. Raises UsageError, HelpRequested."""
+        own, command = _split(list(argv))
+        args = self.parse(own)
+        if not command:
+            raise UsageError("there is no COMMAND", help="dispatch timeout DURATION -- COMMAND …")
+        kill_after = seconds(args.kill_after) if args.kill_after else KILL_AFTER
+        return TimeoutOrder(
+            seconds(args.duration), tuple(command), kill_after, _signal(args.signal), args.save, args.json
+        )
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Our own words, and the command: what stands behind the duration that is no option of ours, or behind "--"."""
+    at, has_duration = 0, False
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            return words[:at], words[at + 1 :]
+        if word in ("-k", "--kill-after", "-s", "--signal", "--save"):
+            at += 1
+        elif not word.startswith("-"):
+            if has_duration:
+                return words[:at], words[at:]
+            has_duration = True
+        at += 1
+    return words, []
+
+
+def seconds(text: str) -> float:
+    """The duration that timeout(1) takes: a number, and perhaps a unit. Raises UsageError."""
+    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    try:
+        found = float(number) * unit
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1e9:
+        raise UsageError(f"{text!r} is not a duration", help="a number of seconds, or one with s, m, h or d")
+    return found
+
+
+def _signal(text: str) -> int:
+    """The number of a signal by its name, with or without SIG, or by its number. Raises UsageError."""
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    found = signal.Signals.__members__.get(name)
+    number = int(found) if found is not None else int(text) if text.isdecimal() else 0
+    if number not in set(signal.valid_signals()):
+        raise UsageError(f"there is no signal {text!r}")
+    return number
+
+
+class _NotStarted(TargetError):
+    """The command did not start; ``status`` is timeout(1)'s."""
+
+    status = NOT_FOUND
+
+
+class _TimedCommand:
+    """One command while it runs."""
+
+    def __init__(self, order: TimeoutOrder, dispatch: Dispatch) -> None:
+        """Start it, in a session of its own: its whole group gets our signals. Raises TargetError."""
+        self._order = order
+        self._dispatch = dispatch
+        if order.folder:
+            Workplace(order.folder).close()
+        self._wakes, self._woken = os.pipe()
+        os.set_blocking(self._woken, False)
+        self._received: list[int] = []
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, self._receive)
+        try:
+            self._child = subprocess.Popen(order.command, start_new_session=True)
+        except OSError as error:
+            failed = _NotStarted(f"{order.command[0]} cannot be started: {error.strerror}")
+            failed.status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_INVOKED
+            raise failed from error
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self._received.append(number)
+
+    def run(self) -> int:
+        """Wait for its end, or end it; the exit status of timeout(1)."""
+        limit = self._order.duration or None
+        ended = self._wait(limit)
+        if ended is None:
+            number = self._received[0] if self._received else None
+            if number not in _BY_KEY:
+                self._explain(number)
+            return self._end(number)
+        return ended if ended >= 0 else 128 - ended
+
+    def _wait(self, limit: float | None) -> int | None:
+        """The command's status; None where the time is over, or a signal asks for its end."""
+        deadline = None if limit is None else time.monotonic() + limit
+        while True:
+            status = self._child.poll()
+            if status is not None or self._received:
+                return status
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            ready, _, _ = select.select([self._wakes], [], [], left)
+            if ready:
+                os.read(self._wakes, 4096)
+
+    def _explain(self, number: int | None) -> None:
+        pid = self._child.pid
+        why = f"has run for {self._order.duration:g} s"
+        if number is not None:
+            why = f"is to be ended by {signal.Signals(number).name}"
+        try:
+            folder = self._order.folder or tempfile.mkdtemp(prefix="gdbext-timeout-")
+            orphans = set(descendants(os.getpid())) - {pid, *descendants(pid)}
+            found = look_at_family(pid, folder, "timeout", self._dispatch, more=orphans)
+        except GdbextError as error:
+            self._tell({"event": "failed", "pid": pid, "text": error.what}, f"process {pid} {why}, and {error.what}")
+            return
+        self._tell(_document(pid, found), f"process {pid} {why}\n{found.text}")
+
+    def _end(self, number: int | None) -> int:
+        """Ask for the end, then kill; nobody of the family is left behind."""
+        first = number or self._order.signal
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, first)
+        others = [each for each in descendants(os.getpid()) if each != self._child.pid]
+        end_processes([self._child.pid, *others], self._order.kill_after, first)
+        is_killed = self._child.wait() == -signal.SIGKILL
+        late = [each for each in descendants(os.getpid()) if is_alive(each)]
+        end_processes(late, 0.0, signal.SIGKILL)
+        if number is None:
+            return 128 + signal.SIGKILL if is_killed else TIMED_OUT
+        return 128 - self._child.returncode if self._child.returncode < 0 else self._child.returncode
+
+    def _tell(self, document: dict[str, object], text: str) -> None:
+        """Write to standard error: standard output is the command's."""
+        line = shown_json(json.dumps(document)) if self._order.json else f"dispatch timeout: {text.rstrip()}"
+        with contextlib.suppress(OSError):
+            print(shown(line), file=sys.stderr, flush=True)
+
+
+def _document(pid: int, found: FamilyEvidence) -> dict[str, object]:
+    looks = [
+        {"pid": each.pid, "program": escape(each.program), "verdict": {"kind": each.kind, "summary": each.summary},
+         "file": f"{found.start}-{each.pid}", "problem": each.problem}
+        for each in found.looks
+    ]  # fmt: skip
+    return {"event": "exceeded", "pid": pid, "processes": looks, "job": found.job}

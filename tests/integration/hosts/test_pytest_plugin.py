@@ -1,0 +1,108 @@
+"""The pytest plugin: tests that hang are explained with their children, may be failed, and leave no process behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from support.programs import procfs
+from support.programs.harness import ROOT, Outcome, run, wait_until
+
+HANGING = """
+import ctypes, multiprocessing, os, signal, subprocess, sys, threading, time
+import pytest
+
+PAUSE = "import signal; signal.pause()"
+
+def stand():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def test_a_forked_child():
+    child = os.fork() or stand()
+    os.waitpid(child, 0)
+
+def test_a_program():
+    subprocess.run([sys.executable, "-c", PAUSE])
+
+def test_a_thread():
+    thread = threading.Thread(target=stand, daemon=True)
+    thread.start()
+    thread.join()
+
+def test_quick():
+    pass
+"""
+DEADLY = """
+import ctypes, os, signal
+import pytest
+
+def test_the_gil():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+
+def test_stopped():
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_run(tmp_path: Path, source: str, *words: str) -> Outcome:
+    (tmp_path / "test_hanging.py").write_text(source)
+    plugin = ["-p", "gdbext.hosts.pytest_plugin", "-p", "no:cacheprovider", "--gdbext-kill", "--junitxml", "found.xml"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *words, "test_hanging.py"]
+    return run(["env", f"PYTHONPATH={ROOT}", "PYTEST_ADDOPTS=", *command], cwd=tmp_path)
+
+
+test_run.__test__ = False  # type: ignore[attr-defined]
+
+
+def properties(tmp_path: Path) -> dict[str, dict[str, str]]:
+    cases = ElementTree.parse(tmp_path / "found.xml").iter("testcase")
+    return {
+        case.get("name", ""): {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+        for case in cases
+    }
+
+
+def test_hanging_tests_are_explained_and_failed(tmp_path: Path) -> None:
+    outcome = test_run(tmp_path, HANGING, "--gdbext-threshold", "1")
+    assert "3 failed, 1 passed" in outcome.stdout, outcome
+    assert outcome.stdout.count("gdbext: ran longer than --gdbext-threshold") == 3
+    found = properties(tmp_path)
+    assert "seems to hold itself" in found["test_a_thread"]["gdbext-verdict"]
+    assert "waits for child process" in found["test_a_forked_child"]["gdbext-verdict"]
+    assert "seems to hold itself" in found["test_a_forked_child"]["gdbext-verdict"]
+    assert "test_hanging.py" in outcome.stderr  # at once, past pytest's own capturing
+    assert found["test_quick"] == {}
+    start = Path(found["test_a_program"]["gdbext-files"].removesuffix("-*"))
+    recordings = sorted(start.parent.glob(f"{start.name}-*.rec"))
+    assert len(recordings) == 2  # the test's process and the program
+    left = {json.loads(file.read_text())["target"]["pid"] for file in start.parent.glob("*[0-9].json")}
+    wait_until(lambda: not any(map(procfs.alive, left)), "all of them have gone", 5)
+
+
+def test_a_process_that_cannot_be_failed_is_ended(tmp_path: Path) -> None:
+    """The GIL is held: pytest-xdist tells why its worker is gone. A stopped one goes on, and fails."""
+    outcome = test_run(tmp_path, DEADLY, "--gdbext-threshold", "1", "-n", "2")
+    assert "2 failed" in outcome.stdout, outcome
+    assert outcome.stdout.count("gdbext: ran longer than --gdbext-threshold") == 2
+    text = (tmp_path / "found.xml").read_text()
+    assert "crashed while running" in text
+    assert "SIGSTOP" in outcome.stdout
+    assert "mutex" in outcome.stdout
+    kept = {json.loads(file.read_text())["test"] for file in (tmp_path / "gdbext-hangs").glob("*.hang.json")}
+    assert kept == {"test_hanging.py::test_the_gil", "test_hanging.py::test_stopped"}
+
+
+def test_without_a_threshold_nothing_is_registered(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "def test_x(request): assert request.config.pluginmanager.get_plugin('gdbext-hangs') is None\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gdbext.hosts.pytest_plugin", "test_x.py"]
+    outcome = run(["env", f"PYTHONPATH={ROOT}", *command], cwd=tmp_path)
+    assert outcome.status == 0, outcome
+    assert not (tmp_path / "gdbext-hangs").exists()

@@ -1,0 +1,65 @@
+"""scripts/dispatch timeout: exit statuses are those of timeout(1), and what exceeds its time is explained first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.programs import procfs
+from support.programs.harness import DISPATCH, run, wait_until
+
+FAMILY = """
+import os, subprocess, sys, threading
+print("there", flush=True)
+if os.fork() == 0:
+    os.setsid()
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+subprocess.run(["sleep", "1000"])
+"""
+ALIKE = [
+    ["0.2", "sleep", "9"], ["9", "true"], ["9", "sh", "-c", "exit 7"], ["9", "/etc/passwd"], ["9", "no-such-command"],
+    ["9", "sh", "-c", "kill -9 $$"], ["-s", "KILL", "0.2", "sleep", "9"], ["1x", "true"], ["9"],
+    ["-k", "0.2", "0.2s", "sh", "-c", "trap '' TERM; sleep 1; sleep 9"], ["-s", "NONE", "1", "true"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ALIKE, ids=" ".join)
+def test_the_exit_status_is_that_of_coreutils(words: list[str]) -> None:
+    theirs = subprocess.run([shutil.which("timeout") or "timeout", *words], capture_output=True, check=False).returncode
+    ours = run([DISPATCH, "timeout", *words])
+    assert ours.status == (theirs if theirs >= 0 else 128 - theirs), ours
+    assert ours.stdout == ""
+
+
+def test_a_family_is_explained_and_ended(tmp_path: Path) -> None:
+    words = [DISPATCH, "timeout", "--json", "--save", tmp_path, "1.5", "--", sys.executable, "-c", FAMILY]
+    outcome = run(words)
+    assert (outcome.status, outcome.stdout) == (124, "there\n")
+    told = json.loads(outcome.stderr)
+    assert told["event"] == "exceeded"
+    kinds = [each["verdict"]["kind"] for each in told["processes"]]
+    assert (kinds[0], len(kinds)) == ("waiting-external", 3)
+    assert "self-deadlock" in kinds  # the forked child, in a session of its own
+    for each in told["processes"]:
+        assert Path(f"{each['file']}.rec").stat().st_size > 0
+        wait_until(lambda pid=each["pid"]: not procfs.alive(pid), "it has gone", 5)
+
+
+def test_a_schedulers_signal_is_explained_before_it_is_handed_on(tmp_path: Path) -> None:
+    words = [DISPATCH, "timeout", "0", "--save", tmp_path, "--", sys.executable, "-c", FAMILY]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ours:
+        assert ours.stdout is not None
+        ours.stdout.readline()
+        ours.send_signal(signal.SIGTERM)
+        _, stderr = ours.communicate(timeout=60)
+    assert ours.returncode == 128 + signal.SIGTERM
+    assert "is to be ended by SIGTERM" in stderr
+    assert "seems to hold itself" in stderr
