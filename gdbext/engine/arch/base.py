@@ -286,6 +286,10 @@ class Architecture(ABC):
         """The instructions of ``code``, which starts at ``address``, until its end or one that is not understood."""
 
     @abstractmethod
+    def keeps_vectors(self, code: bytes) -> bool:
+        """The instruction that ``code`` begins with surely changes no vector register, by itself."""
+
+    @abstractmethod
     def follows_call(self, before: bytes) -> bool:
         """The last bytes of ``before`` can be a call instruction, so that a return address may follow them."""
 

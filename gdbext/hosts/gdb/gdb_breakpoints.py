@@ -1,6 +1,11 @@
 """dispatch-break's breakpoints in gdb: ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates.
 
 They are set by address, so that gdb's own symbols are not needed.
+
+Catchpoints for kernel probes, which stop a thread by a signal (thread_stopper.py). gdb is told of it by
+``catch signal``, whose condition is a function of ours: it looks what the thread was stopped for, and says whether gdb
+is to stop. Where it is not, gdb lets all run on and tells nobody, as after a breakpoint's stop(). gdb has no internal
+catchpoints: each takes a number of the user's.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
+from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
+from gdbext.hosts.gdb.gdb_target import execute
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import Condition, Reached
@@ -195,3 +202,45 @@ def _stopped(event: Any) -> None:
     for each in getattr(event, "breakpoints", ()):
         if isinstance(each, GdbStop):
             each.reached(SelectedThread())
+
+
+_NAME = "_gdbext_stop"
+
+
+def _never() -> bool:
+    return False
+
+
+class HitFunction(gdb.Function):  # type: ignore[misc]
+    """Used by gdbext where kernel probes stop the program (--engine probes)."""
+
+    reached: Callable[[], bool] = staticmethod(_never)
+
+    def invoke(self) -> int:
+        """Called by gdb where a thread has stopped by our signal."""
+        return int(self.reached())
+
+
+def _function() -> HitFunction:
+    """The one function, for gdb never forgets any: kept in gdb's own module, also while our commands are loaded
+    anew."""
+    found: HitFunction | None = vars(gdb).get(_NAME)
+    if found is None:
+        found = vars(gdb)[_NAME] = HitFunction(_NAME)
+    return found
+
+
+@contextmanager
+def catching(signal: int, reached: Callable[[], bool]) -> Iterator[None]:
+    """gdb calls ``reached`` when a thread has stopped by that signal, and stops where that is true. Raises
+    TargetError."""
+    function = _function()
+    function.reached = reached
+    execute(f"catch signal {signal_name(signal)}")
+    number = int(gdb.convenience_variable("bpnum"))
+    try:
+        execute(f"condition {number} ${_NAME}()")
+        yield
+    finally:
+        function.reached = _never
+        execute(f"delete {number}")

@@ -11,6 +11,8 @@ with to_string, gdb.write would write into that string, and MI would miss the ^r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.resume.host import AddressHook
     from gdbext.hosts.resume.timed_run import Work
+    from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
 def pause_of(target: Target) -> Pause:
@@ -124,7 +128,7 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
             return True
 
     def remove(self) -> None:
-        """Take it away."""
+        """Take the breakpoint away; idempotent."""
         if self.is_valid():
             self.delete()
 
@@ -170,9 +174,18 @@ class GdbRunControl:
         self._ran = ""
         self._is_replaced = False
         self.quiet = _QuietConsole()
+        self._probes: ProbeHooks | None = None
 
-    def place(self, spec: HookSpec) -> GdbHook:
+    def use_probes(self) -> None:
+        """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
+        from gdbext.tools.probes.thread_stopper import ProbeHooks
+
+        self._probes = ProbeHooks(stopped_target(), self.read)
+
+    def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""
+        if self._probes is not None:
+            return self._probes.place(spec)
         try:
             hook = GdbHook(self, spec)
         except gdb.error as error:
@@ -189,6 +202,9 @@ class GdbRunControl:
 
     def register(self, name: str) -> int:
         """A register of the selected thread's innermost frame. Raises TargetError."""
+        noted = self._probes.register(name) if self._probes is not None else None
+        if noted is not None:
+            return noted
         try:
             return int(_evaluate(f"${name}")) & _WORD
         except gdb.error as error:
@@ -196,6 +212,8 @@ class GdbRunControl:
 
     def float_register(self, name: str) -> int:
         """The low 8 bytes of a vector register of the selected thread's innermost frame. Raises TargetError."""
+        if self._probes is not None:
+            self._probes.check_vectors()
         try:
             return low_word(_evaluate(f"${name}"))
         except gdb.error as error:
@@ -225,6 +243,8 @@ class GdbRunControl:
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
+        if self._probes is not None:
+            self._probes.close()
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -247,16 +267,42 @@ class GdbRunControl:
         gdb.events.exited.connect(self._exited)
         gdb.events.stop.connect(self._stopped)
         try:
-            while True:
-                _log.debug("continue with %d hooks", len(self._hooks))
-                ending = self._continue()
-                if ending is not None:
-                    return ending
+            with self._catching():
+                while True:
+                    _log.debug("continue with %d hooks", len(self._hooks))
+                    ending = self._continue()
+                    if ending is not None:
+                        return ending
         finally:
             self.quiet.end()
             gdb.events.new_objfile.disconnect(self._loaded)
             gdb.events.exited.disconnect(self._exited)
             gdb.events.stop.disconnect(self._stopped)
+
+    @contextmanager
+    def _catching(self) -> Iterator[None]:
+        """Probes stop threads meanwhile, where there are any. Raises TargetError."""
+        if self._probes is None:
+            yield
+            return
+        from gdbext.hosts.gdb.gdb_breakpoints import catching
+
+        self._probes.begin()
+        with catching(self._probes.signal, self._reached_probe):
+            yield
+
+    def _reached_probe(self) -> bool:
+        """Called by gdb where a thread has stopped by the probes' signal."""
+        assert self._probes is not None
+        try:
+            over = self._probes.handle(gdb.selected_thread().ptid[1])
+        except (GdbextError, OSError, gdb.error, KeyboardInterrupt) as error:
+            self.fail(error)
+            return True
+        if over:
+            self.asked = True
+            self.quiet.begin()
+        return over
 
     def _continue(self) -> Ending | None:
         """One run; None where the process is to go on."""

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.lldb.selection import Selection
-    from gdbext.hosts.resume.host import HookSpec
+    from gdbext.hosts.resume.host import AddressHook, HookSpec
     from gdbext.hosts.resume.timed_run import Work
+    from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
 def pause_of(selection: Selection, target: Target) -> Pause:
@@ -118,13 +119,22 @@ class LldbRunControl:
         self._failure: BaseException | None = None
         self.asked = False
         self.frame: lldb.SBFrame | None = None
+        self._probes: ProbeHooks | None = None
 
     @property
     def _process(self) -> lldb.SBProcess:
         return self._selection.process()
 
-    def place(self, spec: HookSpec) -> LldbHook:
+    def use_probes(self) -> None:
+        """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
+        from gdbext.tools.probes.thread_stopper import ProbeHooks
+
+        self._probes = ProbeHooks(current_target(self._process), self.read)
+
+    def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""
+        if self._probes is not None:
+            return self._probes.place(spec)
         hook = LldbHook(self, self._process.GetTarget(), spec)
         self._hooks.append(hook)
         return hook
@@ -139,6 +149,9 @@ class LldbRunControl:
 
     def register(self, name: str) -> int:
         """A register of the thread that a handler is called for. Raises TargetError."""
+        noted = self._probes.register(name) if self._probes is not None else None
+        if noted is not None:
+            return noted
         frame = self.frame
         if frame is None or not frame.IsValid():
             frame = self._process.GetSelectedThread().GetFrameAtIndex(0)
@@ -146,6 +159,8 @@ class LldbRunControl:
 
     def float_register(self, name: str) -> int:
         """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+        if self._probes is not None:
+            self._probes.check_vectors()
         frame = self.frame
         found = float_register(frame, name) if frame is not None and frame.IsValid() else None
         if found is None:
@@ -174,6 +189,8 @@ class LldbRunControl:
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
+        if self._probes is not None:
+            self._probes.close()
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -197,8 +214,10 @@ class LldbRunControl:
             self._failure = None
             self.asked = False
             process = self._process
-            with self._interruptible(process):
+            with self._catching(process), self._interruptible(process):
                 error = process.Continue()
+                while error.Success() and self._was_probed(process):
+                    error = process.Continue()
             self.frame = None
             if self._failure is not None:
                 return ending_of_failure(self._failure, "lldb")
@@ -208,6 +227,42 @@ class LldbRunControl:
                 text = f"lldb cannot resume the process: {error.GetCString()}"
                 return Ending(EndingKind.FAILED, text, error=TargetError(text))
             return self._why_stopped(process)
+
+    @contextmanager
+    def _catching(self, process: lldb.SBProcess) -> Iterator[None]:
+        """LLDB stops by the probes' signal meanwhile, where there are any. Raises ProbesRefused."""
+        if self._probes is None:
+            yield
+            return
+        signals, number = process.GetUnixSignals(), self._probes.signal
+        before = signals.GetShouldStop(number)
+        self._probes.begin()
+        signals.SetShouldStop(number, True)
+        try:
+            yield
+        finally:
+            signals.SetShouldStop(number, before)
+
+    def _was_probed(self, process: lldb.SBProcess) -> bool:
+        """Call the handlers for all threads that probes have stopped; True where the process is to go on."""
+        if self._probes is None or not is_there(process) or self._selection.interruption.happened:
+            return False
+        reasons = {lldb.eStopReasonNone, lldb.eStopReasonInvalid}
+        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
+        stopped = [thread for thread in threads if thread.GetStopReason() not in reasons]
+        probed = [thread for thread in stopped if self._is_probed(thread)]
+        try:
+            for thread in probed:
+                process.SetSelectedThread(thread)
+                self.frame = thread.GetFrameAtIndex(0)
+                self.asked = self._probes.handle(thread.GetThreadID()) or self.asked
+        except (GdbextError, OSError, KeyboardInterrupt) as error:
+            self.fail(error)
+        return bool(probed) and len(probed) == len(stopped) and not self.asked and self._failure is None
+
+    def _is_probed(self, thread: lldb.SBThread) -> bool:
+        is_signal = thread.GetStopReason() == lldb.eStopReasonSignal
+        return self._probes is not None and is_signal and thread.GetStopReasonDataAtIndex(0) == self._probes.signal
 
     @contextmanager
     def _interruptible(self, process: lldb.SBProcess) -> Iterator[None]:
@@ -225,7 +280,7 @@ class LldbRunControl:
             reason = thread.GetStopReason()
             if reason == lldb.eStopReasonExec:
                 return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
-            if reason == lldb.eStopReasonSignal:
+            if reason == lldb.eStopReasonSignal and not self._is_probed(thread):
                 return _by_signal(process, thread)
             if reason == lldb.eStopReasonBreakpoint and thread.GetStopReasonDataAtIndex(0) not in ours:
                 return Ending(EndingKind.STOPPED, f"breakpoint {thread.GetStopReasonDataAtIndex(0)}")

@@ -54,6 +54,10 @@ class RunControl(Protocol):
     def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""
 
+    def use_probes(self) -> None:
+        """Watch addresses by kernel probes from now on, which a kill of the debugger takes away, not by breakpoints.
+        Raises ProbesRefused, TargetError."""
+
     def read(self, address: int, size: int) -> bytes:
         """Memory as it is now, also inside a handler. Raises MemoryFault."""
 

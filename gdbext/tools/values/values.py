@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
+ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 MODES = ("off", "save", "print", "names", "nan", "inf")
 
 DESCRIPTION = """
@@ -56,6 +57,12 @@ seen at the places that all boxed calls share, as torch.ops makes them: those of
 Cost: about 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
 more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
 All other operators run at full speed.
+
+A debugger that is killed (kill -9) while its breakpoints are in the code ends the process. --engine probes has none:
+kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by a signal that the program
+ignores, SIGURG or SIGWINCH, and go when the debugger goes. A stop costs no more. Not for code in no file, nor from
+inside of a container; a thread that blocks the signal later is not seen; and from then on the process may run past the
+debugger's own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
 """
 
 
@@ -93,6 +100,9 @@ class ValuesTool(LiveTool):
         parser.add_argument("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
         parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
         parser.add_argument("--thread", metavar="TID|N", help="this thread only")
+        parser.add_argument(
+            "--engine", choices=ENGINES, default=BREAKPOINTS, help="breakpoints (default), or kernel probes, see above"
+        )
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
         """The modes: for NaNs and infinities the operators on stacks can be asked, too."""
@@ -108,6 +118,8 @@ class ValuesTool(LiveTool):
         if seeks and (session.target.is_core or host.name == "none"):
             return self._on_stacks(session, args)
         control = host.run_control(session)
+        if args.engine == PROBES:
+            control.use_probes()
 
         def notify(text: str) -> None:
             if not args.json:

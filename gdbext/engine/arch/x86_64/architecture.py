@@ -112,6 +112,9 @@ class X8664(base.Architecture):
     def probe_offset(self, code: bytes, kept: int) -> int | None:
         return emulated_offset(code, instructions(code, 0), kept)
 
+    def keeps_vectors(self, code: bytes) -> bool:
+        return patterns.keeps_vectors(code)
+
     def follows_call(self, before: bytes) -> bool:
         return patterns.follows_call(before)
 

@@ -38,6 +38,16 @@ _RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
 """ModRM bytes of ``disp(%rdi)`` into rax or eax, by how many bytes the displacement has."""
 
 
+def keeps_vectors(code: bytes) -> bool:
+    """Instructions of SSE have an opcode of two bytes (0f), with or without a prefix; those of AVX begin with a prefix
+    of their own (c4, c5, 62; AMD's XOP with 8f). ``endbr64`` and ``nop`` are of two bytes, too."""
+    plain = code.lstrip(bytes((0x66, 0xF2, 0xF3)))
+    plain = plain[1:] if plain[:1] and plain[0] & 0xF0 == 0x40 else plain  # REX
+    if code.startswith(ENDBR64) or plain[:2] == b"\x0f\x1f":
+        return True
+    return bool(plain) and plain[0] not in (0x0F, 0xC4, 0xC5, 0x62, 0x8F)
+
+
 def follows_call(before: bytes) -> bool:
     """The last bytes of ``before`` can be ``call rel32`` (e8) or any form of ``call r/m64`` (ff /2)."""
     return (len(before) >= 5 and before[-5] == 0xE8) or follows_call_by_pointer(before)

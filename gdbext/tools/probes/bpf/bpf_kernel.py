@@ -129,6 +129,8 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
 
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
+_MAP_TAKE = 21
+"""The number of BPF_MAP_LOOKUP_AND_DELETE_ELEM."""
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
 """BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _LRU_HASH, _RINGBUF."""
 _ON_DEMAND = 1
@@ -199,10 +201,17 @@ class Bpf:
 
     def get(self, descriptor: int, key: bytes, size: int) -> bytes | None:
         """The value of one entry of a map, None without that entry. Raises OSError."""
+        return self._entry(_MAP_LOOKUP, descriptor, key, size)
+
+    def take(self, descriptor: int, key: bytes, size: int) -> bytes | None:
+        """The same, and the entry is gone then (a hash: Linux 5.14). Raises OSError."""
+        return self._entry(_MAP_TAKE, descriptor, key, size)
+
+    def _entry(self, command: int, descriptor: int, key: bytes, size: int) -> bytes | None:
         name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
         addresses = (ctypes.addressof(text) for text in (name, value))
         try:
-            self(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
+            self(command, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None

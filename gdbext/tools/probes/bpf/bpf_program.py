@@ -15,8 +15,8 @@ B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
 
 MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, TIME, CURRENT_PID_TGID = 1, 2, 3, 5, 14
 """BPF_FUNC_map_lookup_elem, _map_update_elem, _map_delete_elem, _ktime_get_ns, _get_current_pid_tgid."""
-READ_USER, RING_OUTPUT, ATTACH_COOKIE = 112, 130, 174
-"""Numbers of BPF_FUNC_probe_read_user, _ringbuf_output, _get_attach_cookie."""
+READ_USER, SEND_SIGNAL_THREAD, RING_OUTPUT, ATTACH_COOKIE = 112, 117, 130, 174
+"""Numbers of BPF_FUNC_probe_read_user, _send_signal_thread, _ringbuf_output, _get_attach_cookie."""
 
 Code = bytes
 

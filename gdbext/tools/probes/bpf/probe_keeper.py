@@ -32,7 +32,7 @@ from typing import NoReturn
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.errors import ProbesRefused
+from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf import probe_keeper
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
@@ -97,9 +97,12 @@ def attach(
         os.close(file)
 
 
-_MESSAGE = struct.Struct("<Ii")
-"""The number of a file, errno: 0 where a descriptor comes along; _ALL: there is no more."""
+_MESSAGE, _COUNT, _LATER = struct.Struct("<Ii"), struct.Struct("<Q"), struct.Struct("<QQ")
+"""The number of a file, errno: 0 where a descriptor comes along; _ALL: there is no more. For places that come later:
+their number, then offset and cookie of each, then the path."""
+_LONGEST, _PLACES_AT_ONCE = 1 << 16, 1 << 11
 _ALL = 1 << 31
+_Placed = Callable[..., Iterable[int]]
 _NAME = "gdbext-probes"
 """The name that ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h)."""
 
@@ -120,8 +123,8 @@ class ProbeKeeper:
     ) -> None:
         """The program runs at these places, by file. Raises ProbesRefused; nothing is left then."""
 
-        def placed(path: str) -> Iterable[int]:
-            return attach(kernel, architecture, program, path, places[path], pid)
+        def placed(path: str, more: Sequence[ProbePlace] = ()) -> Iterable[int]:
+            return attach(kernel, architecture, program, path, more or places[path], pid)
 
         paths = [*places]
         self._links: list[int] = []
@@ -134,6 +137,15 @@ class ProbeKeeper:
         except BaseException:
             self.close()
             raise
+
+    def add(self, path: str, places: Sequence[ProbePlace]) -> None:
+        """More places, of which the tool has no descriptor: there may be more than it may have open. Raises
+        ProbesRefused."""
+        for start in range(0, len(places), _PLACES_AT_ONCE):
+            some = places[start : start + _PLACES_AT_ONCE]
+            packed = b"".join(_LATER.pack(place.offset, place.cookie) for place in some)
+            self._socket.send(_COUNT.pack(len(some)) + packed + os.fsencode(path))
+            self._receive([path])
 
     def _receive(self, paths: Sequence[str]) -> None:
         """Receive the descriptors of the links. Raises ProbesRefused."""
@@ -195,10 +207,9 @@ def _work(work: Callable[[], None]) -> NoReturn:
         os._exit(0)
 
 
-def _keep(
-    tool: socket.socket, tools: socket.socket, paths: Sequence[str], placed: Callable[[str], Iterable[int]]
-) -> None:
-    """Place the probes, hand them over, and wait for the tool's end; the exit of this process takes them away."""
+def _keep(tool: socket.socket, tools: socket.socket, paths: Sequence[str], placed: _Placed) -> None:
+    """Place the probes, hand them over, and place more until the tool's end; the exit of this process takes them
+    away."""
     tools.close()
     number = 0
     try:
@@ -208,7 +219,16 @@ def _keep(
         tool.send(_MESSAGE.pack(_ALL, 0))
     except OSError as error:
         tool.send(_MESSAGE.pack(number, error.errno or errno.EIO))
-    tool.recv(1)
+    kept: list[int] = []
+    while data := tool.recv(_LONGEST):
+        failure = 0
+        try:
+            end = _COUNT.size + _COUNT.unpack_from(data)[0] * _LATER.size
+            places = [ProbePlace(*each) for each in _LATER.iter_unpack(data[_COUNT.size : end])]
+            kept += placed(os.fsdecode(data[end:]), places)
+        except (OSError, GdbextError) as error:
+            failure = getattr(error, "errno", 0) or errno.EIO
+        tool.send(_MESSAGE.pack(0 if failure else _ALL, failure))
 
 
 _MAX_OPERATORS = 1 << 14

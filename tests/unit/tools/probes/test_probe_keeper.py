@@ -67,6 +67,21 @@ def test_probes_are_there_until_they_are_taken_away(pipe: tuple[int, int]) -> No
     kept.close()
 
 
+def test_places_that_come_later_go_with_the_rest(pipe: tuple[int, int]) -> None:
+    """As many as one likes, without a descriptor of the tool's for each; one that is refused is said."""
+    read, write = pipe
+    kept = keeper(Kernel(write, refuses=FILES[1]), {FILES[0]: PLACES[FILES[0]]})
+    os.close(write)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    kept.add(FILES[0], [ProbePlace(number, number) for number in range(5000)])
+    with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
+        kept.add(FILES[1], [ProbePlace(1, 2)])
+    kept.add(FILES[0], [ProbePlace(1, 2)])
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    kept.close()
+    assert is_gone(read)
+
+
 def test_what_the_kernel_refuses_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
     read, write = pipe
     with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):

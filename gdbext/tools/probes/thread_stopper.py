@@ -1,0 +1,244 @@
+"""Kernel probes that stop the very thread that gets to them, for a debugger that holds the process.
+
+A BPF program notes the thread's registers and sends it a signal that programs ignore unless they ask for it (SIGURG,
+else SIGWINCH). A tracer is told of ignored signals, too (sig_ignored, kernel/signal.c), and finds the thread one
+instruction behind the probe: the kernel delivers a signal when the probed instruction is done (uprobe_deny_signal,
+kernel/events/uprobes.c).
+
+Nothing of the debugger's is in the code. When it is killed, a signal that is under way is ignored, and the probes go
+with the process that keeps them (probe_keeper.py). A breakpoint's SIGTRAP ends the process instead: the kernel lets a
+traced thread go on with the signal that its tracer has not fetched yet (ptrace_signal, kernel/signal.c).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
+from gdbext.errors import ProbesRefused, TargetError
+from gdbext.tools.probes.bpf import bpf_program as bpf
+from gdbext.tools.probes.bpf.bpf_kernel import HASH, Bpf, ProbePlace, refused
+from gdbext.tools.probes.bpf.probe_keeper import ProbeKeeper
+
+if TYPE_CHECKING:
+    from gdbext.hosts.resume.host import HookSpec
+
+_SIGNALS = (signal.SIGURG, signal.SIGWINCH)
+"""Signals whose default is to be ignored (signal(7)). SIGCHLD is one, too, and has handlers more often."""
+_INITIAL_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO (include/linux/proc_ns.h): there the thread ids of the kernel's programs are ours."""
+_HELP = "leave --engine probes out: breakpoints do without"
+_WORD = (1 << 64) - 1
+_LONGEST_INSTRUCTION = 16
+_MAX_THREADS, _MAX_HOOKS = 1 << 15, 1 << 14
+_KEY, _NUMBER = -8, -16
+"""Places on the program's stack, from its end; the value that is put into the map stands below them."""
+
+
+class ProbeHit(Record):
+    """A thread got to a probe: the ``number`` that it was added with, the registers there."""
+
+    number: int
+    registers: Mapping[str, int]
+
+
+class ThreadStopper:
+    """The probes of one process, until close() or the end of this process."""
+
+    def __init__(self, architecture: Architecture, pid: int) -> None:
+        """Load the program. Raises ProbesRefused."""
+        self._architecture = architecture
+        self._pid = pid
+        self.signal = harmless_signal(pid)
+        """The signal by which a thread stops."""
+        self._keeper: ProbeKeeper | None = None
+        self._added: dict[str, list[ProbePlace]] = {}
+        self._descriptors: list[int] = []
+        self._kernel = kernel = Bpf.of(architecture)
+        probing = architecture.probing
+        assert probing is not None  # Bpf.of has refused
+        self._registers = sorted(probing.saved, key=lambda name: probing.saved[name])
+        self._size = 8 * (1 + len(self._registers))
+        try:
+            self._hits = self._own(kernel.memory(HASH, 8, self._size, _MAX_THREADS))
+            self._wanted = self._own(kernel.memory(HASH, 8, 8, _MAX_HOOKS))
+            self._program = self._own(kernel.program(self._code(probing.saved)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _own(self, descriptor: int) -> int:
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    def _code(self, saved: Mapping[str, int]) -> bytes:
+        """Note the registers of a thread at a probe that is wanted, and send it the signal."""
+        at = _NUMBER - self._size
+        stores = [(bpf.load(bpf.B1, bpf.B6, saved[name]), bpf.store(bpf.FRAME, at + 8 * number, bpf.B1))
+                  for number, name in enumerate(self._registers, start=1)]  # fmt: skip
+        return bpf.assemble((
+            bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.ATTACH_COOKIE), bpf.store(bpf.FRAME, _NUMBER, bpf.B0),
+            bpf.store(bpf.FRAME, at, bpf.B0), *bpf.look_up(self._wanted, _NUMBER), bpf.jump_if_equal("end", bpf.B0, 0),
+            bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), bpf.store(bpf.FRAME, _KEY, bpf.B0),
+            *(part for pair in stores for part in pair),
+            *bpf.put(self._hits, _KEY, at), bpf.jump_unless_equal("end", bpf.B0, 0),
+            bpf.constant(bpf.B1, self.signal), bpf.call(bpf.SEND_SIGNAL_THREAD),
+            bpf.Label("end"), bpf.end(),
+        ))  # fmt: skip
+
+    def add(self, number: int, path: str, offset: int) -> None:
+        """Stop at that offset of a file from the next place_added() on. Raises ProbesRefused."""
+        self.want(number, True)
+        self._added.setdefault(path, []).append(ProbePlace(offset, number))
+
+    def place_added(self) -> None:
+        """Place what was added, together: the kernel takes 0.1 s to take a link away. Raises ProbesRefused."""
+        added, self._added = self._added, {}
+        if added and self._keeper is None:
+            self._keeper = ProbeKeeper(self._kernel, self._architecture, self._program, self._pid, added)
+        elif self._keeper is not None:
+            for path, places in added.items():
+                self._keeper.add(path, places)
+
+    def want(self, number: int, wanted: bool) -> None:
+        """Switch a place on or off; one that is off costs the thread a microsecond. Raises ProbesRefused."""
+        key = struct.pack("<Q", number)
+        try:
+            if wanted:
+                self._kernel.put(self._wanted, key, bytes(8))
+            else:
+                self._kernel.take(self._wanted, key, 8)
+        except OSError as error:
+            raise refused("a probe cannot be switched", error) from error
+
+    def hit(self, tid: int) -> ProbeHit | None:
+        """Take the hit that a thread stopped for; None where it stopped for something else. Raises ProbesRefused."""
+        try:
+            data = self._kernel.take(self._hits, struct.pack("<Q", tid), self._size)
+        except OSError as error:
+            raise refused("a stop cannot be read", error) from error
+        if data is None:
+            return None
+        number, *values = struct.unpack(f"<{self._size // 8}Q", data)
+        return ProbeHit(number, dict(zip(self._registers, values)))
+
+    def close(self) -> None:
+        """Take all probes away; idempotent."""
+        if self._keeper is not None:
+            self._keeper.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def harmless_signal(pid: int) -> int:
+    """The number of a signal that does nothing to the process, now that it is traced and should its tracer die. Raises
+    ProbesRefused without one."""
+    if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
+        raise ProbesRefused(
+            "probes cannot stop threads from inside of a PID namespace (a container)",
+            why="the kernel's programs know a thread by its number outside", help=f"run it on the host, or {_HELP}",
+        )  # fmt: skip
+    taken = _bits(f"/proc/{pid}/status", "SigCgt")
+    for thread in living_threads(pid):
+        taken |= _bits(f"/proc/{pid}/task/{thread}/status", "SigBlk")
+    for number in _SIGNALS:
+        if not taken >> number - 1 & 1:
+            return int(number)
+    raise ProbesRefused(
+        "the program handles or blocks both signals by which a probe could stop a thread",
+        why="SIGURG and SIGWINCH are those that do nothing to a process by default", help=_HELP,
+    )  # fmt: skip
+
+
+def _bits(path: str, field: str) -> int:
+    return int(status_fields(path).get(field, "0"), 16)
+
+
+class ProbedHook:
+    """An address that is watched by a probe."""
+
+    def __init__(self, stopper: ThreadStopper, number: int, spec: HookSpec) -> None:
+        self._stopper = stopper
+        self._number = number
+        self.spec = spec
+
+    def remove(self) -> None:
+        """Nobody stops there any more; the probe is taken away with all others."""
+        self._stopper.want(self._number, False)
+
+
+class ProbeHooks:
+    """The hooks of one command, in a process that a debugger holds."""
+
+    def __init__(self, target: Target, read: Callable[[int, int], bytes]) -> None:
+        """Probe the target's process, of which ``read`` reads memory. Raises ProbesRefused."""
+        self._target = target
+        self._read = read
+        self._stopper = ThreadStopper(target.architecture, target.pid)
+        self._hooks: list[ProbedHook] = []
+        self._hit: ProbeHit | None = None
+
+    @property
+    def signal(self) -> int:
+        """The signal by which threads stop."""
+        return self._stopper.signal
+
+    def place(self, spec: HookSpec) -> ProbedHook:
+        """Watch an address in all threads, from the next begin() on or the end of the handler that is running. Raises
+        ProbesRefused, TargetError."""
+        number = len(self._hooks)
+        self._stopper.add(number, *self._place_of(spec.address))
+        self._hooks.append(ProbedHook(self._stopper, number, spec))
+        return self._hooks[-1]
+
+    def _place_of(self, address: int) -> tuple[str, int]:
+        for each in self._target.maps():
+            if each.start <= address < each.end and each.path.startswith("/") and not each.deleted:
+                return each.path, address - each.start + each.offset
+        raise ProbesRefused(f"no probe can be placed at {address:#x}", why="the code there is in no file", help=_HELP)
+
+    def begin(self) -> None:
+        """Place the probes: the process is about to run. Raises ProbesRefused."""
+        self._stopper.place_added()
+
+    def register(self, name: str) -> int | None:
+        """A register as it was at the probe, inside a handler; None for one that was not noted."""
+        return self._hit.registers.get(name) if self._hit is not None else None
+
+    def check_vectors(self) -> None:
+        """Raise TargetError, inside a handler, where the instruction at the probe may have changed a vector
+        register."""
+        if self._hit is None:
+            return
+        address = self._hooks[self._hit.number].spec.address
+        if not self._target.architecture.keeps_vectors(self._read(address, _LONGEST_INSTRUCTION)):
+            raise TargetError("the thread has done an instruction since, which may have changed vector registers")
+
+    def handle(self, tid: int) -> bool:
+        """Call the handler of the probe that the thread has got to, if that is why it stopped. Raises what it
+        raises."""
+        hit = self._hit = self._stopper.hit(tid)
+        if hit is None:
+            return False
+        try:
+            spec = self._hooks[hit.number].spec
+            cfa = (hit.registers[spec.frame.register] + spec.frame.offset) & _WORD
+            value = hit.registers[spec.register] if spec.register else 0
+            if spec.load is not None:
+                value = int.from_bytes(self._read((value + spec.load) & _WORD, 8), "little")
+            over = spec.handler(tid, cfa, value)
+            self._stopper.place_added()
+            return over
+        finally:
+            self._hit = None
+
+    def close(self) -> None:
+        """Take all probes away; idempotent."""
+        self._stopper.close()
