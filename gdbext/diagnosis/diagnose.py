@@ -112,6 +112,8 @@ class Diagnose(Tool):
             from gdbext.diagnosis.samples import KnownBugsSection
 
             sections = (*sections, KnownBugsSection(found.known))
+        if found.slowness is not None:
+            sections = (*sections, *found.slowness.sections)
         if found.device is not None:
             sections = (*sections, found.device)
             told = (*told, *found.device.advice)

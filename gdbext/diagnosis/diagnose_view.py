@@ -41,6 +41,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if verdict.finding.cycle:
         yield ""
         yield from _cycle_lines(verdict.finding.cycle, known, style)
+    yield from _explanations(report, style)
     yield from _evidence(report, involved, style)
     yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
@@ -64,6 +65,24 @@ def _known_lines(report: Report) -> Iterator[str]:
         yield escape(match.line)
         if report.why:
             yield from (f"    {escape(text)}" for text in match.evidence)
+
+
+def _explanations(report: Report, style: Style) -> Iterator[str]:
+    """Explanations besides those that are proven, which stand in the verdict."""
+    if not report.sections:
+        return
+    from gdbext.diagnosis.verdict.slowness import ExplanationsSection
+
+    section = report.find_section(ExplanationsSection)
+    listed = [each for each in section.found if report.why or not each.is_proven] if section is not None else []
+    if listed:
+        yield ""
+        yield style("What may slow it down", "bold")
+    for each in listed[:_MAX_FINDINGS]:
+        yield f"  - {escape(each.text)}"
+        if report.why:
+            yield from (f"      for: {escape(text)}" for text in each.speaks_for)
+            yield from (f"      against: {escape(text)}" for text in each.against)
 
 
 def _children(report: Report, style: Style) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 from gdbext.diagnosis.job.job_rank import is_rank
 from gdbext.diagnosis.report.thread_report import FindingKind, ProcessStop, RunState, ThreadReport
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
     from gdbext.diagnosis.verdict.progress import SamplePlace
+    from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.vocabulary import ErrorLog
     from gdbext.known.signatures import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
@@ -47,6 +49,7 @@ def observe(
     thrown: ThrownBy = lambda _: None,
     repeated: RepeatedOf = lambda _: never_the_same,
     has_torch: bool = True,
+    slowness: Slowness | None = None,
 ) -> Observations:
     """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated,
     ``repeated`` of those that repeat themselves."""
@@ -65,6 +68,7 @@ def observe(
         has_torch=has_torch,
         complete=len(threads) == len(process.tids),
         stop=_process_stop(process),
+        slowness=slowness,
         has_run=target.has_run,
         moved=target.threads_that_ran,
     )
@@ -148,6 +152,8 @@ class Inspection(Record):
     """The place of each thread, to compare several samples by; empty unless asked for."""
     known: tuple[KnownMatch, ...] = ()
     """Bugs of other projects because of which the process may hang."""
+    slowness: Slowness | None = None
+    """The surroundings of the process, and what may slow it down; None where nothing had to be read."""
     device: DeviceSection | None = None
     """The host's knowledge of the devices that threads wait for; None where no thread does."""
 
@@ -165,12 +171,33 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     threads = _with_nodes(session, process, _report_threads(session, process, states, frames))
     seen = observe(
         process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each),
-        session.has_torch,
+        session.has_torch, _slowness(session, process, threads),
     )  # fmt: skip
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
-    return Inspection(threads, judgement, collectives, _places(process) if placed else {}, device=device)
+    places = _places(process) if placed else {}
+    return Inspection(threads, judgement, collectives, places, device=device, slowness=seen.slowness)
+
+
+def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
+    """Find what may slow the process down; nothing is imported or read for one in which all threads wait."""
+    if session.procfs is None or not (session.target.files.are_here or session.target.files.kept("machine")):
+        return None
+    ordinary = all(each.kernel_side is None and each.kernel_state != "R" for each in process.threads)
+    if ordinary and all(_waits_for_others(each) for each in threads):
+        return None
+    from gdbext.diagnosis.verdict.slowness import slowness
+
+    return slowness(session, process, threads)
+
+
+def _waits_for_others(thread: ThreadReport) -> bool:
+    """It neither runs nor tries again by itself, nor lacks workers."""
+    wait = thread.wait
+    if thread.state is RunState.IDLE:
+        return True
+    return wait is not None and wait.kind is not WaitKind.SLEEP and wait.missing_workers is None
 
 
 def with_known_bugs(session: Session, found: Inspection) -> Inspection:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gdbext.engine.targets.base_target import Target
+    from gdbext.engine.targets.base_target import Readings, Target
     from gdbext.engine.targets.live.unstopped import RunningProcess
     from gdbext.tools.table import Outcome
 
@@ -67,7 +67,9 @@ def _held(pid: int) -> Target:
     """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep."""
     from gdbext.engine.targets.live.proc_target import ProcTarget
 
+    before = _readings(pid)
     target = ProcTarget(pid)
+    target.readings = before
     if target.is_stopped:
         return target
     from gdbext.engine.glibc.brief_look import unstopped
@@ -78,6 +80,21 @@ def _held(pid: int) -> Target:
         return asleep
     asleep.close()
     return target
+
+
+def _readings(pid: int) -> Readings | None:
+    """The surroundings of a process that runs; while it stands still, nothing of it moves."""
+    from gdbext.engine.targets.live import proc_checks
+
+    try:
+        runs = "R" in proc_checks.thread_states(pid).values()
+    except OSError:
+        return None
+    if not runs:
+        return None
+    from gdbext.engine.targets.system.surroundings import readings_ahead
+
+    return readings_ahead(pid)
 
 
 def open_running(pid: int) -> RunningProcess:

@@ -36,6 +36,7 @@ DECLARED = {
     "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
     "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
     "engine/targets/system/machine.py": "files of /proc, and of control groups where our own mountinfo has them",
+    "engine/targets/system/surroundings.py": "files of /proc and /sys, and of control groups where mountinfo has them",
     "engine/targets/system/peers.py": "folders of /proc, by the caller's word",
     "engine/entry_points.py": "site folders of our own Python; what is used of them must be ours or root's",
     "known/catalogue.py": "our own entries, and the user's, which are data and must be ours or root's",

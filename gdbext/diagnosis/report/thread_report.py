@@ -285,8 +285,10 @@ class FindingKind(Enum):
     KERNEL_WAIT = "kernel-wait", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     BLOCKED = "blocked", FindingTraits(is_defect=True, may_be_slow=True, movement_refutes_it=True)
     STOPPED = "stopped", FindingTraits()
+    STARVED = "starved", FindingTraits(is_hang=False, may_be_slow=True)
     GIL_IN_DEVICE_CALL = "gil-in-device-call", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     WAITING_EXTERNAL = "waiting-external", FindingTraits(may_be_slow=True, movement_refutes_it=True)
+    SLOW = "slow", FindingTraits(is_hang=False, may_be_slow=True)
     BUSY = "busy", FindingTraits(is_hang=False, may_be_slow=True)
     IDLE = "idle", FindingTraits(is_hang=False, may_be_slow=True)
     NOTE = "note", FindingTraits(is_hang=False)
@@ -334,6 +336,8 @@ class Finding(Record):
     """The wait at the end of the chain."""
     stop: ProcessStop | None = None
     """The stop of the whole process, of a finding that says so."""
+    cures: tuple[str, ...] = ()
+    """Advice that belongs to what was found, where its kind alone does not tell."""
     id: str = ""
     """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
 

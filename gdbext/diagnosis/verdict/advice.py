@@ -166,6 +166,10 @@ def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Li
     yield Suggestion("Whether it hangs as well, once it goes on", "dispatch-diagnose")
 
 
+def _slowed(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+    yield from finding.cures
+
+
 def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     wait = finding.wait
     if wait is None:
@@ -301,6 +305,8 @@ _ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.STOPPED: _stopped,
     FindingKind.GIL_IN_DEVICE_CALL: _gil_in_device_call,
     FindingKind.WAITING_EXTERNAL: _external,
+    FindingKind.STARVED: _slowed,
+    FindingKind.SLOW: _slowed,
     FindingKind.BUSY: _nothing,
     FindingKind.IDLE: _idle,
     FindingKind.NOTE: _nothing,

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
+    from gdbext.diagnosis.verdict.slowness import Slowness
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
@@ -265,6 +266,9 @@ class Observations(Record):
     """No thread is missing because it could not be read."""
     stop: ProcessStop | None = None
     """The stop that the whole process was in before we came."""
+
+    slowness: Slowness | None = None
+    """Explanations of its slowness; None where nothing had to be read."""
 
     has_run: Callable[[int], bool] = _stands_still
     """True if a thread is known to have run, or begun, after it was seen."""

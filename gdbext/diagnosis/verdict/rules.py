@@ -164,6 +164,34 @@ def _stopped(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
         yield Finding(FindingKind.STOPPED, text, (main.tid,), step=main.innermost, stop=seen.stop)
 
 
+def _starved(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    yield from _explained(seen, FindingKind.STARVED, starves=True)
+
+
+def _slow(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    yield from _explained(seen, FindingKind.SLOW, starves=False)
+
+
+def _explained(seen: Observations, kind: FindingKind, starves: bool) -> Iterator[Finding]:
+    """The finding that proven explanations make, the weightiest of them first."""
+    slowness = seen.slowness
+    found = [each for each in slowness.explanations if each.is_proven] if slowness is not None else []
+    found = [each for each in found if each.starves == starves]
+    if slowness is None or not found or seen.stop is not None:
+        return
+    running = sorted(
+        (thread for thread in seen.threads if thread.state is RunState.RUNNING), key=lambda each: not each.dispatch
+    )
+    thread = next(iter(running), seen.main)
+    told = [text for each in found for text in each.speaks_for]
+    around = slowness.machine.found
+    evidence = (*told, *(around.files if around is not None else ()))
+    yield Finding(
+        kind, sentences.slowed(kind, [each.text for each in found], thread), (thread.tid,) if thread else (), evidence,
+        thread.innermost if thread is not None else None, cures=tuple(each.cure for each in found if each.cure),
+    )  # fmt: skip
+
+
 def _kernel_waits(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     """Threads that others need, or that the user came for, and that sleep in the kernel for no lock of the process."""
     waiters = graph.waiters()
@@ -245,6 +273,7 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
     _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
+    _starved, _slow,
 )  # fmt: skip
 """The rules in any order: findings are ranked by their kind."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gdbext.diagnosis.report.thread_report import AsyncTask, RunState, TaskState, ThreadReport
+from gdbext.diagnosis.report.thread_report import AsyncTask, FindingKind, RunState, TaskState, ThreadReport
 from gdbext.diagnosis.report.wait import Owner, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
@@ -269,6 +269,17 @@ def kernel_wait(thread: ThreadReport, wait: Wait, side: KernelSide, waiters: Seq
         wants = listed([f"{each.label} {each.wait.phrase if each.wait is not None else ''}" for each in waiters])
         text += f"; meanwhile {wants}"
     return f"{text}."
+
+
+def slowed(kind: FindingKind, reasons: Sequence[str], thread: ThreadReport | None) -> str:
+    """``The process runs slowly: the control group …. MainThread (tid 1) runs train.py:8 (step).``"""
+    how = "hardly goes on" if kind is FindingKind.STARVED else "runs slowly"
+    text = f"The process {how}: {'; and '.join(reasons)}."
+    if thread is None:
+        return text
+    if thread.state is not RunState.RUNNING or thread.dispatch:
+        return f"{text} {thread.label} is{place(thread.innermost)}." if thread.dispatch else text
+    return f"{text} {_all_run([thread])}."
 
 
 def span(seconds: float) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Optional
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
+
+Readings = tuple[Mapping[str, str], Mapping[str, str], Optional[float]]
+"""Texts of files of the kernel by path, those of a second reading, and the seconds between them; None without one."""
 
 
 class RecordedRun(Record):
@@ -177,6 +181,8 @@ class Target(ABC):
     """The time when it was stopped (time.perf_counter), where that is known."""
     unreadable = ""
     """Parts of the process that the kernel lets nobody read, in words; "" where it answers."""
+    readings: Readings | None = None
+    """The surroundings of the process, where they were read before it was stopped."""
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
     records = False

@@ -25,7 +25,7 @@ CONTRACT = GDBEXT.parent / "docs" / "gdbext-1.schema.json"
 
 FINDING_KINDS = (
     "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers kernel-wait blocked stopped "
-    "gil-in-device-call waiting-external busy idle"
+    "starved gil-in-device-call waiting-external slow busy idle"
 )
 
 

@@ -15,6 +15,7 @@ from gdbext.diagnosis.report.report import EndingKind
 from gdbext.diagnosis.report.thread_report import FindingKind, FrameKind, Progress, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict.slowness import ExplanationKind
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import TargetError
 from gdbext.tools import table
@@ -72,6 +73,7 @@ def words_of(enum: type[Enum]) -> list[str]:
     [
         (("wait_kind",), words_of(WaitKind)),
         (("finding_kind",), words_of(FindingKind)),
+        (("explanation_kind",), words_of(ExplanationKind)),
         (("verdict", "properties", "kind"), [kind.value for kind in FindingKind if kind is not FindingKind.NOTE]),
         (("confidence",), words_of(Certainty)),
         (("wait", "properties", "certainty"), words_of(OwnerCertainty)),

@@ -116,14 +116,30 @@ class Machine:
                 found.append((fields[0], [told[0], _plain(told[1]), _plain(fields[4]), fields[2]]))
         return found
 
+    def group_folders(self, controller: str) -> list[str]:
+        """The folders of the process's control group and of those around it, its own first; empty where they are not
+        mounted here, or the group is outside of our own container. Of the unified hierarchy without such a controller
+        of an older one."""
+        groups = dict(self._groups)
+        name = controller if controller in groups and controller in self._folders else ""
+        mounted, group = self._folders.get(name), groups.get(name)
+        if mounted is None or group is None:
+            return []
+        root, place = mounted
+        below = group[len(root.rstrip("/")) :] if f"{group}/".startswith(f"{root.rstrip('/')}/") else None
+        if below is None or "/.." in below:
+            return []
+        parts = [part for part in below.split("/") if part]
+        return ["/".join([place.rstrip("/"), *parts[:count]]) for count in range(len(parts), -1, -1)]
+
     def _frozen(self) -> Iterator[str]:
         for controller, group in self._groups:
-            folder = self._folders.get(controller)
-            if folder is None:
+            folders = self.group_folders(controller)
+            if not folders or controller not in ("freezer", ""):
                 continue
-            if controller == "freezer" and _first(f"{folder}{group}/freezer.state") == "FROZEN":
+            if controller == "freezer" and _first(f"{folders[0]}/freezer.state") == "FROZEN":
                 yield group
-            if not controller and "frozen 1" in _lines(f"{folder}{group}/cgroup.events"):
+            if not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events"):
                 yield group
 
     @cached_property
@@ -133,19 +149,17 @@ class Machine:
         return [(name, row[2]) for row in rows if len(row) == 3 for name in row[1].split(",")]
 
     @cached_property
-    def _folders(self) -> dict[str, str]:
-        """Controller → the folder where our own machine has its hierarchy mounted from the root."""
-        found: dict[str, str] = {}
+    def _folders(self) -> dict[str, tuple[str, str]]:
+        """Controller → the group and the folder where our own machine has it mounted: in a container that is often not
+        the root of the hierarchy."""
+        found: dict[str, tuple[str, str]] = {}
         for line in _lines("/proc/self/mountinfo"):
             words, _, rest = line.partition(" - ")
             fields, told = words.split(), rest.split()
-            if len(fields) < 5 or len(told) < 3 or fields[3] != "/":
+            if len(fields) < 5 or len(told) < 3 or not told[0].startswith("cgroup"):
                 continue
-            if told[0] == "cgroup2":
-                found.setdefault("", _plain(fields[4]))
-            elif told[0] == "cgroup":
-                for name in told[2].split(","):
-                    found.setdefault(name, _plain(fields[4]))
+            for name in told[2].split(",") if told[0] == "cgroup" else ("",):
+                found.setdefault(name, (_plain(fields[3]), _plain(fields[4])))
         return found
 
     def _list(self, name: str, read: Callable[[], list[str]]) -> list[str]:

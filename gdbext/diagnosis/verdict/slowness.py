@@ -1,0 +1,434 @@
+"""Explanations why a process that runs is slow, or hardly runs, with what speaks for and against each, ranked.
+
+From the surroundings of the process (engine/targets/system/surroundings.py) and from what its threads do. Pure but for
+the kinds of descriptors, which are counted where their limit is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits import pool_workers
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
+from gdbext.engine.vocabulary import Section
+from gdbext.render.plain_json import plain
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+STARVED_SHARE, SLOW_SHARE = 0.5, 0.25
+"""Shares of the periods in which a quota was used up, or of the time in which ready threads waited for a processor."""
+_STOOD_STARVED, _STOOD_SLOW = 0.25, 0.1
+"""Seconds a second that a group stood still."""
+_IDLE = 0.3
+"""Share of time that the processors of others must be idle, for pinning to be what holds the process up."""
+_STALLED = 20.0
+"""Percent of time in which all threads of a group waited for memory."""
+_LEAST_PERIODS = 2
+_WANTED = 0.2
+"""Share of the time in which a thread ran, or was ready to, from which on it counts."""
+_CONVOY = 4
+"""Threads that wait for one lock."""
+_RECOMPILED = 8
+"""torch._dynamo.config.recompile_limit: a function that was compiled so often is compiled no more."""
+_AFFINITY_VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
+_COLLECTOR = ("gc_collect", "_PyGC_Collect", "gc_alloc", "subtract_refs", "deduce_unreachable", "move_unreachable",
+              "visit_decref", "visit_reachable", "_Py_RunGC", "PyGC_Collect")  # fmt: skip
+"""Functions of CPython's collector (Modules/gcmodule.c; from 3.13 on Python/gc.c and gc_free_threading.c)."""
+_INNER = 12
+"""Innermost frames in which the collector is looked for."""
+
+
+class ExplanationKind(Enum):
+    """The value is the word of the JSON report."""
+
+    QUOTA = "quota"
+    AFFINITY = "affinity"
+    TASKS = "tasks"
+    DESCRIPTORS = "descriptors"
+    MEMORY = "memory"
+    OVERSUBSCRIPTION = "oversubscription"
+    OTHER_PROCESSES = "other-processes"
+    GARBAGE_COLLECTION = "garbage-collection"
+    RECOMPILATION = "recompilation"
+    COMPILING = "compiling"
+    SUBNORMALS = "subnormals"
+    GIL = WaitKind.GIL.value
+    LOCK_CONVOY = "lock-convoy"
+    ONE_THREAD = "one-thread"
+
+
+class Explanation(Record):
+    """One reason why the process may be slow. ``text`` is a clause; ``weight`` is from 0 to 1."""
+
+    kind: ExplanationKind
+    text: str
+    speaks_for: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    weight: float = 0.3
+    is_proven: bool = False
+    starves: bool = False
+    """The process hardly runs because of it, or cannot have what it asks for."""
+    cure: str = ""
+
+
+class KernelSleeper(Record):
+    """A thread that sleeps in the kernel as no program can explain (base_target.KernelSide)."""
+
+    tid: int
+    state: str
+    wchan: str
+    kernel_stack: tuple[str, ...]
+    page_fault: bool
+    asleep_seconds: float | None
+
+
+@dataclass(frozen=True)
+class MachineSection(Section):
+    """The surroundings of the process, as far as a look needed them."""
+
+    name: ClassVar[str] = "machine"
+    found: Surroundings | None
+    kernel: tuple[KernelSleeper, ...] = ()
+
+    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
+        """The section as one object."""
+        found = self.found
+        threads = [plain(each) for each in self.kernel]
+        if found is None:
+            return {"threads": threads, "files": [], "unread": []}
+        groups = {"quota": found.quota, "memory": found.memory, "tasks": found.tasks, "processors": found.cpuset}
+        limits = {
+            "descriptors": found.descriptors, "processes": found.user_tasks, "address_space": found.address_space,
+        }  # fmt: skip
+        return {
+            "cgroup": plain(groups), "limits": plain(limits), "online": found.online, "affinity": list(found.allowed),
+            "pressure": {"memory_full": found.memory.stalled if found.memory is not None else None},
+            "seconds": found.seconds, "threads": [*threads, *(plain(each) for each in found.threads)],
+            "files": list(found.files), "unread": list(found.unread),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExplanationsSection(Section):
+    """The explanations, the likeliest first."""
+
+    name: ClassVar[str] = "explanations"
+    found: tuple[Explanation, ...]
+
+    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
+        """The section as a list of objects."""
+        return [
+            {
+                "kind": each.kind.value, "summary": each.text, "for": list(each.speaks_for),
+                "against": list(each.against), "weight": each.weight, "proven": each.is_proven,
+            }
+            for each in self.found
+        ]  # fmt: skip
+
+
+class Slowness(Record):
+    """The facts that were read of the machine, and what may slow the process down."""
+
+    machine: MachineSection
+    explanations: tuple[Explanation, ...]
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The sections of a report."""
+        listed = (ExplanationsSection(self.explanations),) if self.explanations else ()
+        return (self.machine, *listed)
+
+
+def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
+    """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
+    sides = tuple(_sleepers(process))
+    wants = session.procfs is not None and not session.target.unreadable and wants_something(process, threads)
+    if session.procfs is None or not (wants or sides):
+        return None
+    found = None
+    if wants:
+        # Those that run now have to be known, besides those that ran at the stop.
+        tids = sorted(process.tids)
+        found = surroundings(session.target, tids, session.procfs.machine)
+    if found is not None and found.descriptors is not None and found.descriptors.is_used_up:
+        kinds = descriptor_kinds(process.pid, session.target.files)
+        found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
+    facts = Facts(process, threads, found, session.target.environ(), lambda: _recompilations(session))
+    return Slowness(MachineSection(found, sides), explanations(facts))
+
+
+def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
+    """A thread runs, is ready to, or sleeps between two attempts; or a worker is missing."""
+    if any(each.state is RunState.RUNNING for each in threads) or any(t.kernel_state == "R" for t in process.threads):
+        return True
+    waits = [each.wait for each in threads if each.wait is not None and each.state is RunState.WAITING]
+    return any(wait.kind is WaitKind.SLEEP or wait.missing_workers is not None for wait in waits)
+
+
+def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
+    for thread in process.threads:
+        side = thread.kernel_side
+        if side is not None:
+            fault = side.is_page_fault
+            yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
+
+
+def _recompilations(session: Session) -> int:
+    if session.python is None:
+        return 0
+    from gdbext.torch.compile.dynamo_reader import DynamoReader, recompilations
+
+    return len(recompilations(DynamoReader(session.python).compilations()))
+
+
+class Facts(Record):
+    """Everything that explanations are made from."""
+
+    process: ProcessSnapshot
+    threads: Sequence[ThreadReport]
+    around: Surroundings | None
+    environ: Mapping[str, str]
+    recompiled: Callable[[], int]
+
+    @property
+    def running(self) -> list[ThreadReport]:
+        """The threads that run at this moment."""
+        return [each for each in self.threads if each.state is RunState.RUNNING]
+
+    def variables(self, names: Sequence[str]) -> list[str]:
+        """``OMP_NUM_THREADS=1``, of those that are set."""
+        return [f"{name}={self.environ[name]}" for name in names if name in self.environ]
+
+
+def explanations(facts: Facts) -> tuple[Explanation, ...]:
+    """All that speaks for itself, the proven and weightiest first."""
+    found = [each for find in _FINDERS for each in find(facts)]
+    return tuple(sorted(found, key=lambda each: (not each.starves, not each.is_proven, -each.weight)))
+
+
+# --- the machine -------------------------------------------------------------------------------------
+
+
+def _quota(facts: Facts) -> Iterator[Explanation]:
+    quota = facts.around.quota if facts.around is not None else None
+    if quota is None or not quota.throttled or quota.share < SLOW_SHARE / 2:
+        return
+    measured = quota.seconds is not None and quota.periods >= _LEAST_PERIODS
+    stood = quota.stood_ms / 1e3 / quota.seconds if quota.seconds else 0.0
+    starves = measured and quota.share >= STARVED_SHARE and stood >= _STOOD_STARVED
+    when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
+    text = (
+        f"the control group {quota.group} may use {quota.processors:g} processors (quota of each {quota.period_ms:g} "
+        f"ms), and had to stand still in {quota.throttled} of {quota.periods} periods {when}"
+    )
+    online = facts.around.online if facts.around is not None else 0
+    more = (f"the machine has {online} processors, which is what libraries count",) if online > quota.processors else ()
+    against = () if measured else ("measured since the group was made, not now",)
+    yield Explanation(
+        ExplanationKind.QUOTA, text, (f"it stood still for {quota.stood_ms:g} ms", *more), against,
+        round(max(quota.share, 0.2), 2), measured and quota.share >= SLOW_SHARE and stood >= _STOOD_SLOW, starves,
+        f"Raise the quota (cpu.max, cpu.cfs_quota_us; docker --cpus, limits.cpu), or let fewer threads run: "
+        f"OMP_NUM_THREADS={max(1, round(quota.processors))}, torch.set_num_threads().",
+    )  # fmt: skip
+
+
+def _delays(facts: Facts) -> Iterator[Explanation]:
+    """Ready threads that no processor was free for."""
+    around = facts.around
+    if around is None or around.seconds is None:
+        return
+    if around.quota is not None and around.quota.seconds is not None and around.quota.throttled:
+        return  # its own explanation: a group that stands still counts as waiting for a processor
+    wanting = [each for each in around.threads if _wanted(each) >= _WANTED * 1e3 * around.seconds]
+    delayed, ran = sum(each.delayed_ms or 0 for each in wanting), sum(each.running_ms or 0 for each in wanting)
+    share = delayed / (delayed + ran) if delayed + ran else 0.0
+    if not wanting or share < SLOW_SHARE:
+        return
+    told = (f"threads that were ready: {len(wanting)}; {share:.0%} of that time went by before a processor was free",)
+    if len(around.allowed) < around.online:
+        yield _pinned(facts, around, share, told, crowded=len(wanting) > len(around.allowed))
+        return
+    team = sum(1 for each in wanting if _is_in_a_team(facts, each.tid))
+    if team > len(around.allowed) and team > len(wanting) / 2:
+        text = f"{team} threads of an OpenMP team run on {len(around.allowed)} processors, and each waits for the last"
+        yield Explanation(
+            ExplanationKind.OVERSUBSCRIPTION, text, (*told, *facts.variables(_THREAD_VARIABLES)), (), round(share, 2),
+            share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
+        )  # fmt: skip
+    elif len(wanting) <= len(around.allowed):
+        text = "other processes of this machine use its processors"
+        yield Explanation(ExplanationKind.OTHER_PROCESSES, text, told, (), round(share / 2, 2))
+    else:
+        text = f"{len(wanting)} threads want to run on {len(around.allowed)} processors"
+        why = "threads that do not wait for each other lose nothing by that"
+        yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, told, (why,), round(share / 2, 2))
+
+
+def _wanted(turns: Turns) -> float:
+    """Milliseconds in which the thread ran or was ready."""
+    return (turns.running_ms or 0) + (turns.delayed_ms or 0)
+
+
+def _is_in_a_team(facts: Facts, tid: int) -> bool:
+    snapshot = facts.process.thread(tid)
+    return snapshot is not None and pool_workers.is_in_a_team(snapshot)
+
+
+def _pinned(facts: Facts, around: Surroundings, share: float, told: tuple[str, ...], crowded: bool) -> Explanation:
+    """``crowded``: its own threads are more than these processors."""
+    count = len(around.allowed)
+    names = ",".join(map(str, around.allowed[:8]))
+    variables = facts.variables(_AFFINITY_VARIABLES)
+    if variables:
+        who = f"by {', '.join(variables)}"
+    elif around.cpuset is not None and around.cpuset == count:
+        who = "by the cpuset of its control group"
+    elif around.pinned_parent:
+        who = f"as its parent process {around.pinned_parent} is: taskset, numactl or the launcher"
+    else:
+        who = "by the program itself, or by taskset"
+    is_idle = around.idle is not None and around.idle >= _IDLE
+    idle = f"the processors on which it may not run were idle for {around.idle or 0:.0%} of the time"
+    text = (
+        f"it may run on {'processor' if count == 1 else 'processors'} {names} alone, of {around.online}, pinned {who}"
+    )
+    matters = is_idle or crowded
+    return Explanation(
+        ExplanationKind.AFFINITY, text, (*told, idle) if is_idle else told, () if is_idle else (idle,), round(share, 2),
+        matters and share >= SLOW_SHARE, matters and share >= STARVED_SHARE,
+        "Let it run everywhere: taskset -apc 0-999 PID; then look for what has pinned it.",
+    )  # fmt: skip
+
+
+def _memory(facts: Facts) -> Iterator[Explanation]:
+    around = facts.around
+    use = around.memory if around is not None else None
+    if around is None or use is None or around.seconds is None:
+        return
+    faults = sum(each.major_faults or 0 for each in around.threads)
+    stalled = (f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()
+    told = (*stalled, *((f"{faults} pages had to be read from a disk again",) if faults else ()))
+    text = ""
+    if use.slowed and use.high is not None:
+        text = f"its memory is above memory.high ({use.used >> 20} of {use.high >> 20} MB), for which the kernel slows "
+        text += f"it down ({use.slowed} times during the look)"
+    elif use.full and use.limit is not None and (faults or (use.stalled or 0) >= 5):
+        text = f"its memory is at its limit ({use.used >> 20} of {use.limit >> 20} MB, met {use.full} times during the "
+        text += "look): the kernel takes pages away that are needed again"
+    elif (use.stalled or 0) >= _STALLED:
+        text = f"its control group waits for memory ({use.used >> 20} MB used)"
+    if text:
+        starves = bool(use.slowed) or (use.stalled or 0) >= 2 * _STALLED
+        cure = f"Raise the limit of {use.group}, or use less memory (batch size, workers, page cache)."
+        yield Explanation(ExplanationKind.MEMORY, f"{text} ({use.group})", told, (), 0.8, True, starves, cure)
+
+
+def _limits(facts: Facts) -> Iterator[Explanation]:
+    around = facts.around
+    if around is None:
+        return
+    tasks, descriptors = around.tasks, around.descriptors
+    if tasks is not None and tasks.is_used_up and tasks.refused:
+        text = f"its control group may have {tasks.limit} processes and threads, and has {tasks.used}: no other one "
+        text += f"can be started ({tasks.refused} were refused)"
+        cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
+        yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, True, True, cure)
+    if descriptors is not None and descriptors.is_used_up:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
+        text = f"it has {descriptors.used} descriptors open, and may have {descriptors.limit}: no file, socket or pipe "
+        text += f"can be opened{f' ({kinds})' if kinds else ''}"
+        cure = "Close what is not needed; ulimit -n; torch.multiprocessing.set_sharing_strategy('file_system')."
+        yield Explanation(ExplanationKind.DESCRIPTORS, text, (descriptors.source,), (), 0.9, True, True, cure)
+
+
+# --- the process -------------------------------------------------------------------------------------
+
+
+def _collecting(facts: Facts) -> Iterator[Explanation]:
+    for thread in facts.running:
+        snapshot = facts.process.thread(thread.tid)
+        names = [_name(snapshot, level) for level in range(min(_INNER, len(snapshot.frames)))] if snapshot else []
+        if any(name.startswith(_COLLECTOR) for name in names):
+            against = ("one look does not tell how often",)
+            text = f"{thread.label} collects Python's garbage"
+            cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
+            yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, (), against, 0.5, cure=cure)
+
+
+def _name(snapshot: ThreadSnapshot, level: int) -> str:
+    function = snapshot.stack.function(level)
+    return function.demangled[0] if function is not None and function.demangled else ""
+
+
+def _compiling(facts: Facts) -> Iterator[Explanation]:
+    from gdbext.torch.compile.dynamo_names import COMPILER, STAGES
+
+    for thread in facts.threads:
+        if not any(f.file.endswith(COMPILER[0]) and f.function == COMPILER[1] for f in thread.python):
+            continue
+        stage = next((name for f in thread.python for part, name in STAGES if part in f.file), "torch.compile")
+        times = facts.recompiled()
+        line = thread.user_line
+        told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}")
+        if times >= _RECOMPILED:
+            text = f"torch.compile compiles again and again ({times} recompilations), now in {thread.label}"
+            cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
+            yield Explanation(ExplanationKind.RECOMPILATION, text, told, (), 0.8, True, cure=cure)
+        else:
+            why = "a program compiles once, at its start"
+            yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", told, (why,), 0.5)
+
+
+def _contended(facts: Facts) -> Iterator[Explanation]:
+    """Many threads that wait for one lock, whose owner runs."""
+    running = {each.tid for each in facts.running}
+    waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
+    for thread in facts.threads:
+        wait = thread.wait
+        if wait is not None and wait.kind.traits.is_lock and wait.owner is not None and wait.owner.tid in running:
+            waiting.setdefault((wait.kind, wait.owner.tid), []).append(thread)
+    for (kind, tid), threads in waiting.items():
+        if len(threads) < _CONVOY or threads[0].wait is None:
+            continue
+        owner = next(each for each in facts.running if each.tid == tid)
+        text = f"{len(threads)} threads wait for {threads[0].wait.resource.phrase}, with which {owner.label} runs"
+        against = ("one look does not tell whether it goes from hand to hand",)
+        is_gil = kind is WaitKind.GIL
+        told = ("Python code runs in one thread at a time",) if is_gil else ()
+        which = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
+        yield Explanation(which, text, told, against, round(min(0.6, len(threads) / 20), 2))
+
+
+def _one_thread(facts: Facts) -> Iterator[Explanation]:
+    """One thread computes where many could."""
+    computing = [each for each in facts.running if each.dispatch]
+    around = facts.around
+    room = min(len(around.allowed), int(around.quota.processors) if around.quota is not None else 1 << 16) if (
+        around is not None) else 0  # fmt: skip
+    ones = [text for text in facts.variables(_THREAD_VARIABLES) if text.endswith("=1")]
+    if len(computing) != 1 or len(facts.running) != 1 or not ones or room < 2:
+        return
+    launcher = next((name for variable, name in _LAUNCHERS.items() if variable in facts.environ), "")
+    local = facts.environ.get("LOCAL_WORLD_SIZE", "")
+    by = f", which {launcher} sets where nobody else does" if launcher == "torchrun" else ""
+    text = f"{computing[0].label} computes alone, with {', '.join(ones)}{by}; it may run on {room} processors"
+    shared = int(local) if local.isdecimal() else 1
+    against = (f"{shared} processes of the job share this machine",) if shared > 1 else ()
+    cure = f"OMP_NUM_THREADS={max(1, room // max(1, shared))} for each process."
+    yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if room // max(1, shared) > 1 else 0.1,
+                      cure=cure)  # fmt: skip
+
+
+_FINDERS: tuple[Callable[[Facts], Iterator[Explanation]], ...] = (
+    _quota, _delays, _memory, _limits, _collecting, _compiling, _contended, _one_thread,
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""Programs that the machine around them holds up, and a healthy one. The first argument is the scenario.
+
+``computes``: one thread that works without end, for a quota or a limit to be put around it. ``pinned``: three threads
+that work outside of the GIL, on one processor that they share. ``descriptors``: all of them are in use, and the next
+one is tried again and again. ``tasks``: the same with child processes, at the limit that the test sets. ``team``: an
+OpenMP team of many threads.
+"""
+
+import contextlib
+import hashlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import truth
+
+DATA = bytes(1 << 20)
+
+
+def computes():
+    while True:
+        hashlib.sha256(DATA).digest()  # without the GIL
+
+
+def descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    kept = []
+    with contextlib.suppress(OSError):
+        while True:
+            kept += socket.socketpair()
+    with contextlib.suppress(OSError):
+        while True:
+            kept.append(os.dup(0))
+    truth.note(sockets=sum(isinstance(each, socket.socket) for each in kept))
+    os.close(kept[-1])
+    truth.ready()  # writes a file
+    os.dup(0)
+    while True:
+        try:
+            socket.socket()
+        except OSError:
+            time.sleep(0.2)
+
+
+def tasks():
+    truth.ready()
+    while True:
+        try:
+            subprocess.run(["true"], check=False)
+        except OSError:
+            time.sleep(0.1)
+
+
+scenario = sys.argv[1]
+truth.thread("main", waits=None)
+if scenario == "descriptors":
+    descriptors()
+if scenario == "tasks":
+    tasks()
+if scenario == "pinned":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    for _ in range(2):
+        threading.Thread(target=computes, daemon=True).start()
+if scenario == "team":
+    import torch
+
+    torch.set_num_threads(8 * (os.cpu_count() or 1))
+    one = torch.ones(1 << 16)
+    one.sin()
+    truth.ready()
+    while True:
+        one.sin()
+truth.ready()
+computes()

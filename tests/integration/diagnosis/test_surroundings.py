@@ -1,0 +1,103 @@
+"""Processes that quotas, pinning and limits hold up: what holds them up is named, with its figures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.programs.harness import DISPATCH, Inferior, run, started, wait_until
+
+
+def diagnose(target: Inferior, *args: str) -> dict:
+    report: dict = target.dispatch(*args, "dispatch-diagnose", debugger="none").document
+    return report
+
+
+@contextlib.contextmanager
+def group(controller: str, pid: int, **values: str) -> Iterator[Path]:
+    """Put the process into a control group of its own with these values; skips where none can be made."""
+    base = Path("/sys/fs/cgroup", controller)
+    folder = base / f"gdbext-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group of {controller} can be made here: {error}")
+    try:
+        for name, value in values.items():
+            file = folder / f"{controller}.{name}"
+            if not file.exists():
+                pytest.skip(f"the group has no {file.name}")
+            file.write_text(value)
+        (folder / "cgroup.procs").write_text(str(pid))
+        yield folder
+    finally:
+        (base / "cgroup.procs").write_text(str(pid))
+        wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the group is empty")
+        folder.rmdir()
+
+
+def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
+    with started("surroundings", "computes") as target, group("cpu", target.pid, cfs_quota_us="10000") as folder:
+        time.sleep(0.5)
+        recording = tmp_path / "quota.rec"
+        recorded = run([DISPATCH, "-p", str(target.pid), "--record", str(recording), "--json"]).document
+        replayed = run([DISPATCH, "-r", str(recording), "--json"]).document
+        for report in (recorded, replayed):
+            assert report["verdict"]["kind"] == "starved", report["verdict"]
+            assert str(folder) in report["verdict"]["summary"]
+            quota = report["machine"]["cgroup"]["quota"]
+            assert (quota["processors"], quota["period_ms"]) == (0.1, 100)
+            assert quota["throttled"] >= 2
+            assert report["explanations"][0]["kind"] == "quota"
+            assert report["explanations"][0]["proven"]
+        assert recorded["machine"] == replayed["machine"]
+        (folder / "cpu.cfs_quota_us").write_text("800000")
+        wait_until(lambda: not _throttled(folder), "the quota is not reached any more")
+        assert diagnose(target)["verdict"]["kind"] == "busy"
+
+
+def _throttled(folder: Path) -> bool:
+    before = (folder / "cpu.stat").read_text().splitlines()[1]
+    time.sleep(0.3)
+    return (folder / "cpu.stat").read_text().splitlines()[1] != before
+
+
+def test_threads_on_one_processor() -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("this machine has one processor")
+    with started("surroundings", "pinned") as target:
+        report = diagnose(target)
+        assert report["verdict"]["kind"] == "starved", report["verdict"]
+        assert "on processor" in report["verdict"]["summary"]
+        assert len(report["machine"]["affinity"]) == 1
+        turns = [each for each in report["machine"]["threads"] if each["delayed_ms"] is not None]
+        assert len(turns) >= 3
+
+
+def test_a_team_that_is_larger_than_the_machine() -> None:
+    with started("surroundings", "team") as target:
+        report = diagnose(target)
+        kinds = [each["kind"] for each in report["explanations"] if each["proven"]]
+        assert "oversubscription" in kinds, report["explanations"]
+        assert report["verdict"]["kind"] == "slow"
+
+
+def test_all_descriptors_are_used() -> None:
+    with started("surroundings", "descriptors") as target:
+        verdict = diagnose(target)["verdict"]
+        assert verdict["kind"] == "starved", verdict
+        assert "64 descriptors" in verdict["summary"]
+        assert f"{2 * (target.truth['sockets'] // 2)} socket" in verdict["summary"]
+
+
+def test_no_more_processes_may_be_started() -> None:
+    with started("surroundings", "tasks") as target, group("pids", target.pid, max="1"):
+        time.sleep(0.3)
+        verdict = diagnose(target)["verdict"]
+        assert verdict["kind"] == "starved", verdict
+        assert "may have 1 processes and threads, and has 1" in verdict["summary"]

@@ -1,0 +1,120 @@
+"""Explanations of slowness, and the findings that they make."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.verdict.slowness import (
+    Explanation,
+    ExplanationKind,
+    Facts,
+    MachineSection,
+    Slowness,
+    explanations,
+)
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
+from support.fakes.analysis_facts import step, thread, wait
+
+NOTHING = Surroundings(4, (0, 1, 2, 3), None, "", None, None, None, None, None, None, (), None, 0.25, (), ())
+QUOTA = Quota("/sys/fs/cgroup/a", 0.5, 100, 4, 4, 180, 0.32)
+BUSY = thread(1, dispatch=[step("aten::mm")])
+
+
+def facts(around, *threads, environ=None, recompiled=0):
+    process = ProcessSnapshot(None, None, None, 1, frozenset((1,)))  # type: ignore[arg-type]
+    return Facts(process, threads or (BUSY,), around, environ or {}, lambda: recompiled)
+
+
+def kinds(around, *threads, **more):
+    return [(each.kind.value, each.is_proven, each.starves) for each in explanations(facts(around, *threads, **more))]
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        (QUOTA, [("quota", True, True)]),
+        (QUOTA._replace(throttled=1, periods=4, stood_ms=40), [("quota", True, False)]),
+        (QUOTA._replace(throttled=0, stood_ms=0), []),
+        (QUOTA._replace(throttled=1, periods=10), []),
+        (QUOTA._replace(seconds=None), [("quota", False, False)]),
+        (QUOTA._replace(stood_ms=1), [("quota", False, False)]),
+    ],
+)
+def test_a_quota(quota, expected):
+    assert kinds(NOTHING._replace(quota=quota)) == expected
+
+
+def turns(running, delayed, count=1):
+    return tuple(Turns(tid, "R", running, delayed, 0) for tid in range(1, count + 1))
+
+
+def test_pinned_threads():
+    pinned = NOTHING._replace(allowed=(2,), threads=turns(50, 200), idle=0.9)
+    assert kinds(pinned) == [("affinity", True, True)]
+    assert kinds(pinned._replace(idle=0.1)) == [("affinity", False, False)]
+    assert kinds(pinned._replace(idle=0.1, threads=turns(50, 200, 3))) == [("affinity", True, True)]
+    assert kinds(pinned._replace(threads=turns(249, 1))) == []
+    (found,) = explanations(facts(pinned, environ={"GOMP_CPU_AFFINITY": "2"}))
+    assert "pinned by GOMP_CPU_AFFINITY=2" in found.text
+    (found,) = explanations(facts(pinned._replace(pinned_parent="3 taskset")))
+    assert "parent process 3 taskset" in found.text
+
+
+def test_a_busy_machine_proves_nothing():
+    assert kinds(NOTHING._replace(threads=turns(50, 200))) == [("other-processes", False, False)]
+    assert kinds(NOTHING._replace(threads=turns(50, 200, 9))) == [("oversubscription", False, False)]
+
+
+def test_memory():
+    use = MemoryUse("/sys/fs/cgroup/a", 100 << 20, 90 << 20, None, 5, 0, None, 30.0)
+    assert kinds(NOTHING._replace(memory=use)) == [("memory", True, True)]
+    assert kinds(NOTHING._replace(memory=use._replace(slowed=0, stalled=0.0))) == []
+    full = use._replace(slowed=0, full=9, limit=100 << 20, stalled=6.0)
+    assert kinds(NOTHING._replace(memory=full)) == [("memory", True, False)]
+    assert kinds(NOTHING._replace(memory=full._replace(stalled=0.0))) == []  # its page cache fills the group
+
+
+def test_what_is_used_up():
+    tasks = Allowance(9, 9, "pids.max", 4)
+    assert kinds(NOTHING._replace(tasks=tasks)) == [("tasks", True, True)]
+    assert kinds(NOTHING._replace(tasks=tasks._replace(refused=0))) == []
+    files = Allowance(64, 64, "limits", None, {"socket": 60, "pipe": 4})
+    (found,) = explanations(facts(NOTHING._replace(descriptors=files)))
+    assert "60 socket, 4 pipe" in found.text
+    assert kinds(NOTHING._replace(descriptors=files._replace(used=63))) == []
+
+
+def test_one_thread_where_many_could_run():
+    environ = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
+    (found,) = explanations(facts(NOTHING, environ=environ))
+    assert (found.kind, found.is_proven) == (ExplanationKind.ONE_THREAD, False)
+    assert "torchrun" in found.text
+    assert found.against
+    assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
+
+
+def test_many_wait_for_the_gil():
+    waiting = [thread(tid, wait("gil", 1)) for tid in range(2, 8)]
+    assert kinds(NOTHING, BUSY, *waiting) == [("gil", False, False)]
+    assert kinds(NOTHING, BUSY, *waiting[:2]) == []
+
+
+def found(*listed, threads=(BUSY,)):
+    section = MachineSection(NOTHING)
+    return judge(Observations(threads, 1, slowness=Slowness(section, listed))).verdict.finding
+
+
+def test_the_verdict():
+    proven = Explanation(ExplanationKind.QUOTA, "the quota is used up", is_proven=True, cure="raise it")
+    assert found().kind is FindingKind.BUSY
+    assert found(proven._replace(is_proven=False)).kind is FindingKind.BUSY
+    slow = found(proven)
+    assert (slow.kind, slow.step, slow.cures) == (FindingKind.SLOW, BUSY.innermost, ("raise it",))
+    assert slow.summary.startswith("The process runs slowly: the quota is used up.")
+    assert found(proven._replace(starves=True)).kind is FindingKind.STARVED
+    stuck = thread(1, wait("mutex", 1))
+    assert found(proven._replace(starves=True), threads=(stuck,)).kind is FindingKind.SELF_DEADLOCK
