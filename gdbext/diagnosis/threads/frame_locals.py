@@ -155,7 +155,7 @@ class FrameLocals:
         return self._event(address, info)
 
     def _event(self, address: int, info: python_objects.TypeInfo) -> str:
-        """threading.Event: set or not."""
+        """Say of a threading.Event whether it is set."""
         if info.name != "Event":
             return ""
         flag = attributes(self._runtime, address).get(EVENT_FLAG)
