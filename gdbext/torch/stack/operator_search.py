@@ -120,7 +120,7 @@ class OperatorSearch:
         for level in reversed(call.header):
             for number in range(_HANDLE_ARGUMENTS):
                 operator = self._behind(self._sites.argument(stack, level, number))
-                if operator is not None:
+                if operator is not None and not self._has_another_functor(stack, call, operator):
                     place = f"{self._sites.place(number)} of the call in frame #{level}"
                     evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
                     return operator
@@ -139,6 +139,15 @@ class OperatorSearch:
                 return operator
         return None
 
+    def _has_another_functor(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
+        """The running kernel was called with a functor that this operator has not: what looked like its handle was left
+        on the stack, where the room for the result is now. Wrappers of one signature are shared by many operators."""
+        functor = self._functor_passed(stack, call)
+        if not functor:
+            return False
+        running = self._matcher.indices(stack, call.kernel, operator)
+        return bool(running) and all(operator.kernel(index).functor != functor for index in running)
+
     def _behind(self, value: int | None) -> Operator | None:
         """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""
         if not value or value & 7:
@@ -155,7 +164,9 @@ class OperatorSearch:
         for level in reversed(call.header):
             for _, value in self._matcher.words(stack, level):
                 operator = self._behind(value)
-                if operator is not None and self._matcher.indices(stack, call.kernel, operator):
+                if operator is None or self._has_another_functor(stack, call, operator):
+                    continue
+                if self._matcher.indices(stack, call.kernel, operator):
                     meant[operator.address] = operator
         if len(meant) != 1:
             return None
@@ -249,7 +260,9 @@ class OperatorSearch:
     def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
         """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.
 
-        None where it cannot be read, or where the first argument is unknown and the second may be the keyset.
+        None where it cannot be read, or where the first argument is unknown and the second may be the keyset, which is
+        no address of anything, or a boxed kernel's handle. (Code without optimisation leaves its own first argument
+        where it is.)
         """
         if call.kernel is None or call.header[-1] != call.kernel + 1 or call.elided:
             return None
@@ -258,7 +271,9 @@ class OperatorSearch:
             return None
         first = self._sites.argument(stack, level, 0)
         if first is None:
-            return None
+            second = self._sites.argument(stack, level, 1)
+            is_address = second and self._symbolizer.modules.mapping_at(second) is not None
+            return second if is_address and self._behind(second) is None else None
         in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
         return self._sites.argument(stack, level, 1) if in_stack else first
 

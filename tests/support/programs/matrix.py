@@ -176,7 +176,20 @@ class Score:
     """Right, and exact or verified."""
     wrong: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+    """Passes of which something is unknown."""
     unknown: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, case: Score) -> None:
+        """Add those of one case. One that is a recursion counts as LEVELS passes, so that it does not outweigh the
+        others; what is wrong in it counts in full."""
+        weight = min(1.0, LEVELS / max(case.passes, 1))
+        for name in ("passes", "found", "right", "proven"):
+            setattr(self, name, getattr(self, name) + round(weight * getattr(case, name)))
+        self.wrong += case.wrong
+        self.missing += case.missing
+        self.lacking += case.lacking
+        self.unknown += case.unknown
 
 
 def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
@@ -186,8 +199,9 @@ def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
     for case in truth["cases"]:
         steps = _unfolded(threads[case["tid"]]["dispatch"])
         wanted = case["passes"]
-        score.passes += len(wanted) if len(wanted) == len(steps) else min(len(wanted), LONG)
-        score.found += _matched(case["name"], wanted, steps, score)
+        one = Score(passes=len(wanted) if len(wanted) == len(steps) else min(len(wanted), LONG))
+        one.found = _matched(case["name"], wanted, steps, one)
+        score.add(one)
     return score
 
 
@@ -215,6 +229,8 @@ def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]
     return len(places)
 
 
+LEVELS = 8
+"""Passes that a recursion counts as."""
 LONG = 700
 """Passes of a recursion that are aligned, where some are missing."""
 IGNORED = {"aten::add", "aten::mul"}
@@ -267,11 +283,10 @@ def _judge(name: str, one: dict[str, Any], step: dict[str, Any], score: Score) -
     if bad:
         score.wrong.append(f"{name}: {', '.join(bad)} of {_short(step)}, is {one}")
         return
-    for what in ("op", "key", "event"):
-        if not step[what]:
-            score.unknown[what] += 1
-    if not keyset:
-        score.unknown["keyset"] += 1
+    lacks = [what for what in ("op", "key", "event") if not step[what]] + (["keyset"] if not keyset else [])
+    score.unknown.update(lacks)
+    if lacks:
+        score.lacking.append(f"{name}: {', '.join(lacks)} of {_short(step)}")
     if step["op"] and step["key"] and step["event"]:
         score.right += 1
         score.proven += step["confidence"] in ("exact", "verified")
@@ -306,6 +321,7 @@ def report(label: str, score: Score) -> str:
             line,
             *(f"  wrong: {text}" for text in score.wrong[:12]),
             *(f"  missing: {text}" for text in score.missing[:12]),
+            *(f"  unknown: {text}" for text in score.lacking[:12]),
         ]
     )
 
