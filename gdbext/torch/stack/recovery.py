@@ -166,7 +166,7 @@ class CallRecovery:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
         for position, value, index, kernel in self._passed_on(stack, call, level, operator):
             entry = self._running(stack, call, kernel)
-            if entry is None and not self._entry_in_hand(stack, call, operator, index):
+            if entry is None and not self._goes_on_elsewhere(stack, call, operator, index, kernel):
                 continue
             if value & ~given.keys and not self._passed_in(stack, call, value):
                 result.evidence.append(f"keyset {value:#x} has keys that its caller's, {given.keys:#x}, has not")
@@ -268,6 +268,15 @@ class CallRecovery:
             return self._matcher.entry_of_frame(stack, call.kernel, kernel) or None
         may_run = self._matcher.is_code(kernel) and (call.detail is Role.LOOKUP or kernel.valid)
         return 0 if may_run else None
+
+    def _goes_on_elsewhere(
+        self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int, kernel: KernelFunction
+    ) -> bool:
+        """The kernel at ``index`` left by a virtual tail call for what runs in its place: the call's frames still hold
+        what lookup returned, or both are known to be PyTorch's fallback of autograd."""
+        if self._entry_in_hand(stack, call, operator, index):
+            return True
+        return call.kernel is not None and self._is_autograd_fallback(stack, call.kernel, kernel)
 
     def _entry_in_hand(self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int) -> bool:
         """The call's frames hold the address of this very table entry: what lookup returned for this call.
