@@ -52,8 +52,10 @@ PYTHON_KERNEL = TorchSymbol(
 PYTHON_KERNEL_CLASS = "PythonKernelHolder"
 """Its class, in the names of the wrappers around it (torch/csrc/utils/python_dispatch.cpp)."""
 RUNTIME_FUNCTOR_CLASS = "31WrapFunctionIntoRuntimeFunctor_I"
-"""The class in the mangled names of wrappers whose functor holds a pointer to the kernel
+"""The class in the mangled names of wrappers whose functor holds the kernel: a lambda, or a pointer to a function
 (ATen/core/boxing/impl/WrapFunctionIntoRuntimeFunctor.h)."""
+POINTER_FUNCTOR_CLASSES = tuple(RUNTIME_FUNCTOR_CLASS + pointer for pointer in ("PF", "PDoF"))
+"""The same of those that hold a pointer, also one that is noexcept (Itanium C++ ABI, 5.1.5.3)."""
 
 # --- wrappers of kernels: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h, impl/boxing.h ---
 
@@ -298,6 +300,10 @@ KERNELS_BELOW_THEIR_KEY = {
     "pythonTLSSnapshotFallback": "a snapshot of the thread's state",
 }
 """Functions that redispatch with everything below their own key, and what they did before."""
+PYTHON_DISPATCHERS_CALL = "::python_dispatcher(c10::OperatorHandle"
+"""The function that asks the Python dispatcher which kernel is meant, and calls that one for its key, whatever its
+keyset is then: the highest one beside its own key where Python did not decide otherwise
+(torch/csrc/PyInterpreter.cpp)."""
 
 # --- the autograd engine: torch/csrc/autograd/engine.cpp, ATen/record_function.cpp ---
 

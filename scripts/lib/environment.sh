@@ -165,6 +165,13 @@ ensure_compiler() {
   compiler_works || die "no C++20 compiler works here" "as root: apt-get install g++ libc6-dev (or your system's way)"
 }
 
+# What the tests of people's own C++ also compile with (clang, some 100 MB to fetch); without it these are skipped.
+ensure_clang() {
+  local candidate
+  for candidate in clang++ clang++-14 clang++-16 clang++-19; do have "$candidate" && return; done
+  ci_packages "clang" clang-16 clang clang clang
+}
+
 compiler_works() {
   have g++ && echo '#include <pthread.h>
 #include <vector>' | g++ -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1

@@ -246,7 +246,7 @@ def functor_target(functor: str) -> str:
     argument = _first_argument(functor, assumed_symbols.WRAPPED_AT_RUNTIME)
     if argument is None:
         return functor
-    return argument if "lambda" in argument else FUNCTION_POINTER
+    return FUNCTION_POINTER if "(*)(" in argument and argument.endswith((")", ") noexcept")) else argument
 
 
 def _first_argument(text: str, opening: str) -> str | None:

@@ -25,11 +25,8 @@ from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL,
     DISPATCHER_REDISPATCH,
     KERNEL_FUNCTION,
-    KERNEL_MACHINERY,
-    KERNEL_MACHINERY_PARTS,
-    RUNTIME_FUNCTOR_CLASS,
 )
-from gdbext.torch.stack.kernel_match import parameters
+from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery, parameters
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
 
 
@@ -194,8 +191,6 @@ def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = F
 
 
 _LAYERS = (BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, KERNEL_FUNCTION)
-_BETWEEN = 8
-"""Frames between a kernel's entry and its body, at most, without optimisation."""
 _KEYSET = "c10::DispatchKeySet"
 
 
@@ -240,16 +235,10 @@ def _body(stack: NativeStack, call: DispatchCall) -> int | None:
     """The frame of the kernel's own function: the first one further in that is not part of its wrapper."""
     if call.kernel is None:
         return None
-    for level in range(call.kernel, max(call.kernel - _BETWEEN, -1), -1):
+    for level in range(call.kernel, max(call.kernel - BETWEEN, -1), -1):
         function = stack.function(level)
         if function is None:
             return None
-        if not _is_machinery(function.name):
+        if not is_machinery(function.name):
             return level
     return None
-
-
-def _is_machinery(name: str) -> bool:
-    return name.startswith(KERNEL_MACHINERY) or any(
-        part in name for part in (RUNTIME_FUNCTOR_CLASS, *KERNEL_MACHINERY_PARTS)
-    )

@@ -25,7 +25,12 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import BadData, GdbextError
-from gdbext.torch.assumed_symbols import RUNTIME_FUNCTOR_CLASS
+from gdbext.torch.assumed_symbols import (
+    KERNEL_MACHINERY,
+    KERNEL_MACHINERY_PARTS,
+    POINTER_FUNCTOR_CLASSES,
+    RUNTIME_FUNCTOR_CLASS,
+)
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites
@@ -175,6 +180,12 @@ class TailCalls:
             return found.union(self.stored_pointers(functor))
         return found
 
+    def may_end_in(self, entry: int, start: int) -> bool:
+        """The function at ``entry`` may have been left by jumps for the one at ``start``: it jumps there, or through a
+        pointer."""
+        ends = self._closure(entry)
+        return start in ends or any(self._by_pointer.get(one, False) for one in (entry, *ends))
+
     def _closure(self, entry: int) -> frozenset[int]:
         found = self._targets.get(entry)
         if found is None:
@@ -220,6 +231,16 @@ class TailCalls:
             return ()
 
 
+BETWEEN = 8
+"""Frames between a kernel's entry and its body, at most, without optimisation."""
+
+
+def is_machinery(name: str) -> bool:
+    """A kernel's entry, or a function between it and the kernel's body, by its mangled name."""
+    parts = (RUNTIME_FUNCTOR_CLASS, *KERNEL_MACHINERY_PARTS)
+    return name.startswith(KERNEL_MACHINERY) or any(part in name for part in parts)
+
+
 MAX_FRAME_WORDS = 512
 """Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
 
@@ -238,6 +259,8 @@ class KernelMatcher:
         self._reached: dict[tuple[KernelFunction, int], int] = {}
         """Answers by kernel and start of the function that runs."""
         self._code: dict[KernelFunction, bool] = {}
+        self._others: dict[tuple[int, int], bool] = {}
+        """Answers by a function that a wrapper called, and a functor."""
 
     def jumps(self, entry: int, functor: int) -> frozenset[int]:
         """Functions in which a kernel's function may end by jumps."""
@@ -262,7 +285,8 @@ class KernelMatcher:
     def entry_of_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> int:
         """The kernel's entry that frame ``level`` is, or is jumped to by; 0 for none."""
         start = self._function_start(stack, level)
-        return self._entry(kernel, start) if start is not None else 0
+        entry = self._entry(kernel, start) if start is not None else 0
+        return 0 if entry and self._calls_another(self.body(stack, level), kernel) else entry
 
     def _entry(self, kernel: KernelFunction, start: int) -> int:
         """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
@@ -273,14 +297,28 @@ class KernelMatcher:
             reached = self._reached[kernel, start] = next(reaching, 0)
         return reached
 
-    def fits(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """True if the kernel fits: where frame ``level`` is a wrapper that calls the function its functor points to,
-        that function is next."""
-        entry = kernel.unboxed or kernel.sym_unboxed
-        if not any(RUNTIME_FUNCTOR_CLASS in name for name in self._symbolizer.names_at(entry)):
-            return True
-        inner = stack.function(level - 1) if level else None
-        return inner is not None and inner.start in self._tail_calls.stored_pointers(kernel.functor)
+    def body(self, stack: NativeStack, level: int) -> int | None:
+        """The function that the wrapper in frame ``level`` called through the pointer that its functor holds, itself or
+        by its helpers; None for other frames, and before it is called. It may have left by a jump for another."""
+        wrapper = stack.function(level)
+        if wrapper is None or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
+            return None
+        for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
+            if self._sites.is_through_pointer(stack, inner + 1):
+                return self._function_start(stack, inner)
+        return None
+
+    def _calls_another(self, body: int | None, kernel: KernelFunction) -> bool:
+        """The wrapper that runs has called a function, ``body``, that is not this kernel's: the wrappers of all
+        functions of one type are the same code."""
+        if body is None or not kernel.functor:
+            return False
+        found = self._others.get((body, kernel.functor))
+        if found is None:
+            pointers = [one for one in self._tail_calls.stored_pointers(kernel.functor) if self._is_executable(one)]
+            calls = any(one == body or self._tail_calls.may_end_in(one, body) for one in pointers)
+            found = self._others[body, kernel.functor] = bool(pointers) and not calls
+        return found
 
     def indices(self, stack: NativeStack, level: int | None, operator: Operator) -> list[int]:
         """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
@@ -292,7 +330,10 @@ class KernelMatcher:
             seen = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
             found = [index for index, kernel in enumerate(operator.table) if seen.get(kernel)]
             self._indices[operator.address, start] = found
-        return found
+        body = self.body(stack, level) if level is not None else None
+        if body is None:
+            return found
+        return [index for index in found if not self._calls_another(body, operator.table[index])]
 
     def in_unboxed_call(
         self, stack: NativeStack, level: int, kernel: int | None, first: int | None

@@ -143,10 +143,7 @@ class OperatorSearch:
         """The running kernel was called with a functor that this operator has not: what looked like its handle was left
         on the stack, where the room for the result is now. Wrappers of one signature are shared by many operators."""
         functor = self._functor_passed(stack, call)
-        if not functor:
-            return False
-        running = self._matcher.indices(stack, call.kernel, operator)
-        return bool(running) and all(operator.kernel(index).functor != functor for index in running)
+        return bool(functor) and all(kernel.functor != functor for kernel in operator.table)
 
     def _behind(self, value: int | None) -> Operator | None:
         """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""
@@ -239,23 +236,34 @@ class OperatorSearch:
                 continue
             kernel = outer.kernel_for(value)[1]
             unboxed = kernel._replace(boxed=0)
-            matcher = self._matcher
-            if matcher.matches_frame(stack, call.kernel, unboxed) and matcher.fits(stack, call.kernel, unboxed):
+            if self._matcher.matches_frame(stack, call.kernel, unboxed):
                 place = self._sites.place(number)
                 evidence.append(f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs")
                 return outer
         return None
 
     def _by_kernel_alone(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The only operator whose table leads to the code without a name that runs."""
-        if call.kernel is None or stack.function(call.kernel) is not None:
+        """The only operator whose table leads to the code that runs: code without a name, or a function behind the
+        pointer of a wrapper."""
+        if call.kernel is None:
             return None
         function = self._sites.function(stack, call.kernel)
-        entry = self._registered.at(function.start, function.module) if function is not None else None
-        if function is None or entry is None or len(entry.operators) != 1:
+        body = self._matcher.body(stack, call.kernel)
+        if function is None or (function.names and body is None):
             return None
-        evidence.append(f"the code at {function.start:#x} is a kernel of one operator only")
-        return self._dispatcher.by_def(entry.operators[0])
+        entry = self._registered.at(function.start, function.module)
+        operators = entry.operators if entry is not None else ()
+        if body is not None:
+            operators = tuple(one for one in operators if self._leads_to(one, stack, call.kernel))
+        if len(operators) != 1:
+            return None
+        evidence.append(f"the code at {body or function.start:#x} is a kernel of one operator only")
+        return self._dispatcher.by_def(operators[0])
+
+    def _leads_to(self, definition: int, stack: NativeStack, level: int) -> bool:
+        """The operator has a kernel that runs in that frame, by the function that its wrapper calls."""
+        operator = self._dispatcher.by_def(definition)
+        return operator is not None and bool(self._matcher.indices(stack, level, operator))
 
     def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
         """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.

@@ -9,7 +9,7 @@ word of zeros is: it counts where something else says so, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -19,7 +19,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY
+from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, PYTHON_DISPATCHERS_CALL
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
@@ -37,6 +37,7 @@ _DISTINCTIVE = 4
 composite kernel in most of them: any word leads to it."""
 _MAKES_KEYSETS = "BackendSelect"
 """The key whose kernels redispatch with a keyset that they make of the options (BackendSelectFallbackKernel.cpp)."""
+_PYTHON_DISPATCHER = "PythonDispatcher"
 
 
 class RecoveredCall:
@@ -114,7 +115,10 @@ class CallRecovery:
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
         result = RecoveredCall(operator=outer.operator)
-        self._from_kernel_alone(stack, call, result, outer.operator)
+        if _goes_below_its_key([self._dispatcher.kernels.name(outer.kernel).function]):
+            self._below_key_of(outer, stack, call, result)
+        if result.kernel is None:
+            self._from_kernel_alone(stack, call, result, outer.operator)
         if result.kernel is None:
             return None
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
@@ -341,30 +345,43 @@ class CallRecovery:
             result.index, result.kernel, result.confidence = indices[0], kernel, Certainty.INFERRED
             result.evidence.append("the running kernel stands in one table entry only")
         elif same:
-            result.kernel, result.confidence = kernel, Certainty.INFERRED
+            others = {operator.kernel(index) for index in indices} - {kernel}
+            names = {self._dispatcher.kernels.name(each).function for each in (kernel, *others)} if others else ()
+            # where it calls what its functor holds, and that differs, what it calls is not known
+            result.kernel = kernel if len(names) < 2 else kernel._replace(functor=0)
+            result.confidence = Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
 
     def _below_callers_key(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
     ) -> None:
         """A fallback that is known to go on with everything below its own key, and the kernel for that is what runs."""
-        operator, function = result.operator, stack.function(call.header[0])
-        if operator is None or function is None or call.kernel is None:
+        function = stack.function(call.header[0])
+        if function is None:
             return
-        if caller.keyset is None or caller.index is None:
-            return
-        if not any(known in text for text in function.demangled for known in KERNELS_BELOW_THEIR_KEY):
+        chosen_by_python = any(PYTHON_DISPATCHERS_CALL in name for name in function.demangled)
+        if chosen_by_python or _goes_below_its_key(function.demangled):
+            self._below_key_of(caller, stack, call, result)
+        if chosen_by_python and result.keyset is not None:
+            result.keyset, result.confidence = None, Certainty.INFERRED
+            result.evidence.append("which the Python dispatcher's call passes is not known")
+
+    def _below_key_of(
+        self, caller: RecoveredCall, stack: NativeStack, call: DispatchCall, result: RecoveredCall
+    ) -> None:
+        if result.operator is None or call.kernel is None or caller.keyset is None or caller.index is None:
             return
         keys = self._dispatcher.keys
-        value = caller.keyset & keys.full_after(keys.key_of_index(caller.index))
+        key = keys.key_of_index(caller.index)
+        value = caller.keyset & keys.full_after(key)
+        if key == _PYTHON_DISPATCHER:  # FULL_AFTER keeps it, and its fallback removes it
+            value &= ~keys.bits_of(key)
         if not self._dispatcher.keys.can_be_keyset(value):
             return
-        index, kernel = operator.kernel_for(value)
+        index, kernel = result.operator.kernel_for(value)
         entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
         if entry or self._is_autograd_fallback(stack, call.kernel, kernel):
-            result.evidence.append(
-                f"keyset {value:#x}: what is below the key of the fallback that goes on in this frame"
-            )
+            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
             self._accept(result, value, index, kernel, Certainty.VERIFIED)
             result.entry = entry
 
@@ -387,3 +404,8 @@ class CallRecovery:
 def _calls_inward(call: DispatchCall) -> list[int]:
     """The call's frames that called further in, the one nearest to the kernel first."""
     return list(reversed(call.header))
+
+
+def _goes_below_its_key(names: Sequence[str]) -> bool:
+    """One of these is the name of a fallback that redispatches with everything below its own key."""
+    return any(known in text for text in names for known in KERNELS_BELOW_THEIR_KEY)

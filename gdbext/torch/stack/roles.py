@@ -19,7 +19,7 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.torch import assumed_symbols
-from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, RUNTIME_FUNCTOR_CLASS
+from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
 from gdbext.torch.registry.dispatch_table import KernelEntry
 from gdbext.torch.torch_symbol import TorchSymbol
 
@@ -88,7 +88,7 @@ class FunctionRole(Record):
     @property
     def calls_its_functor(self) -> bool:
         """A wrapper whose functor holds a function pointer: what it calls through a pointer is that function."""
-        return RUNTIME_FUNCTOR_CLASS in self.mangled
+        return any(pointer in self.mangled for pointer in POINTER_FUNCTOR_CLASSES)
 
 
 PLAIN = FunctionRole(Role.PLAIN)

@@ -121,6 +121,11 @@ def has(compiler: str) -> bool:
     return shutil.which(compiler) is not None
 
 
+def clang() -> str:
+    """The machine's clang++, "" where it has none."""
+    return next((one for one in COMPILERS[1:] if has(one)), "")
+
+
 def host() -> Path:
     """The program that loads the library."""
     return _built("host", ["g++", "-O1", "SOURCE", "-o", "TARGET", "-ldl"], SOURCES / "host.cpp")

@@ -36,6 +36,8 @@ def unboxed(functor: str) -> str:
 
 LAMBDA = "TORCH_LIBRARY_init_x(torch::Library&)::{lambda(at::Tensor const&, long)#1}"
 
+LAMBDA_OF_CLANG = "TORCH_LIBRARY_IMPL_init_x_Autograd_2(torch::Library&)::$_0"
+
 
 @pytest.mark.parametrize(
     ("name", "function"),
@@ -44,6 +46,7 @@ LAMBDA = "TORCH_LIBRARY_init_x(torch::Library&)::{lambda(at::Tensor const&, long
         (unboxed(static("a::plumbing<b (*)(c, d), &e::rule>")), "a::plumbing<b (*)(c, d), &e::rule>"),
         (unboxed(runtime("at::Tensor (*)(at::Tensor const&)")), FUNCTION_POINTER),
         (unboxed(runtime(LAMBDA)), LAMBDA),
+        (unboxed(runtime(LAMBDA_OF_CLANG)), LAMBDA_OF_CLANG),
         (unboxed("ops::MyKernel"), "ops::MyKernel"),
         (
             f"c10::impl::make_boxed_from_unboxed_functor<{static('f::g')}, false>::call{BOXED}",

@@ -75,6 +75,16 @@ def test_a_wrapper_that_calls_the_function_of_its_functor_hosts_no_dispatcher() 
     assert (found.level, found.kernel) == (3, 2)
 
 
+def test_a_wrapper_around_a_lambda_hosts_what_the_lambda_calls() -> None:
+    """The lambda is inlined into its wrapper: the wrapper holds no pointer to it, and what it calls is a kernel."""
+    mangled = "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionIntoRuntimeFunctor_IZ4initvE3$_0"
+    inner, outer = passes(
+        PLAIN, UNBOXED, FunctionRole(Role.UNBOXED_KERNEL, mangled=mangled), CALL, PLAIN, pointer=(2, 3)
+    )
+    assert (inner.level, inner.hosted, inner.kernel) == (2, True, 1)
+    assert (outer.level, outer.kernel) == (3, 2)
+
+
 def test_a_hosted_boxing_layer_opens_a_pass_at_its_caller() -> None:
     (found,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
     assert (found.level, found.hosted, found.kernel, found.header) == (2, True, 0, [2, 1])
