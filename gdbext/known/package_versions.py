@@ -26,6 +26,9 @@ _LINE = 160
 _MOST_TEXTS = 8
 """Texts of a library that may begin as its banner does, as formats of messages do."""
 _SITE = late_pattern(r"(/.*/(?:site|dist)-packages)/")
+_EXTENSION = late_pattern(r"/(?:site|dist)-packages/|\.(?:cpython-[^/]+|abi3)\.so$")
+_HIGHEST = 6
+"""Folders above a module in which its package's metadata is looked for."""
 _METADATA = late_pattern(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
 
 
@@ -67,9 +70,14 @@ class PackageVersions:
         return None
 
     def _folders(self) -> list[str]:
-        """The folders of installed packages from which something is loaded."""
-        paths = (*(module.path for module in self._modules.modules), *self._paths)
-        return list(dict.fromkeys(found.group(1) for path in paths if (found := _SITE.match(path)) is not None))
+        """The folders of installed packages from which something is loaded: those that Python names so, else the
+        folders above (pip install --target)."""
+        paths = [*(module.path for module in self._modules.modules if _EXTENSION.search(module.path)), *self._paths]
+        found: dict[str, None] = {}
+        for path in paths:
+            site = _SITE.match(path)
+            found.update(dict.fromkeys([site.group(1)] if site is not None else _above(path)))
+        return list(found)
 
     def _installed(self, folder: str) -> Iterator[tuple[str, str]]:
         """(name, version) of each package that is installed there."""
@@ -77,6 +85,12 @@ class PackageVersions:
             found = _METADATA.fullmatch(name)
             if found is not None:
                 yield _normal(found.group(1)), found.group(2)
+
+
+def _above(path: str) -> list[str]:
+    """The nearest folders above a file."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts) - 1, max(len(parts) - 1 - _HIGHEST, 1), -1)]
 
 
 def _normal(package: str) -> str:
