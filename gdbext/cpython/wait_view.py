@@ -22,6 +22,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
+    from gdbext.cpython.sync.debtors import Debtors, LostHelpers, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject
@@ -82,6 +83,34 @@ class PythonWaitView:
             if found is not None:
                 return found
         return None
+
+    def never_began(self, found: PythonWait) -> ThreadObject | None:
+        """The thread that Thread.start() waits for, where it has ended before it began."""
+        from gdbext.cpython.sync.debtors import never_began
+
+        return never_began(self.runtime, found.address) if found.kind is assumed_names.Waitable.EVENT else None
+
+    def lost_executor(self, future: int) -> LostHelpers | None:
+        """The threads that should run, or hand out, the job of a future, where none of them runs."""
+        from gdbext.cpython.sync.debtors import lost_executor
+
+        return lost_executor(self.runtime, future)
+
+    def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
+        """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
+        from gdbext.cpython.sync.debtors import debtors, methods_that_end
+
+        methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
+        state = next(iter(self.states(tid)), None)
+        return debtors(self.runtime, state, found.address, methods) if state is not None and methods else None
+
+    def kept_error(self, thread: int) -> str:
+        """The exception that a threading.Thread has among its attributes, in words; "" for none."""
+        from gdbext.cpython.threads.frame_variables import attributes
+        from gdbext.cpython.threads.object_text import exception_text
+
+        texts = (exception_text(self.runtime, each) for each in attributes(self.runtime, thread).values())
+        return next(filter(None, texts), "")
 
     def parked(self, tid: int, futex: int) -> Parked | None:
         """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""

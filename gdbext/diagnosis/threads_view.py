@@ -160,6 +160,8 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
         return "runs" if thread.state is RunState.RUNNING else thread.state.value
     known = {each.tid: each for each in threads}
     text = thread.wait.phrase
+    if thread.wait.lost is not None:
+        return f"{text}, but {thread.wait.lost.sentence}"
     if thread.wait.missing_workers is not None:
         return f"{text}, but {thread.wait.missing_workers.sentence}"
     if any(owner.tid == thread.tid for owner in thread.wait.owners):

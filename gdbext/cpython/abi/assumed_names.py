@@ -87,11 +87,26 @@ class Waitable(Enum):
     SHUTDOWN = "shutdown"
     """No object: the interpreter waits for its threads to end."""
 
+    @property
+    def is_future(self) -> bool:
+        """True if the object is a future of concurrent.futures."""
+        return self is Waitable.FUTURE
+
 
 THREADING = "threading"
 """The module that knows the threads made by Python."""
 ACTIVE_THREADS = "_active"
 """Its dict of running threads: threading.get_ident() to Thread."""
+DANGLING_THREADS = "_dangling"
+"""Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
+LIMBO_THREADS = "_limbo"
+"""Its dict of Thread objects that are started and have not begun to run."""
+THREAD_STARTED = "_started"
+"""The attribute of a Thread with the Event that its own first statements set."""
+THREAD_TARGET = "_target"
+"""The attribute of a Thread with the function that it runs; Thread.run deletes it at its end."""
+EVENT_FLAG = "_flag"
+"""The attribute of an Event that says whether it is set."""
 THREAD_NAME = "_name"
 """The attribute of a Thread behind its ``name``."""
 THREAD_IDENT = "_ident"
@@ -189,6 +204,12 @@ PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 
 POOL_PROCESSES = "_pool"
 """The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
+POOL_HELPERS = (
+    ("_task_handler", "hands out the jobs"),
+    ("_result_handler", "takes the results"),
+    ("_worker_handler", "replaces workers that have ended"),
+)
+"""Attributes of multiprocessing.pool.Pool with threads of the process that made it, and what these do for a result."""
 EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")
 """The method of concurrent.futures.process._ExecutorManagerThread in which it waits (3.9 and later)."""
 OLD_EXECUTOR_MANAGER = "_queue_management_worker"

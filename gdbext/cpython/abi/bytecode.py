@@ -78,6 +78,12 @@ def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
     return list(_loads(form, [step for step in steps if start <= step.start < end]))
 
 
+def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
+    """The names that all of the code loads, in order; None where it cannot be followed."""
+    steps = list(_steps(form, code))
+    return None if any(step.role == "x" for step in steps) else list(_loads(form, steps))
+
+
 class MethodCall(Record):
     """``owner.method``, with what the owner was loaded from where it is an attribute itself. ``is_statement``: it is
     called without arguments, and its result is thrown away."""

@@ -45,6 +45,7 @@ FLAG_TUPLE = 1 << 26
 FLAG_BYTES = 1 << 27
 FLAG_UNICODE = 1 << 28
 FLAG_DICT = 1 << 29
+FLAG_EXCEPTION = 1 << 30
 FLAG_TYPE = 1 << 31
 
 _DIGIT_BITS = 30  # PyLong_SHIFT of every 64-bit build
@@ -278,6 +279,11 @@ class DictReader:
         """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
         namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
         return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
+
+    def class_items(self, kind: int) -> Iterator[Item]:
+        """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
+        namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
+        return self.items(namespace) if namespace else iter(())
 
     def inherited_attribute(self, kind: int, name: str) -> int | None:
         """An attribute of a class or of its bases, by the method resolution order. Raises MemoryFault, BadData."""

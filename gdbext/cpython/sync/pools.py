@@ -74,7 +74,7 @@ def executor_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
     """Pids of the workers of the ProcessPoolExecutor that owes a future's result; empty where none does."""
     for manager in _managers(runtime):
         try:
-            if future in _futures(runtime, manager.get(assumed_names.EXECUTOR_ITEMS, 0)):
+            if future in futures_in_queue(runtime, manager.get(assumed_names.EXECUTOR_ITEMS, 0)):
                 processes = manager.get(assumed_names.EXECUTOR_PROCESSES, 0)
                 return tuple(runtime.objects.integer(pid) for pid, _ in runtime.dicts.items(processes))
         except GdbextError:
@@ -101,7 +101,8 @@ def _managers(runtime: PythonRuntime) -> Iterator[dict[str, int]]:
                     continue
 
 
-def _futures(runtime: PythonRuntime, pending: int) -> set[int]:
+def futures_in_queue(runtime: PythonRuntime, pending: int) -> set[int]:
+    """The futures of the jobs in a ProcessPoolExecutor's dict of pending ones. Raises MemoryFault, BadData."""
     work = (item for _, item in runtime.dicts.items(pending, _MAX_ITEMS))
     return {attributes(runtime, item).get(assumed_names.JOB_FUTURE, 0) for item in work}
 
@@ -117,10 +118,10 @@ def exhausted_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
     Each of them: as many as the pool itself has started. One whose stack cannot be read may be anywhere.
     """
     pools = _pools(runtime)
-    queue = next((queue for queue in pools if future in _pool_futures(runtime, queue)), None)
+    queue = next((queue for queue in pools if future in jobs_in_queue(runtime, queue)), None)
     if queue is None:
         return ()
-    pending = _pool_futures(runtime, queue)
+    pending = jobs_in_queue(runtime, queue)
     workers = pools[queue]
     are_all = {worker.pool_size for worker in workers} == {len(workers)}
     return tuple(w.ident for w in workers) if are_all and all(w.waits_for in pending for w in workers) else ()
@@ -162,7 +163,7 @@ def _pool_size(runtime: PythonRuntime, loop: PythonFrame) -> int:
         return 0
 
 
-def _pool_futures(runtime: PythonRuntime, queue: int) -> frozenset[int]:
+def jobs_in_queue(runtime: PythonRuntime, queue: int) -> frozenset[int]:
     """The futures of the jobs that wait in a pool's queue."""
     from gdbext.cpython.objects.object_items import queued
 

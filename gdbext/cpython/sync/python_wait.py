@@ -7,6 +7,7 @@ object as ``self``. What kind of object it is, its attributes tell (cpython/abi/
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
@@ -17,6 +18,9 @@ from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.debtors import PoolHelper
 
 _DEPTH = 8
 """Innermost Python frames that are read: Barrier.wait goes through three others."""
@@ -46,6 +50,8 @@ class PythonWait(Record):
     owner_tid: int | None = None
     pids: tuple[int, ...] = ()
     """The worker processes that owe the result."""
+    helpers: tuple[PoolHelper, ...] = ()
+    """The threads of this process that the pool of the result needs besides."""
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
@@ -102,10 +108,17 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
         return _for_future(runtime, address, frame, jobs().get(address), lock)._replace(reacquiring=reacquiring)
     owner = _owner(runtime, kind, address, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
-    pids = pool_workers(runtime, address) if kind is Waitable.POOL_RESULT else ()
-    return PythonWait(
-        kind, address, frame, lock, reacquiring, owner, tid, pids, lacks=_lacks(runtime, kind, address, frame)
-    )
+    of_pool = kind is Waitable.POOL_RESULT
+    pids = pool_workers(runtime, address) if of_pool else ()
+    helpers = _pool_helpers(runtime, address) if of_pool else ()
+    lacks = _lacks(runtime, kind, address, frame)
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, helpers, lacks=lacks)
+
+
+def _pool_helpers(runtime: PythonRuntime, result: int) -> tuple[PoolHelper, ...]:
+    from gdbext.cpython.sync.debtors import pool_helpers
+
+    return pool_helpers(runtime, result)
 
 
 def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:

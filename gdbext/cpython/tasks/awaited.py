@@ -52,6 +52,10 @@ class Awaited(Record):
     timed: bool = False
     first: bool = False
     pid: int | None = None
+    status: int | None = None
+    """The exit status of a process that has ended; None for one of which asyncio knows no end."""
+    pipes: tuple[int, ...] = ()
+    """Descriptors of that process's pipes that are still open here."""
 
 
 _BY_ATTRIBUTES = (
@@ -110,7 +114,7 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
         waited = _tasks_of(runtime, attributes(runtime, task.subject).get("_tasks", 0))
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
     if inner in _PROCESS_WAITS:
-        return Awaited(Awaitable.PROCESS, awaited, pid=_pid(runtime, task.subject, _PROCESS_WAITS[inner]))
+        return _process(runtime, task.subject, _PROCESS_WAITS[inner], awaited)
     descriptor = _descriptor(runtime, task, inner[0])
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
@@ -123,6 +127,22 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
         return Awaited(Awaitable.JOIN, local_of(runtime, outer[0], "self"))
     return None
+
+
+def _process(runtime: PythonRuntime, subject: int, attribute: str, awaited: int) -> Awaited:
+    """A wait for a process, which may have ended: since 3.11 asyncio waits until its pipes are closed, too
+    (BaseSubprocessTransport._try_finish of Lib/asyncio/base_subprocess.py)."""
+    own = attributes(runtime, subject)
+    transport = attributes(runtime, own["_transport"]) if "_transport" in own else own
+    status, pid = _number(runtime, transport.get("_returncode", 0)), _number(runtime, own.get(attribute, 0))
+    pipes = []
+    for protocol in items(runtime, transport.get("_pipes", 0)):
+        pipe = attributes(runtime, attributes(runtime, protocol).get("pipe", 0))
+        number = _number(runtime, pipe.get("_fileno", 0))
+        if number is not None:
+            pipes.append(int(number))
+    known = None if status is None else int(status)
+    return Awaited(Awaitable.PROCESS, awaited, pid=int(pid) if pid else None, status=known, pipes=tuple(pipes))
 
 
 def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | None:
@@ -170,11 +190,6 @@ def _number(runtime: PythonRuntime, address: int) -> float | None:
         return runtime.objects.number(address) if address else None
     except GdbextError:
         return None
-
-
-def _pid(runtime: PythonRuntime, process: int, attribute: str) -> int | None:
-    number = _number(runtime, attributes(runtime, process).get(attribute, 0))
-    return int(number) if number else None
 
 
 def _call(file: str, function: str) -> tuple[str, str]:

@@ -134,6 +134,8 @@ class RunningTask(Record):
     awaited: int
     variables: Mapping[str, int]
     entered: tuple[int, ...]
+    outer: PythonFrame | None = None
+    """The frame of the task's own coroutine, also while it runs; None where it cannot be read."""
 
     @property
     def subject(self) -> int:
@@ -153,6 +155,9 @@ class RunningLoop(Record):
     ready: int | None
     current: int
     tasks: tuple[RunningTask, ...]
+    watches_itself: bool = False
+    """True if nothing that the loop watches can wake it but its own process: it has no timer, no handler of a signal,
+    and no descriptor but that of ``call_soon_threadsafe``. False as well where that cannot be read."""
 
 
 def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
@@ -252,11 +257,20 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
             return None
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
+        outer = frames[-1] if frames else _running_frame(runtime, coroutine)
         variables = locals_of(runtime, frames[0]) if frames else {}
         entered = tuple(dict.fromkeys(each for frame in frames for each in _entered(runtime, frame)))
-        return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered)
+        return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered, outer)
     except GdbextError:
         return None
+
+
+def _running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
+    try:
+        is_one = runtime.objects.type_of(coroutine).name == "coroutine"
+        return _frame_of(runtime, coroutine) if is_one else None
+    except GdbextError:
+        return None  # the name of the task is known without it
 
 
 def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
@@ -305,7 +319,22 @@ def _loop(
         kind = runtime.objects.type_of(address).name
     except GdbextError:
         kind = ""
-    return RunningLoop(address, kind, ident or found, queue, ready, current, tasks)
+    itself = _watches_itself(runtime, own)
+    return RunningLoop(address, kind, ident or found, queue, ready, current, tasks, itself)
+
+
+def _watches_itself(runtime: PythonRuntime, own: Mapping[str, int]) -> bool:
+    """True if only the process itself can wake the loop, by the attributes that loops of asyncio have in 3.8 to 3.15:
+    ``_scheduled`` is a list of timers, ``_ssock`` the socket by which threads wake it, ``_selector._fd_to_key`` what it
+    watches."""
+    try:
+        timers, handlers = own["_scheduled"], own["_signal_handlers"]
+        if runtime.objects.list_items(timers, 1) or any(True for _ in runtime.dicts.items(handlers)):
+            return False
+        watched = attributes(runtime, own["_selector"])["_fd_to_key"]
+        return own["_ssock"] != 0 and sum(1 for _ in runtime.dicts.items(watched)) == 1
+    except (GdbextError, KeyError):
+        return False
 
 
 def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:

@@ -216,3 +216,14 @@ def closure_of(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
         return tuple(runtime.memory.u64(cell + at) for cell in cells)
     except GdbextError:
         return ()
+
+
+def closure_names(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
+    """The variables that a function has in its closure, by name; empty for what is no function."""
+    values = closure_of(runtime, address)
+    try:
+        code = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_code")) if values else 0
+        names = runtime.codes.get(code).local_names() if values else []
+    except GdbextError:
+        return {}
+    return dict(zip(names[-len(values) :], values)) if values else {}

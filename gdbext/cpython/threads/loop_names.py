@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, loop_around, methods_before
+from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, all_loads, loop_around, methods_before
 from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction
@@ -54,6 +54,16 @@ def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
         return None
 
 
+def names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
+    """The names that the code object at an address loads anywhere; None where nobody can tell."""
+    form = BYTECODES.get(runtime.layout.abi.version)
+    try:
+        loads = all_loads(form, _bytes_of(runtime, code)) if form is not None else None
+        return _named(loads, _NameTables(runtime, code)) if loads is not None else None
+    except (GdbextError, IndexError):
+        return None
+
+
 class CalledMethod(Record):
     """A method that code has named: ``outer.owner.method``; ``outer`` is "" where the owner is a variable.
     ``is_statement``: it was called for its effect alone, without arguments."""
@@ -85,15 +95,21 @@ def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMet
 
 def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:
     """The code of a frame, and the offset of its instruction. Raises GdbextError."""
-    layout, memory, abi = runtime.layout, runtime.memory, runtime.layout.abi
-    place = instruction(runtime, frame)
+    abi, place = runtime.layout.abi, instruction(runtime, frame)
+    code = _bytes_of(runtime, frame.code)
     if abi.code_form is CodeForm.INLINE:
-        size = memory.u64(frame.code + layout.offset("PyVarObject", "ob_size")) * CODE_UNIT
-        code = runtime.codes.get(frame.code)
-        return memory.read(code.bytecode, min(size, _CODE_LIMIT)), code.offset_of(place)
+        return code, runtime.codes.get(frame.code).offset_of(place)
     assert isinstance(abi.frames, FrameObjects)
-    text = runtime.objects.bytes(memory.u64(frame.code + layout.offset("PyCodeObject", "co_code")), _CODE_LIMIT)
-    return text, place * abi.frames.lasti_unit
+    return code, place * abi.frames.lasti_unit
+
+
+def _bytes_of(runtime: PythonRuntime, code: int) -> bytes:
+    """The instructions of a code object. Raises GdbextError."""
+    layout, memory = runtime.layout, runtime.memory
+    if layout.abi.code_form is CodeForm.INLINE:
+        size = memory.u64(code + layout.offset("PyVarObject", "ob_size")) * CODE_UNIT
+        return memory.read(runtime.codes.get(code).bytecode, min(size, _CODE_LIMIT))
+    return runtime.objects.bytes(memory.u64(code + layout.offset("PyCodeObject", "co_code")), _CODE_LIMIT)
 
 
 class _NameTables:

@@ -17,6 +17,8 @@ _ITEMS = 4
 _DEPTH = 2
 _COUNTED = 1000
 """Keys that are counted where a dict does not say how many it has."""
+_EXCEPTION_ARGS = 24
+"""The offset of ``args``: an object's header, two words in a build with the GIL, and the dict are before it."""
 _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "NotImplemented"}
 _CALLABLE = ("function", "method", "builtin_function_or_method", "functools.partial")
 _ROOM = 24
@@ -120,6 +122,19 @@ class _Describer:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def exception_text(runtime: PythonRuntime, address: int) -> str:
+    """``ValueError('bad record')`` for an exception, "" for anything else. PyBaseExceptionObject (Include/cpython/
+    pyerrors.h, 3.8 to 3.15): the header, a dict, ``args``."""
+    try:
+        info = runtime.objects.type_of(address) if address else None
+        if info is None or not info.flags & python_objects.FLAG_EXCEPTION:
+            return ""
+        arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
+        return f"{info.name}({', '.join(describe(runtime, each) for each in arguments[:_ITEMS])})"
+    except GdbextError:
+        return ""
 
 
 def _named(info: python_objects.TypeInfo, plain: str, text: str) -> str:

@@ -280,7 +280,7 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     interpreter, or else in the oldest one, is its own.
     """
     names: dict[int, str] = {}
-    for ident, thread in _active_threads(runtime):
+    for ident, thread in active_threads(runtime):
         _add_name(runtime, names, ident, thread)
     return names
 
@@ -288,7 +288,7 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
 def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
     """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
     found: dict[int, int] = {}
-    for ident, thread in _active_threads(runtime):
+    for ident, thread in active_threads(runtime):
         native = runtime.dicts.attribute(thread, assumed_names.THREAD_NATIVE_ID)
         try:
             if native is not None:
@@ -302,7 +302,7 @@ def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
     """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
     Lib/threading.py). The main thread is among them. Raises nothing."""
     found = []
-    for ident, thread in _active_threads(runtime):
+    for ident, thread in active_threads(runtime):
         daemon = runtime.dicts.attribute(thread, assumed_names.THREAD_DAEMON)
         try:
             if daemon is not None and not runtime.objects.integer(daemon):
@@ -312,19 +312,28 @@ def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
     return found
 
 
-def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
-    """(ident, Thread) objects of threading._active, the main interpreter's first."""
+def active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
+    """(ident, Thread) objects of threading._active, the main interpreter's first. Raises nothing."""
+    for active in module_globals(runtime, assumed_names.THREADING, assumed_names.ACTIVE_THREADS):
+        try:
+            yield from list(runtime.dicts.items(active))
+        except GdbextError:
+            continue
+
+
+def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
+    """That variable of an imported module in each interpreter, the main one first. Raises nothing."""
     try:
         interpreters = runtime.interpreters()
     except (BadData, MemoryFault):
         return
     for interpreter in reversed(interpreters):
         try:
-            active = module_global(runtime, interpreter, assumed_names.THREADING, assumed_names.ACTIVE_THREADS)
-            items = list(runtime.dicts.items(active)) if active else []
+            found = module_global(runtime, interpreter, module, name)
         except GdbextError:
             continue
-        yield from items
+        if found:
+            yield found
 
 
 def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.diagnosis.report.report import SCHEMA, Ending, Report, TargetReport
 from gdbext.diagnosis.report.thread_report import AsyncTask, Frame, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import Owner, Resource, Wait, WaitEdge
+from gdbext.diagnosis.report.wait import LostThread, Owner, Resource, Wait, WaitEdge
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, fold_long, step_key
 from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import shown_json
@@ -192,6 +192,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         **({"device": plain(wait.device)} if wait.device is not None else {}),
         **_peer(wait),
         **_missing(wait.missing_workers),
+        **_lost(wait.lost),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
         **({"lost_signal": True} if wait.lost_signal else {}),
     }
@@ -202,6 +203,14 @@ def _missing(missing: MissingWorkers | None) -> dict[str, Any]:
     if missing is None:
         return {}
     return {"missing_workers": {"pool": missing.pool.name, "present": missing.present, "forked": missing.forked}}
+
+
+def _lost(lost: LostThread | None) -> dict[str, Any]:
+    """Only where a thread that should act is not there."""
+    if lost is None:
+        return {}
+    facts = {"threads": list(lost.names), "loss": lost.loss.word, "recorded": lost.is_recorded, "error": lost.error}
+    return {"lost": {**facts, "summary": lost.sentence}}
 
 
 def _owner(owner: Owner) -> dict[str, Any]:

@@ -127,6 +127,15 @@ class AsyncTask(Record):
     """True if all that the task does is asyncio.sleep()."""
     frames: tuple[Frame, ...] = ()
     """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
+    label: str = ""
+    """The task as a sentence names it: by its name, or where nobody gave it one by its coroutine and line."""
+    only_from_here: bool = False
+    """True if only code of this process ends its wait: that for tasks, or for a lock, event or queue of asyncio."""
+
+    @property
+    def called(self) -> str:
+        """The words for it in a sentence."""
+        return self.label or self.name
 
 
 class EventLoop(Record):
@@ -137,6 +146,14 @@ class EventLoop(Record):
     tid: int | None
     ready: int | None
     tasks: tuple[AsyncTask, ...]
+    watches_itself: bool = False
+    """True if nothing outside of the process can wake it: no timer, no signal's handler, no descriptor of others."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Nothing in the loop will ever wake one of its tasks: another thread of the process must."""
+        waits = all(task.state is TaskState.WAITING and task.only_from_here and not task.timed for task in self.tasks)
+        return self.watches_itself and self.ready == 0 and bool(self.tasks) and waits
 
     @property
     def only_sleeps(self) -> bool:

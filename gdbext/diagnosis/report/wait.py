@@ -177,6 +177,75 @@ class SelfWait(Enum):
         )
 
 
+class Loss(Enum):
+    """The way in which a thread was lost. The value says it of one thread."""
+
+    ENDED = "has ended"
+    NEVER_BEGAN = "ended before it began to run"
+    LEFT_BEHIND = "was started before the fork; here it does not exist"
+
+    @property
+    def word(self) -> str:
+        """The word of the JSON report."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def of_many(self) -> str:
+        """The same of several threads."""
+        return _OF_MANY[self]
+
+    @property
+    def advice(self) -> str:
+        """A sentence on what to do."""
+        return _ADVICE[self]
+
+
+_OF_MANY = {
+    Loss.ENDED: "have ended",
+    Loss.NEVER_BEGAN: "ended before they began to run",
+    Loss.LEFT_BEHIND: "were started before the fork; here they do not exist",
+}
+_ADVICE = {
+    Loss.ENDED: "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
+                "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
+    Loss.NEVER_BEGAN: "Memory, or another limit, was short when the thread should begin: see what the process has "
+                      "written, and end it.",
+    Loss.LEFT_BEHIND: "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
+}  # fmt: skip
+_NAMED = 3
+
+
+class LostThread(Record):
+    """Threads that should end a wait, and that are not in this process."""
+
+    names: tuple[str, ...]
+    """Their names; empty where no object of one that has ended is left in memory."""
+    loss: Loss
+    does: str = ""
+    """Their work for the one that waits: ``hands out the jobs``."""
+    nobody: str = ""
+    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
+    error: str = ""
+    """The exception that a lost thread has left in memory."""
+    is_recorded: bool = False
+    """The object that is waited for says whose work it is."""
+    is_proven: bool = False
+    """The name of the thread has its function, and that function could end the wait."""
+
+    @property
+    def sentence(self) -> str:
+        """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
+        if not self.names:
+            return self.nobody
+        more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
+        many = len(self.names) > 1
+        who = f"the thread{'s' if many else ''} {', '.join(self.names[:_NAMED])}{more}"
+        does = f", which {self.does}," if self.does else ""
+        text = f"{who}{does} {self.loss.of_many if many else self.loss.value}"
+        text += f" ({self.error} is what it has left)" if self.error else ""
+        return f"{text}, and {self.nobody}" if self.nobody else text
+
+
 class Resource(Record):
     """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
 
@@ -250,6 +319,8 @@ class Wait(Record):
     """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
     missing_workers: MissingWorkers | None = None
     """The threads that would end this wait and do not exist in this process, where that is known."""
+    lost: LostThread | None = None
+    """The thread that should end this wait and is not there, where that is known."""
     external: bool = False
     """Another process may end it: the object is in memory that both have."""
     set_by_handlers: bool = False

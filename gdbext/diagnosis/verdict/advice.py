@@ -98,6 +98,9 @@ def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[L
 
 def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
+    lost = finding.wait.lost if finding.wait is not None else None
+    if lost is not None:
+        yield lost.loss.advice
     missing = finding.wait.missing_workers if finding.wait is not None else None
     if missing is not None and missing.pool.advice_when_missing:
         yield missing.pool.advice_when_missing
@@ -142,11 +145,17 @@ def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]
         yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
 
 
-def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     last = involved[-1] if involved else None
     if last is None:
         return
-    if last.wait is not None and last.wait.kind.traits.advice_when_blocked:
+    if last.loop is not None and last.loop.is_stuck:
+        yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
+        return
+    lost = finding.wait.lost if finding.wait is not None else None
+    if lost is not None:
+        yield lost.loss.advice
+    elif last.wait is not None and last.wait.kind.traits.advice_when_blocked:
         yield last.wait.kind.traits.advice_when_blocked
     line = last.user_line or last.python_line
     if line:

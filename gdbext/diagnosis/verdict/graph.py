@@ -143,6 +143,7 @@ class WaitGraph:
             return ChainEnd.RUNNING
         for reason, holds in (
             (ChainEnd.MISSING, wait.missing_workers is not None and wait.missing_workers.forked),
+            (ChainEnd.MISSING, wait.lost is not None and not wait.ends_by_itself),
             (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
             (ChainEnd.HANDOVER, wait.being_released),
             (ChainEnd.TIMED, wait.ends_by_itself),

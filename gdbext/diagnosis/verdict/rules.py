@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait import Loss, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, Observations, WaitGraph
@@ -94,8 +94,25 @@ def _task_deadlocks(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     for thread in seen.threads:
         for cycle in task_cycles(thread.loop) if thread.loop is not None else ():
             text = sentences.task_deadlock(cycle, thread)
-            evidence = tuple(f"{task.name}: {task.frames[0].place}" for task in cycle if task.frames)
+            evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in cycle if task.frames)
             yield Finding(FindingKind.DEADLOCK, text, (thread.tid,), evidence)
+
+
+def _stuck_loops(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    for thread in seen.threads:
+        if is_stuck(thread, seen) and not any(task_cycles(thread.loop) if thread.loop is not None else ()):
+            text = sentences.stuck_loop(thread, alone=len(seen.threads) == 1)
+            tasks = thread.loop.tasks if thread.loop is not None else ()
+            evidence = tuple(f"{task.called}: {task.frames[0].place}" for task in tasks if task.frames)
+            yield Finding(FindingKind.BLOCKED, text, (thread.tid,), evidence, wait=thread.wait)
+
+
+def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
+    """The thread runs an event loop that only other threads could wake, and none of them will."""
+    if thread.loop is None or not thread.loop.is_stuck or not seen.complete:
+        return False
+    waits = thread.wait is not None and thread.wait.kind is WaitKind.IO and not thread.wait.timed
+    return waits and not any(_may_wake_others(other) for other in seen.threads if other is not thread)
 
 
 def _self_deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -126,6 +143,23 @@ def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]
             yield Finding(
                 FindingKind.MISSING_WORKERS, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait
             )  # fmt: skip
+
+
+def _lost_threads(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """Threads that wait for one that is not there. What is concluded from functions and names alone counts where
+    nobody else goes on, or a thread's own name says that its function was one of those."""
+    hopeless = seen.complete and nobody_goes_on(seen.threads)
+    for thread in seen.threads:
+        lost = thread.wait.lost if thread.wait is not None else None
+        if thread.wait is None or lost is None or thread.wait.ends_by_itself or thread.state is RunState.IDLE:
+            continue
+        if lost.is_recorded or lost.is_proven or hopeless:
+            left_behind = lost.loss is Loss.LEFT_BEHIND
+            kind = FindingKind.MISSING_WORKERS if left_behind else FindingKind.BLOCKED
+            theirs = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
+            text = sentences.lost(thread, thread.wait, lost, theirs)
+            tids = (thread.tid, *(each.tid for each in theirs))
+            yield Finding(kind, text, tids, thread.wait.evidence, thread.innermost, wait=thread.wait)
 
 
 def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -239,6 +273,8 @@ def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
             continue  # a finding of its own
         if thread.tid == seen.pid and wait.kernel is not None and wait.kernel.stands:
             continue  # the stronger finding says it
+        if is_stuck(thread, seen):
+            continue  # so does that one
         text = sentences.external(thread, wait)
         yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
@@ -271,8 +307,8 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
-    _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
+    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _self_deadlocks, _orphans, _missing_workers,
+    _lost_threads, _blocked, _main, _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
     _starved, _slow,
 )  # fmt: skip
 """The rules in any order: findings are ranked by their kind."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gdbext.diagnosis.report.thread_report import AsyncTask, FindingKind, RunState, TaskState, ThreadReport
-from gdbext.diagnosis.report.wait import Owner, Wait, WaitEdge
+from gdbext.diagnosis.report.wait import LostThread, Owner, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
@@ -96,9 +96,9 @@ def loop_clause(thread: ThreadReport) -> str:
     current, others = loop.current, [task for task in loop.tasks if task.state is not TaskState.RUNNING]
     count = f"{len(others)} other task{'s' if len(others) != 1 else ''}"
     if current is not None:
-        return f"; the task {current.name} runs in its event loop; until it awaits, {count} cannot run"
+        return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
     waiting = [task for task in others if task.state is TaskState.WAITING]
-    told = listed([f"{task.name} {task.awaits}" for task in waiting], _TASKS)
+    told = listed([f"{task.called} {task.awaits}" for task in waiting], _TASKS)
     ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
     tasks = f"{len(others)} task{'s' if len(others) != 1 else ''}"
     return f"; its event loop has {tasks}{ready}{': ' if told else ''}{told}"
@@ -153,12 +153,21 @@ def deadlock(cycle: Sequence[WaitEdge], graph: WaitGraph) -> str:
 
 def task_deadlock(cycle: Sequence[AsyncTask], thread: ThreadReport) -> str:
     """``The tasks credit and debit of the event loop of MainThread (tid 1) wait for each other: credit waits for …``"""
-    names = listed([task.name for task in cycle], _PATH_LENGTH)
-    steps = "; ".join(f"{task.name} {task.awaits}" for task in cycle)
+    names = listed([task.called for task in cycle], _PATH_LENGTH)
+    steps = "; ".join(f"{task.called} {task.awaits}" for task in cycle)
     doubt = " (who holds a lock is inferred from the blocks that the tasks are in)" if any(
         task.inferred for task in cycle
     ) else ""  # fmt: skip
     return f"The tasks {names} of the event loop of {thread.label} wait for each other: {steps}{doubt}."
+
+
+def stuck_loop(thread: ThreadReport, alone: bool) -> str:
+    """``The event loop of MainThread (tid 1) waits for nothing that could come: …; its event loop has 2 tasks: …``"""
+    nobody = "the process has no other thread" if alone else "no other thread of the process will go on"
+    return (
+        f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler that could wake "
+        f"it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}."
+    )
 
 
 def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
@@ -197,6 +206,13 @@ def missing(thread: ThreadReport, wait: Wait) -> str:
     return f"{who_waits(thread, wait)}, but {reason}."
 
 
+def lost(thread: ThreadReport, wait: Wait, gone: LostThread, waiters: Sequence[ThreadReport]) -> str:
+    """``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), but the thread writer has ended, and …``"""
+    text = f"{who_waits(thread, wait)}, but {gone.sentence}"
+    wants = listed([each.label for each in waiters])
+    return f"{text}; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}." if waiters else f"{text}."
+
+
 def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
     """The chain from its first thread to its end; ``alike`` more threads wait in the same way."""
     parts = [who_waits(graph.threads[edge.tid], edge.wait)
@@ -211,6 +227,8 @@ def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
 def _at_the_end(wait: Wait) -> str:
     if wait.missing_workers is not None:
         return f", but {wait.missing_workers.sentence}"
+    if wait.lost is not None:
+        return f", but {wait.lost.sentence}"
     if wait.ends_by_itself:
         return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:

@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, TaskState
 from gdbext.diagnosis.waits.syscall_waits import span
+from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 
 _HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
+_FROM_HERE = frozenset({
+    Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE,
+    Awaitable.BARRIER, Awaitable.JOIN,
+})  # fmt: skip
+"""Things of asyncio that only code which runs in the process ends. Any callback may complete a bare future."""
+_LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE})
+"""Those that no program gives back in a signal's handler."""
+_SHOWN_PIPES = 3
+_NO_NAME = "Task-"
+"""The beginning of the name that asyncio gives a task which has none (Lib/asyncio/tasks.py, _task_name_counter)."""
 
 
 def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
@@ -35,7 +46,7 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python is not None
     runtime = process.python.runtime
     awaited = {task.address: awaited_by(runtime, task) for task in loop.tasks if task.waiter}
-    names = {task.address: task.name or f"{task.address:#x}" for task in loop.tasks}
+    names = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
     for task in loop.tasks:
         for entered in task.entered:
@@ -43,7 +54,25 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
             if task.subject != entered or not task.waiter:
                 inside.setdefault(entered, []).append(task)
     tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
-    return EventLoop(loop.address, loop.kind, tid, loop.ready, tuple(sorted(tasks, key=lambda task: task.name)))
+    itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
+    by_name = tuple(sorted(tasks, key=lambda task: task.name))
+    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself)
+
+
+def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:
+    """No handler of a signal can do what the tasks wait for; where signals are not known, as in a core, only locks are
+    out of their reach."""
+    handled = process.outside.handled_signals() if process.outside is not None else None
+    return awaited <= _LOCKS or (handled is not None and not handled)
+
+
+def _label(task: RunningTask) -> str:
+    """``reader``; ``credit (train.py:12, Task-2)`` for a task that nobody has given a name."""
+    name = task.name or f"{task.address:#x}"
+    if task.outer is None or (task.name and not task.name.startswith(_NO_NAME)):
+        return name
+    file = task.outer.file.rpartition("/")[2]
+    return f"{task.outer.function} ({file}:{task.outer.line or '?'}, {name})"
 
 
 def _task(
@@ -60,16 +89,19 @@ def _task(
     )
     name = task.name or f"task {task.address:#x}"
     if task.address == loop.current:
-        return AsyncTask(name, task.address, TaskState.RUNNING)
+        return AsyncTask(name, task.address, TaskState.RUNNING, label=names[task.address])
     found = awaited.get(task.address)
     if found is None:
-        return AsyncTask(name, task.address, TaskState.READY, frames=frames)
+        return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=names[task.address])
     holders = _holders(inside.get(found.address, ()), task) if found.kind in _HELD else ()
     known = holders or tuple(each for each in found.tasks if each in names)
     text = _text(process, found, [names[each] for each in known], bool(holders))
     needs = () if found.first else known
     sleeps = found.kind is Awaitable.SLEEP
-    return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, sleeps, frames)
+    return AsyncTask(
+        name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, sleeps, frames,
+        names[task.address], found.kind in _FROM_HERE,
+    )  # fmt: skip
 
 
 def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:
@@ -86,7 +118,7 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool
         tasks = f"{'the first of ' if found.first else ''}the task{'s' if len(names) > 1 else ''} {_some(names)}"
         return f"waits for {tasks if names else 'a task'}"
     if found.kind is Awaitable.PROCESS and found.pid is not None:
-        return f"waits for the end of process {_process(process, found.pid)}"
+        return _process_text(process, found, found.pid)
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
@@ -96,9 +128,20 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool
     return f"{text}, which {_some(names)} seems to hold" if held else text
 
 
-def _process(process: ProcessSnapshot, pid: int) -> str:
+def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:
+    """A process that has ended is not waited for, but those that still have its pipes."""
     child = process.outside.children().get(pid) if process.outside is not None else None
-    return child.label if child is not None else str(pid)
+    label = child.label if child is not None else str(pid)
+    if found.status is None:
+        return f"waits for the end of process {label}"
+    ended = f"process {pid}, which has ended ({_ending(found.status)})"
+    pipes = " and ".join(f"fd {fd}{_other_end(process, fd)}" for fd in found.pipes[:_SHOWN_PIPES])
+    return f"waits for the end of the pipes of {ended}{': ' if pipes else ''}{pipes}"
+
+
+def _ending(status: int) -> str:
+    """The end of a process as subprocess counts it: a signal is a negative number."""
+    return f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:

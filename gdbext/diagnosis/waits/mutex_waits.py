@@ -141,7 +141,7 @@ _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread")
 def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for a lock that the functions on its stack identify, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock:
+    if futex is None or not futex.is_lock or by_syscall(thread):
         return None
     if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
         return _interrupted_malloc(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
@@ -157,13 +157,19 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
 def unidentified(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES):
+    if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or by_syscall(thread):
         return None
     return Wait(
         Resource(WaitKind.LIBC_LOCK, futex.address, thread.process.name_at(futex.address)),
         being_released=_is_free(thread, futex.address),
         evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
     )
+
+
+def by_syscall(thread: ThreadSnapshot) -> bool:
+    """The thread has called syscall(2) of libc: the futex is that of its caller, and not libc's."""
+    function = thread.stack.function(0) if thread.frames else None
+    return function is not None and "syscall" in function.names
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:

@@ -6,6 +6,11 @@ is inside ``with lock:`` and does not wait for it holds it.
 
 The holder of a lock that records none follows from the ``with`` and ``try`` blocks of all threads, or from a fork.
 Worker processes owe the results of multiprocessing.Pool and ProcessPoolExecutor.
+
+A thread that should act may not be there: it has ended, was left behind by a fork, or never began. What the objects
+themselves record is certain: the helpers of a pool, the workers of an executor, the thread that Thread.start() waits
+for. Else it is concluded: some functions of the program could end the wait, no thread is in one of them, and threads
+have ended (cpython/sync/debtors.py).
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, SelfWait, Wait
+from gdbext.diagnosis.report.wait import Loss, LostThread, Owner, OwnerCertainty, Resource, SelfWait, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
@@ -23,7 +28,9 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 
 if TYPE_CHECKING:
+    from gdbext.cpython.sync.debtors import Acting, PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.diagnosis.waits.readers import PythonView
 
 _INTERRUPTIONS = (
     (FunctionTag.RUNS_SIGNAL_HANDLERS, SelfWait.SIGNAL),
@@ -84,15 +91,36 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
 
 
 def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool, evidence: str) -> Wait:
-    """The wait for the workers that owe the result ``found`` is about."""
+    """The wait for the workers that owe the result ``found`` is about, or for the thread that the pool needs for it."""
+    lost = next((each for each in found.helpers if each.thread.has_ended), None)
+    if lost is not None:
+        gone = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), lost.does, is_recorded=True)
+        return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
     known = thread.process.outside.children() if thread.process.outside is not None else {}
     workers = tuple(known.get(pid, ChildProcess(pid)) for pid in found.pids)
     plural = "es" if len(workers) > 1 else ""
     text = f"{name}, which the worker process{plural} {listed(workers)} must deliver"
+    held_up = _held_up(thread, found) if all_idle(workers) else None
+    if held_up is not None:
+        seen = (evidence, f"every worker waits for work, and thread {held_up.tid}, which {held_up.does}, does not")
+        owed = Resource(WaitKind.CONDVAR, found.address, name)
+        return Wait(owed, Owner(held_up.tid or 0), OwnerCertainty.INFERRED, timed, seen)
     if all_idle(workers):
         text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
     return Wait(resource, timed=timed, evidence=(evidence,), children=workers)
+
+
+def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
+    """The helper of the pool that is neither idle nor at work on what it should do; none of one that only looks after
+    the workers."""
+    from gdbext.diagnosis.waits.pool_workers import python_pool_of
+
+    for helper in found.helpers:
+        other = thread.process.thread(helper.tid) if helper.tid is not None else None
+        if other is not None and futex_wait(other.syscall) is not None and python_pool_of(other) is None:
+            return helper
+    return None
 
 
 def all_idle(workers: Sequence[ChildProcess]) -> bool:
@@ -146,7 +174,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
     if meaning.kind is WaitKind.JOIN:
         return _join(thread.tid, futex, found, meaning.name, evidence)
-    if found.pids and not free:
+    if (found.pids or found.helpers) and not free:
         return for_result(thread, found, meaning.name, futex.timed, evidence)
     name = ": ".join(filter(None, (meaning.name, found.lacks)))
     resource = Resource(meaning.kind, found.address, name)
@@ -253,3 +281,78 @@ def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: st
         return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence,), others=owners[1:])
     resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
     return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
+
+
+_SHOWN = 3
+_KINDS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
+
+
+def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait, with the thread that should end it and is not there, or those that may end it by the functions that
+    they are in."""
+    python = thread.process.python
+    futex = futex_wait(thread.syscall)
+    settled = wait.owners or wait.expects or wait.lost is not None or wait.children or wait.being_released
+    if python is None or futex is None or wait.kind not in _KINDS or settled or wait.external:
+        return wait
+    found = python.wait(thread.tid, futex.address)
+    if found is None:
+        return wait
+    recorded = _recorded(thread, python, found)
+    return wait._replace(lost=recorded) if recorded is not None else _concluded(thread, python, found, wait)
+
+
+def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
+    unborn = python.never_began(found)
+    if unborn is not None:
+        return LostThread((unborn.name,), Loss.NEVER_BEGAN, is_recorded=True)
+    helpers = python.lost_executor(found.address) if found.kind.is_future else None
+    if helpers is None:
+        return None
+    names = tuple(each.name for each in helpers.threads)
+    return LostThread(names, loss_of(thread, helpers.threads), helpers.does, is_recorded=True)
+
+
+def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
+    """The way in which threads that do not run were lost. A thread whose id is lower than that of its own process was
+    made in the parent: ids grow."""
+    own = next((each.own_tid for each in thread.process.threads if each.tid == thread.process.pid), None)
+    older = own is not None and all(0 < each.native_id < own for each in threads)
+    return Loss.LEFT_BEHIND if older and fork_evidence(thread.process) else Loss.ENDED
+
+
+def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> Wait:
+    known = python.debtors(thread.tid, found)
+    if known is None:
+        return wait
+    alive = tuple(tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None)
+    if alive:
+        return wait._replace(expects=alive)
+    named = tuple(each for each in known.ended if each.function)
+    ended = named or known.ended
+    functions = tuple(dict.fromkeys(map(_place, known.functions)))
+    if (not ended and not functions) or (wait.set_by_handlers and not named and _may_be_set_by_handler(thread)):
+        return wait
+    does = ""
+    if functions:
+        call = f"{known.functions[0].method}()"
+        of_it = " of it" if known.functions[0].by_name else ""
+        more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
+        does = f"no thread is in {', '.join(functions[:_SHOWN])}{more}, which calls {call}{of_it}"
+    loss = loss_of(thread, ended) if ended else Loss.ENDED
+    error = next((text for each in ended if (text := python.kept_error(each.address))), "")
+    names = tuple(each.name for each in ended)
+    lost = LostThread(names, loss, nobody=does, error=error, is_proven=bool(named) and bool(functions))
+    return wait._replace(lost=lost)
+
+
+def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:
+    """Python runs handlers of signals in the main thread, also while that waits."""
+    outside = thread.process.outside
+    handled = outside.handled_signals() if outside is not None else None
+    return thread.tid == thread.process.pid and (handled is None or bool(handled))
+
+
+def _place(acting: Acting) -> str:
+    file = (acting.function.file or "").rpartition("/")[2]
+    return f"{acting.function.qualname} ({file}:{acting.function.line})"

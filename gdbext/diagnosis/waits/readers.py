@@ -19,6 +19,7 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.cpython.sync.debtors import Debtors, LostHelpers, ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject
     from gdbext.engine.targets.system.machine import Machine
@@ -132,6 +133,18 @@ class PythonView(Protocol):
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
 
+    def never_began(self, found: PythonWait) -> ThreadObject | None:
+        """The thread that Thread.start() waits for, where it has ended before it began."""
+
+    def lost_executor(self, future: int) -> LostHelpers | None:
+        """The threads that should run, or hand out, the job of a future, where none of them runs."""
+
+    def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
+        """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
+
+    def kept_error(self, thread: int) -> str:
+        """The exception that a threading.Thread has among its attributes, in words; "" for none."""
+
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""
 
@@ -186,6 +199,9 @@ class ProcInfo(Protocol):
 
     def forked_from(self) -> int | None:
         """The parent process, where this one is a copy of it that has not called exec."""
+
+    def handled_signals(self) -> Sequence[int] | None:
+        """The signals for which the program has handlers, but those of each program; None where that is unknown."""
 
     def clock(self, number: int) -> float | None:
         """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""

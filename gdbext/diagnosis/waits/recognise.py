@@ -378,7 +378,11 @@ def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | 
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
         return wait
     users = thread.process.python.users_of(wait.resource.address)
-    return wait._replace(expects=tuple(_others(thread.tid, wait, users, states)))
+    return _with_lost_threads(thread, wait._replace(expects=tuple(_others(thread.tid, wait, users, states))))
+
+
+def _with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    return wait if wait.expects else python_waits.with_lost_threads(thread, wait)
 
 
 def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:

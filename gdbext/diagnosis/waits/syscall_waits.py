@@ -150,9 +150,15 @@ def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
     if futex is None:
         return None
     evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
-    resource = Resource(WaitKind.FUTEX, futex.address, thread.process.name_at(futex.address))
+    resource = Resource(WaitKind.FUTEX, futex.address, _futex_name(thread, futex.address))
     external = futex.shared and thread.is_shared(futex.address)
     return Wait(resource, timed=futex.timed, evidence=(evidence,), external=external)
+
+
+def _futex_name(thread: ThreadSnapshot, address: int) -> str:
+    """``word, of libmine.so``: the variable, where it has a name, and the library that waits for it by syscall(2)."""
+    user = thread.module_name(len(thread.inner_libc_levels))
+    return ", of ".join(filter(None, (thread.process.name_at(address), user)))
 
 
 def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:

@@ -40,6 +40,9 @@ _PARENT = 4 - 3
 _EXIT_CODE = 52 - 3
 _PLACES = (26 - 3, 28 - 3, 47 - 3)
 """ppid, and startcode, startstack, start_brk of proc_pid_stat(5), counted from the state, which is its third field."""
+_OF_EACH_PROGRAM = frozenset({2, 4, 6, 7, 8, 11, 31, 32, 33})
+"""SIGINT, which Python itself handles; SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which report faults; the
+two signals that glibc keeps for its threads (nptl/internaltypes.h)."""
 _NO_RANDOM_ADDRESSES = 0x40000
 """The flag ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)."""
 _START_TIME = 22
@@ -149,6 +152,15 @@ class ProcFs:
         """The fields of /proc/PID/stat from the third on; empty where there are too few of them."""
         fields = self._files.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return fields if len(fields) > max(_PLACES) else []
+
+    def handled_signals(self) -> list[int] | None:
+        """The signals that the process has a handler of its own for, without SIGINT and those of faults (SigCgt of
+        proc_pid_status(5)); None where that is not known."""
+        lines = self._files.text(f"/proc/{self._pid}/status").splitlines()
+        mask = number(next((line.split()[-1] for line in lines if line.startswith("SigCgt:")), ""), 16)
+        if mask is None:
+            return None
+        return [signal for signal in range(1, 65) if mask >> (signal - 1) & 1 and signal not in _OF_EACH_PROGRAM]
 
     def clock(self, number: int) -> float | None:
         """The clock's time; ours is the process's as long as it is in no time namespace of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.report.thread_report import FindingKind, RunState
-from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.report.wait import Loss, LostThread, OwnerCertainty
 from gdbext.diagnosis.verdict import recursion
 from gdbext.diagnosis.verdict.crash import Crash, CrashKind
 from gdbext.diagnosis.verdict.graph import Observations
@@ -233,3 +233,21 @@ def test_threads_that_wait_alike_are_one_finding():
     judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
     assert [len(finding.threads) for finding in judged.findings] == [199, 1]
     assert "198 more threads" in judged.verdict.finding.summary
+
+
+def test_threads_that_should_act_and_are_not_there():
+    gone = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
+    waits = thread(1, wait("condvar", lost=gone))
+    found = judge(Observations([waits], 1)).verdict.finding
+    assert found.kind is FindingKind.BLOCKED
+    assert found.summary.endswith(
+        "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
+    )
+    runs = thread(2)
+    assert judge(Observations([waits, runs], 1)).verdict.kind is not FindingKind.BLOCKED, "it may come to it"
+    recorded = thread(1, wait("condvar", lost=gone._replace(is_recorded=True)))
+    assert judge(Observations([recorded, runs], 1)).verdict.kind is FindingKind.BLOCKED
+    left = LostThread(("a", "b"), Loss.LEFT_BEHIND, "should run its job", is_recorded=True)
+    found = judge(Observations([thread(1, wait("condvar", lost=left))], 1)).verdict.finding
+    assert found.kind is FindingKind.MISSING_WORKERS
+    assert "the threads a, b, which should run its job, were started before the fork" in found.summary

@@ -1,0 +1,339 @@
+"""owed: main threads that wait for somebody who is not there, and healthy ones beside them. Argument: the scenario.
+
+Each notes the kind of its verdict, and words that its sentence must have and must not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ctypes
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import truth
+
+fork = multiprocessing.get_context("fork")
+HERE = os.path.basename(__file__)
+items = queue.Queue(2)
+answers = queue.Queue()
+
+
+def tells(verdict, *says, never=()):
+    truth.thread("main", waits=None)
+    truth.note(verdict=verdict, says=list(says), never=list(never))
+
+
+def consume():
+    while items.get() != "the last":
+        pass
+    raise SystemExit  # as an exception that nobody catches, but silent
+
+
+def queue_full():
+    worker = threading.Thread(target=consume, name="consumer", daemon=True)
+    worker.start()
+    items.put("the last")
+    worker.join()
+    tells("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it")
+    truth.ready()
+    for number in range(3):
+        items.put(number)
+
+
+def queue_join():
+    def tidy():
+        items.get()
+        items.task_done()
+
+    worker = threading.Thread(target=tidy, daemon=True)
+    worker.start()
+    items.put(1)
+    items.put(2)
+    worker.join()
+    called = "(tidy) " if sys.version_info >= (3, 10) else ""
+    tells("blocked", f"the thread {worker.name} has ended", called, "calls task_done() of it")
+    truth.ready()
+    items.join()
+
+
+class Loader:
+    def __init__(self, fails):
+        self.loaded = threading.Event()
+        self.fails = fails
+        self.thread = self.Worker(self)
+        self.thread.start()
+
+    class Worker(threading.Thread):
+        def __init__(self, loader):
+            super().__init__(name="loader", daemon=True)
+            self.loader = loader
+            self.error = None
+
+        def run(self):
+            try:
+                if self.loader.fails:
+                    raise FileNotFoundError("shard-7 is gone")
+                self.loader.load()
+            except OSError as error:
+                self.error = error
+
+    def load(self):
+        while not self.fails:
+            time.sleep(0.05)
+        self.loaded.set()
+
+    def wait(self):
+        self.loaded.wait()
+
+
+def event_unset():
+    loader = Loader(fails=True)
+    loader.thread.join()
+    tells("blocked", "the thread loader has ended", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
+    truth.ready()
+    loader.wait()
+
+
+def event_healthy():
+    """Somebody is in the function that sets it."""
+    loader = Loader(fails=False)
+    tells("idle", never=["has ended", "no thread is in"])
+    truth.ready()
+    loader.wait()
+
+
+def event_signal():
+    """A handler of a signal will set it, and a thread that had another task has ended."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    worker = threading.Thread(target=lambda: None, name="once", daemon=True)
+    worker.start()
+    worker.join()
+    tells("idle", never=["has ended"])
+    truth.ready()
+    stop.wait()
+
+
+def queue_served():
+    """The consumer waits for its turn elsewhere, and comes back."""
+    gate = threading.Event()
+
+    def consume_later():
+        gate.wait(truth.FOREVER)
+        items.get()
+
+    threading.Thread(target=consume_later, daemon=True).start()
+    old = threading.Thread(target=consume, name="old", daemon=True)
+    old.start()
+    items.put("the last")
+    old.join()
+    tells(None, never=["has ended", "blocked"])
+    truth.ready()
+    for number in range(3):
+        items.put(number)
+
+
+def future_unset():
+    future = concurrent.futures.Future()
+
+    def resolve():
+        if future.cancelled():
+            future.set_result(1)
+
+    worker = threading.Thread(target=resolve, name="resolver", daemon=True)
+    worker.start()
+    worker.join()
+    tells("blocked", "the thread resolver has ended", "resolve (owed.py:", "calls set_result()")
+    truth.ready()
+    future.result()
+
+
+def start_unborn():
+    class Unborn(threading.Thread):
+        def _bootstrap(self):  # as one that fails for want of memory
+            return
+
+    tells("blocked", "the thread unborn ended before it began to run")
+    truth.ready()
+    Unborn(name="unborn", daemon=True).start()
+
+
+class Refused(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def refuse(_number):
+    raise Refused(1, 2)
+
+
+def pool_results():
+    """The exception of a job cannot be read again in this process: the thread that takes the results ends."""
+    threading.excepthook = lambda _: None
+    pool = fork.Pool(2)
+    result = pool.map_async(refuse, range(2))
+    pool._result_handler.join()
+    tells("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job is lost"])
+    truth.ready()
+    result.get()
+
+
+def pool_import():
+    """A module that uses a pool while it is imported: the job cannot be handed out."""
+    tells("deadlock", "(import lock of a module)", "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
+          never=["the job is lost"])  # fmt: skip
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, os.getcwd())
+    with open("pool_at_import.py", "w") as out:
+        out.write("import multiprocessing, truth\ndef job(x): return x\n")
+        out.write("pool = multiprocessing.get_context('fork').Pool(2)\ntruth.ready()\npool.map(job, range(2))\n")
+    import pool_at_import  # noqa: F401
+
+
+def in_child(action):
+    """Fork: the child tells, and the parent, which a debugger need not look at, waits for it."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    action()
+
+
+def serve():
+    while True:
+        answers.put(items.get())
+
+
+def fork_thread():
+    threading.Thread(target=serve, name="server", daemon=True).start()
+    items.put(1)
+    answers.get()
+
+    def child():
+        tells("missing-workers", "the thread server was started before the fork; here it does not exist",
+              "calls put() of it")  # fmt: skip
+        truth.ready()
+        items.put(1)
+        answers.get()
+
+    in_child(child)
+
+
+def fork_executor():
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.submit(int).result()
+    time.sleep(0.1)
+
+    def child():
+        tells("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
+        truth.ready()
+        executor.submit(int).result()
+
+    in_child(child)
+
+
+async def account(first, second):
+    async with first:
+        await asyncio.sleep(0.01)
+        async with second:
+            pass
+
+
+def loop_locks():
+    async def main():
+        one, two = asyncio.Lock(), asyncio.Lock()
+        await asyncio.gather(account(one, two), account(two, one))
+
+    tells("deadlock", "account (owed.py:", "seems to hold", never=["waiting-external"])
+    truth.ready()
+    asyncio.run(main())
+
+
+def loop_lost():
+    async def take(lock):
+        await lock.acquire()
+
+    async def main():
+        lock = asyncio.Lock()
+        await take(lock)
+        await asyncio.gather(take(lock), take(lock))
+
+    tells("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
+    truth.ready()
+    asyncio.run(main())
+
+
+def loop_healthy():
+    """A handler of a signal ends it."""
+
+    async def main():
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await stop.wait()
+
+    tells("waiting-external", never=["will ever run"])
+    truth.ready()
+    asyncio.run(main())
+
+
+def loop_thread():
+    """Another thread will end it."""
+
+    async def main():
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def later():
+            time.sleep(truth.FOREVER)
+            loop.call_soon_threadsafe(stop.set)
+
+        threading.Thread(target=later, daemon=True).start()
+        await stop.wait()
+
+    tells("waiting-external", never=["will ever run"])
+    truth.ready()
+    asyncio.run(main())
+
+
+def child_pipe():
+    """A child that has ended, whose pipe its own child still has."""
+
+    async def main():
+        out = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec("sh", "-c", f"sleep {truth.FOREVER} & exit 3", stdout=out)
+        waits = asyncio.ensure_future(child.wait())
+        while os.path.exists(f"/proc/{child.pid}"):
+            await asyncio.sleep(0.01)
+        tells("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
+              never=["the end of process "])  # fmt: skip
+        truth.ready()
+        await waits
+
+    asyncio.run(main())
+
+
+def own_futex():
+    """A library's own lock, which it makes of syscall(2)."""
+    source = """
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+unsigned own_word = 2;
+void own_wait(void) { for (;;) syscall(SYS_futex, &own_word, FUTEX_WAIT_PRIVATE, 2, 0, 0, 0); }
+"""
+    with open("own.c", "w") as out:
+        out.write(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "libown.so", "own.c"], check=True)
+    library = ctypes.CDLL("./libown.so")
+    tells("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
+    truth.ready()
+    library.own_wait()
+
+
+globals()[sys.argv[1].replace("-", "_")]()

@@ -1,0 +1,30 @@
+"""Waits for somebody who is not there: the sentence says who it was, and healthy programs beside them stay healthy."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.installed import pythons
+from support.programs.harness import started
+
+OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
+ON_ALL = ("queue-full", "event-unset", "future-unset", "start-unborn", "pool-results", "pool-import", "fork-executor",
+          "fork-thread", "loop-lost")  # fmt: skip
+ONCE = ("queue-join", "loop-locks", "own-futex")
+HEALTHY = ("event-healthy", "event-signal", "queue-served", "loop-healthy", "loop-thread")
+PROGRAMS = [
+    *((name, python) for name in ON_ALL for python in (OLDEST, "venv", NEWEST)),
+    *((name, "venv") for name in (*ONCE, *HEALTHY)),
+    ("child-pipe", "venv"),
+]
+
+
+@pytest.mark.parametrize(("scenario", "python"), PROGRAMS)
+def test_who_owes_what_is_waited_for(scenario, python):
+    with started("owed", scenario, python=python) as target:
+        document = target.dispatch("dispatch-diagnose", debugger="none").document
+    verdict, truth = document["verdict"], target.truth
+    said = " ".join([verdict["kind"], verdict["summary"], *(each["summary"] for each in document["findings"])])
+    assert truth["verdict"] in (None, verdict["kind"]), said
+    assert [words for words in truth["says"] if words not in said] == [], said
+    assert [words for words in truth["never"] if words in said] == [], said
