@@ -237,6 +237,15 @@ def forgotten_send(rank):
     dist.barrier()
 
 
+def awaited_transfers(rank):
+    """A ring of transfers of which each waits for the next; rank 2 sends in a group of its own."""
+    pair = dist.new_group([0, 2])
+    three_steps()
+    if rank == 2:
+        dist.isend(torch.ones(4), 0, group=pair, tag=3).wait()
+    dist.irecv(torch.ones(4), rank + 1, tag=7 + rank).wait()
+
+
 def monitored(rank):
     three_steps()
     if rank == 1:
@@ -333,7 +342,8 @@ def store_wait(_rank):
 SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3,
          other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
          pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
-         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1}  # fmt: skip
+         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1,
+         awaited_transfers: 3}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 

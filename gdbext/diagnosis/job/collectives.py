@@ -22,6 +22,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
 from gdbext.torch.distributed import flight_recorder
+from gdbext.torch.distributed.gloo_transfers import waiting_transfer
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, POINT_TO_POINT, TORCH_FILES, UNNUMBERED
 from gdbext.torch.values.value_text import python_name
@@ -295,7 +296,7 @@ def name_collectives(
             continue
         if state.wait.kind is WaitKind.COLLECTIVE:
             found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
-            found = found or _oldest(thread, section) or _one_end(thread, state.wait.resource.name)
+            found = found or _one_end(session, thread, state.wait.resource.name, section) or _oldest(thread, section)
         else:
             found = _on_device(section) if state.wait.kind is WaitKind.DEVICE else None
         states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
@@ -368,11 +369,24 @@ def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> Collecti
     return None
 
 
-def _one_end(thread: ThreadSnapshot, function: str | None) -> CollectiveWait | None:
-    """The wait for an isend or irecv of a program: gloo records neither it nor its other end."""
+def _one_end(
+    session: Session, thread: ThreadSnapshot, function: str | None, section: CollectivesSection
+) -> CollectiveWait | None:
+    """The wait for an isend or irecv of a program: what it waits for is in gloo's own tables."""
     ends = {"waitRecv": "recv", "waitSend": "send"}
     op = ends.get((function or "").rpartition("::")[2])
-    return CollectiveWait(op) if op is not None and thread.python else None
+    if op is None or not thread.python:
+        return None
+    call = thread.syscall
+    if call is None or call.name != "futex" or session.python is None:
+        return CollectiveWait(op)
+    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+    found = waiting_transfer(session.memory, reader.class_of, call.arguments[0])
+    if found is None:
+        return CollectiveWait(op)
+    alike = {group.ranks for group in section.groups if (group.rank, group.size) == (found.rank, found.size)}
+    peers = {ranks[found.peer] for ranks in alike if found.peer < len(ranks)}
+    return CollectiveWait(op, peer=peers.pop() if len(peers) == 1 else None, tag=found.tag)
 
 
 def _integer(session: Session, address: int) -> int | None:

@@ -244,7 +244,7 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
     yield title + escape(f": {group.backend or 'backend ?'}{own}{members}")
     if group.last_enqueued is None:
         is_known = is_recorded or _COUNTS in (group.backend or "")
-        yield "  nothing was issued yet" if is_known else "  what was issued is not recorded for this backend"
+        yield "  no collective was issued yet" if is_known else "  what was issued is not recorded for this backend"
     else:
         yield f"  enqueued {group.last_enqueued}, started {_known(group.last_started)}, completed " + _known(
             group.last_completed

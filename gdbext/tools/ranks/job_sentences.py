@@ -32,8 +32,15 @@ def ring(reports: Sequence[RankReport]) -> str:
         following = reports[(number + 1) % len(reports)]
         what = report.wait.phrase if report.wait is not None else "waits"
         group = f" of group {report.wait.group}" if report.wait is not None and report.wait.group else ""
-        parts.append(f"{report.label} {what}{group}, for which {following.label} has not come")
-    return f"The ranks wait for each other in different operations: {'; '.join(parts)}."
+        missing = "" if _is_transfer(report) else f", for which {following.label} has not come"
+        parts.append(f"{report.label} {what}{group}{missing}")
+    only_transfers = all(map(_is_transfer, reports))
+    where = "in a ring of transfers, of which none can be the first" if only_transfers else "in different operations"
+    return f"The ranks wait for each other {where}: {'; '.join(parts)}."
+
+
+def _is_transfer(report: RankReport) -> bool:
+    return report.wait is not None and report.wait.peer is not None
 
 
 def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from support.programs import harness
 from support.programs.harness import Inferior
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "dead", "alone")
+SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "dead", "alone", "awaited_transfers")
 
 
 @pytest.fixture(scope="package")

@@ -38,6 +38,7 @@ def ranks(*words: object, status: int = 0) -> dict[str, Any]:
         ("crossing", "mismatched-collective", "0-1", "wait for each other"),
         ("dead", "dead-rank", "1", "zombie"),
         ("alone", "blocked", "0", "threading.RLock"),
+        ("awaited_transfers", "mismatched-collective", "0-2", "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
     ],
 )
 def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, kind: str, blamed: str, reason: str) -> None:

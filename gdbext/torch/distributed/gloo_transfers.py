@@ -1,0 +1,146 @@
+"""The other end of a send or recv that waits in gloo: which rank, and with which tag.
+
+A ``c10d::Work`` of gloo knows neither. The pair of sockets to the other rank does: until both ends have met, it keeps
+the buffer in a table of those that wait to be sent or to be filled, by tag. Nothing is assumed of where these objects
+have their members: a word counts as a pointer to one when the object there has the vtable of its class, and a table is
+one when all its nodes are there and end where it says.
+
+Source: gloo/transport/unbound_buffer.h, context.h, and gloo/transport/tcp/unbound_buffer.h, context.h, pair.h of gloo
+70dc360 (``Pair::localPendingSend_``, ``localPendingRecv_``); tables and queues are libstdc++'s (bits/hashtable.h,
+bits/stl_deque.h). The tag of a transfer is its slot there (ProcessGroupGloo::send, 2.13.0).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError
+
+ClassOf = Callable[[int], str]
+"""The C++ class of the object at an address, "" where it is none with virtual functions. Raises MemoryFault."""
+_TCP = "gloo::transport::tcp::"
+_BUFFER, _CONTEXT, _PAIR = f"{_TCP}UnboundBuffer", f"{_TCP}Context", "Pair"
+_BEFORE = 512
+"""Bytes before the futex of a wait in which its buffer begins."""
+_CONTEXT_SIZE, _PAIR_SIZE = 256, 1024
+"""Bytes of these objects in which their members are looked for."""
+_RANKS = 1 << 16
+_NODES = 4096
+"""Most ranks of a group, and most transfers that wait in one table."""
+_TAGS = 1 << 32
+"""Slots from here on are those of gloo's own collectives (gloo/types.h, ``Slot``)."""
+_BLOCK = 512
+"""Bytes of a block of a ``std::deque``."""
+_LOAD = 0x3F800000
+"""1.0 as a float, the highest load of a table."""
+_TABLE = struct.Struct("<4QI4xQQ")
+"""``std::_Hashtable``: buckets, their number, first node, number of elements, highest load, next size, one bucket."""
+_NODE = struct.Struct("<12Q")
+"""A node: next, key, and the ``std::deque`` of that key, whose begin and end have four words each behind two."""
+
+
+class Transfer(Record):
+    """One end of a transfer: this process's rank, the other one's and their number in gloo's group; the tag."""
+
+    rank: int
+    size: int
+    peer: int
+    tag: int
+
+
+def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer | None:
+    """The transfer that a thread waits for which sleeps on ``futex``, a word of its buffer's condition variable; None
+    where the ends have met already, or any rank may be the other one."""
+    try:
+        buffer = _buffer_around(class_of, futex)
+        for context in _pointers(memory, class_of, buffer, _BEFORE, _CONTEXT) if buffer else ():
+            rank, size = struct.unpack("<2i", memory.read(context + 8, 8))
+            if not 0 <= rank < size <= _RANKS:
+                return None
+            for peer, pair in enumerate(_pairs(memory, class_of, context, size)):
+                tag = _tag(memory, pair, buffer) if pair else None
+                if tag is not None:
+                    return Transfer(rank, size, peer, tag)
+    except GdbextError:
+        return None
+    return None
+
+
+def _buffer_around(class_of: ClassOf, futex: int) -> int:
+    """The buffer in which the condition variable is; 0 where it is in none."""
+    end = futex & -8
+    for address in range(end, end - _BEFORE, -8):
+        if _is_a(class_of, address, _BUFFER):
+            return address
+    return 0
+
+
+def _is_a(class_of: ClassOf, address: int, name: str) -> bool:
+    try:
+        return class_of(address) == name
+    except GdbextError:
+        return False
+
+
+def _pointers(memory: Memory, class_of: ClassOf, address: int, size: int, name: str) -> Iterator[int]:
+    """The objects of class ``name`` that words of an object point to."""
+    words = struct.unpack(f"<{size // 8}Q", memory.read(address, size))
+    return (word for word in words if word and not word % 8 and _is_a(class_of, word, name))
+
+
+def _pairs(memory: Memory, class_of: ClassOf, context: int, size: int) -> tuple[int, ...]:
+    """The pair of each rank, 0 for that of the process itself; empty where the vector of them is not found."""
+    words = struct.unpack(f"<{_CONTEXT_SIZE // 8}Q", memory.read(context, _CONTEXT_SIZE))
+    for start, end, limit in zip(words, words[1:], words[2:]):
+        if start and end - start == 8 * size and end <= limit:
+            pairs = struct.unpack(f"<{size}Q", memory.try_read(start, 8 * size) or bytes(8 * size))
+            classes = {class_of(pair) for pair in pairs if pair}
+            if classes and all(name.startswith(_TCP) and name.endswith(_PAIR) for name in classes):
+                return pairs
+    return ()
+
+
+def _tag(memory: Memory, pair: int, buffer: int) -> int | None:
+    """The tag under which the buffer waits in one of the pair's tables."""
+    raw = memory.read(pair, _PAIR_SIZE)
+    for offset in range(0, _PAIR_SIZE - _TABLE.size, 8):
+        buckets, count, first, elements, load, _, _ = _TABLE.unpack_from(raw, offset)
+        if load == _LOAD and buckets and count and first and 0 < elements <= _NODES:
+            tag = _in_table(memory, first, elements, buffer)
+            if tag is not None:
+                return tag if tag < _TAGS else None
+    return None
+
+
+def _in_table(memory: Memory, first: int, elements: int, buffer: int) -> int | None:
+    """The key of the queue that the buffer is in; None unless there are just so many nodes."""
+    node, found = first, None
+    for _ in range(elements):
+        raw = memory.try_read(node, _NODE.size) if node else None
+        if raw is None:
+            return None
+        node, key, _, _, *ends = _NODE.unpack(raw)
+        if found is None and _is_in_queue(memory, ends[:4], ends[4:], buffer):
+            found = key
+    return None if node else found
+
+
+def _is_in_queue(memory: Memory, start: list[int], end: list[int], buffer: int) -> bool:
+    """One of the words from ``start`` to ``end`` is the buffer; each is (current, first, last, block) of a deque."""
+    block, current = start[3], start[0]
+    for _ in range(_NODES):
+        stop = end[0] if block == end[3] else start[2] if block == start[3] else current + _BLOCK
+        raw = memory.try_read(current, stop - current) if 0 <= stop - current <= _BLOCK else None
+        if raw is None:
+            return False
+        if buffer in struct.unpack(f"<{len(raw) // 8}Q", raw[: len(raw) & -8]):
+            return True
+        if block == end[3]:
+            return False
+        block += 8
+        following = memory.try_read(block, 8)
+        current = int.from_bytes(following or b"", "little")
+    return False

@@ -1,0 +1,86 @@
+"""The tables of gloo's pairs in a fake memory: who is at the other end of a transfer."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gdbext.engine.process.memory import Memory
+from gdbext.torch.distributed.gloo_transfers import Transfer, waiting_transfer
+from support.fakes.fake_target import FakeTarget
+
+BUFFER, CONTEXT, VECTOR, PAIRS, NODES, BLOCKS, BUCKETS = (0x100000 * number for number in range(1, 8))
+CONDITION = 0x70
+"""Offset of the condition variable in a buffer."""
+TABLE = 0x1A8
+"""Offset of a table in a pair."""
+ELEMENT, BLOCK = 32, 512
+CLASSES = {
+    BUFFER: "UnboundBuffer",
+    CONTEXT: "Context",
+    **{PAIRS + 0x1000 * rank: "Pair" for rank in range(3)},
+}
+
+
+def class_of(address: int) -> str:
+    name = CLASSES.get(address)
+    return f"gloo::transport::tcp::{name}" if name else ""
+
+
+def words(size: int, **at: int) -> bytearray:
+    raw = bytearray(size)
+    for offset, value in at.items():
+        struct.pack_into("<Q", raw, int(offset[1:]), value)
+    return raw
+
+
+def memory(before: int, tag: int, elements: int = 1, in_pair: int = 2) -> Memory:
+    """Rank 0 of 3, whose buffer waits in the table of a pair behind ``before`` other transfers of that tag."""
+    buffer = words(0x1000, _24=CONTEXT)
+    context = words(0x1000, _64=VECTOR, _72=VECTOR + 24, _80=VECTOR + 24)
+    struct.pack_into("<2i", context, 8, 0, 3)
+    pairs = bytearray(0x4000)
+    table = struct.pack("<4QI4xQQ", BUCKETS, 13, NODES, elements, 0x3F800000, 13, 0)
+    pairs[0x1000 * in_pair + TABLE : 0x1000 * in_pair + TABLE + len(table)] = table
+    blocks = bytearray(0x2000)
+    for number in range(before + 1):
+        block, place = divmod(number, BLOCK // ELEMENT)
+        pointer = BUFFER if number == before else 0x900000
+        struct.pack_into("<4Q", blocks, block * BLOCK + place * ELEMENT, 16, 0, pointer, 0x900100)
+    last = BLOCKS + (before + 1) // (BLOCK // ELEMENT) * BLOCK
+    end = BLOCKS + (before + 1) * ELEMENT
+    index = BLOCKS + 0x1000
+    for number in range(8):
+        struct.pack_into("<Q", blocks, 0x1000 + 8 * number, BLOCKS + number * BLOCK)
+    node = struct.pack(
+        "<12Q", 0, tag, index, 8, BLOCKS, BLOCKS, BLOCKS + BLOCK, index,
+        end, last, last + BLOCK, index + 8 * ((last - BLOCKS) // BLOCK),
+    )  # fmt: skip
+    regions = {
+        BUFFER: bytes(buffer),
+        CONTEXT: bytes(context),
+        VECTOR: struct.pack("<3Q", 0, PAIRS + 0x1000, PAIRS + 0x2000).ljust(0x1000, b"\0"),
+        PAIRS: bytes(pairs),
+        NODES: node.ljust(0x1000, b"\0"),
+        BLOCKS: bytes(blocks),
+    }
+    return Memory(FakeTarget(regions))
+
+
+@pytest.mark.parametrize("before", [0, 1, 15, 16, 40])
+def test_the_other_end_is_the_rank_whose_pair_has_the_buffer(before: int) -> None:
+    found = waiting_transfer(memory(before, 7), class_of, BUFFER + CONDITION + 8)
+    assert found == Transfer(rank=0, size=3, peer=2, tag=7)
+
+
+def test_a_number_of_glooss_own_is_no_tag() -> None:
+    assert waiting_transfer(memory(0, 5 << 56), class_of, BUFFER + CONDITION) is None
+
+
+def test_a_table_that_does_not_end_where_it_says_is_none() -> None:
+    assert waiting_transfer(memory(0, 7, elements=2), class_of, BUFFER + CONDITION) is None
+
+
+def test_a_futex_in_no_buffer() -> None:
+    assert waiting_transfer(memory(0, 7), class_of, CONTEXT + 0x10) is None
