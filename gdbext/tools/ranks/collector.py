@@ -25,27 +25,37 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.formats.bounded_input import MAX_BYTES
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit
+from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.live.thread_motion import place_of
 from gdbext.errors import ForeignArchitecture
 from gdbext.tools.ranks.job_report import GroupState, RankReport
 
 
 class ProgressOfRanks:
-    """The progress of ranks' main threads since before the first of them was looked at.
+    """The progress of ranks' threads since before the first of them was looked at.
 
     From before the looks, not from their ends: what moves between the moment that a report shows and its arrival here
     has left that moment, too. A look that had to stop somebody moves him; he is looked at once more for nothing.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
-        self._places = {pid: place_of(pid, pid) for pid in pids}
+        self._places = {(pid, tid): place_of(pid, tid) for pid in pids for tid in _threads(pid)}
 
     def that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
         """Those that waited for others and have run since, or are about to."""
-        return [each for each in reports if each.wait is not None and self._has_moved(each.pid)]
+        return [each for each in reports if each.wait is not None and self._has_moved(each.pid, each.thread)]
 
-    def _has_moved(self, pid: int) -> bool:
-        return pid in self._places and place_of(pid, pid).has_moved(self._places[pid])
+    def _has_moved(self, pid: int, thread: int | None) -> bool:
+        tid = pid if thread is None else thread
+        before = self._places.get((pid, tid))
+        if before is None:  # of another machine, or a thread that has begun since
+            return (pid, pid) in self._places
+        return place_of(pid, tid).has_moved(before)
+
+
+def _threads(pid: int) -> list[int]:
+    """The main thread and others, as many as are looked at."""
+    return [pid, *sorted(living_threads(pid) - {pid})[:_THREADS]]
 
 
 def is_settled(reports: Sequence[RankReport]) -> bool:
@@ -73,6 +83,8 @@ def _passing(group: GroupState) -> GroupState:
 
 
 COMMAND = "dispatch-diagnose"
+_THREADS = 256
+"""Most threads of a rank besides the main one whose progress is known."""
 _NUMBER = struct.Struct("<Q")
 """The sizes of what is asked for, and of an answer, before them."""
 

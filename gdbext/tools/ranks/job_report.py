@@ -66,7 +66,7 @@ class RankReport(Record):
     path: tuple[str, ...] = ()
     """The path from the outermost frame to the wait."""
     wait: CollectiveWait | None = None
-    """The operation of other ranks that the main thread waits for; None where it waits for none."""
+    """The operation of other ranks that its thread waits for; None where it waits for none."""
     running: bool = False
     """The main thread is in no wait at all."""
     groups: tuple[GroupState, ...] = ()
@@ -83,6 +83,8 @@ class RankReport(Record):
 
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""
+    thread: int | None = None
+    """The thread that is in ``path`` and ``wait``; None for the main thread."""
 
     @property
     def label(self) -> str:
@@ -93,7 +95,7 @@ class RankReport(Record):
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Its main thread waits in a collective, a send or a recv."""
+        """Its thread waits in a collective, a send or a recv."""
         return self.wait is not None and not self.wait.is_store
 
 

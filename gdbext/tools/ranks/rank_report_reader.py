@@ -10,12 +10,15 @@ from functools import lru_cache
 from typing import Any
 
 from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
 
 _ISSUED = 512
+_OWN_FAULTS = frozenset(kind.value for kind in FindingKind if kind.traits.is_defect)
+"""Kinds of verdicts after which it does not matter what a rank's other threads wait for."""
 _TEXT = 2000
 
 
@@ -45,7 +48,8 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     collectives = document.get("collectives") or {}
     identity = collectives.get("identity") or {}
     target = document["target"]
-    thread = _main(document["threads"], int(target["pid"]), verdict)
+    main = _main(document["threads"], int(target["pid"]), verdict)
+    thread = _for_ranks(document["threads"], main, verdict) or main
     wait = (thread or {}).get("wait")
     groups = tuple(_group(each) for each in (collectives.get("groups") or ())[:MAX_RANK_GROUPS])
     path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
@@ -67,6 +71,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         paused_ms=_milliseconds(target.get("paused_ms")),
         entered_nccl=_entered_nccl(wait or {}),
         known=tuple(_known(each) for each in document.get("known") or ()),
+        thread=None if thread is main or thread is None else int(thread["tid"]),
     )
 
 
@@ -105,6 +110,19 @@ def _main(threads: Sequence[Any], pid: int, verdict: Mapping[str, Any]) -> Mappi
         return dict(blamed)
     named = next((thread for thread in threads if thread.get("python_name") == "MainThread"), None)
     return by_tid.get(pid) or named or blamed or next(iter(threads), None)
+
+
+def _for_ranks(
+    threads: Sequence[Any], main: Mapping[str, Any] | None, verdict: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Another thread that waits for other ranks while the main one waits for something, or has nothing to do: that of
+    an asynchronous checkpoint, or the training of an actor. None where the main thread says more."""
+    if main is None or main["state"] == "running" or verdict["kind"] in _OWN_FAULTS:
+        return None
+    if (main.get("wait") or {}).get("collective") is not None:
+        return None
+    found = [each for each in threads if (each.get("wait") or {}).get("collective") is not None]
+    return next((dict(each) for each in found if not each["wait"]["collective"]["is_store"]), None)
 
 
 def _path(thread: Mapping[str, Any]) -> Iterator[str]:

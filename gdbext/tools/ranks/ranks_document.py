@@ -105,6 +105,7 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         user=_number(value.get("user")),
         entered_nccl=str(value.get("entered_nccl") or ""),
         known=tuple(map(str, value.get("known") or ())),
+        thread=_number(value.get("thread")),
     )
 
 

@@ -223,7 +223,7 @@ _ROW = record(
      "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
-     "entered_nccl": text, "known": array(text, MAX_KNOWN)},
+     "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count)},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})

@@ -11,7 +11,17 @@ import pytest
 from support.programs import harness
 from support.programs.harness import Inferior
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "dead", "alone", "awaited_transfers")
+SCENARIOS = (
+    "late_sleep",
+    "other_order",
+    "crossing",
+    "pipeline",
+    "late_gil",
+    "dead",
+    "alone",
+    "awaited_transfers",
+    "saving_thread",
+)
 
 
 @pytest.fixture(scope="package")

@@ -52,6 +52,24 @@ def test_who_has_run_since() -> None:
         os.waitpid(asleep, 0)
 
 
+def test_the_thread_that_waits_is_the_one_that_counts() -> None:
+    """The main thread is this one, which runs; the other one sleeps. A thread that has begun since has run."""
+    done = threading.Event()
+    waiting = threading.Thread(target=done.wait)
+    waiting.start()
+    try:
+        tid = waiting.native_id or 0
+        wait_until(lambda: procfs.state(os.getpid(), tid) == "S", "the thread sleeps", 20)
+        of_main = report(0, 18, True, os.getpid())
+        of_thread, of_new_one = of_main._replace(thread=tid), of_main._replace(thread=1)
+        progress = ProgressOfRanks([os.getpid()])
+        threading.Event().wait(0.001)
+        assert progress.that_ran([of_main, of_thread, of_new_one]) == [of_main, of_new_one]
+    finally:
+        done.set()
+        waiting.join()
+
+
 def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
     pid = os.fork()
     if pid == 0:
