@@ -435,7 +435,11 @@ COLLECTIVE_PATTERN = (
 """A pattern: any function of gloo, what waits for the work of a process group, and the gradient reduction of
 DistributedDataParallel (c10d::Reducer), which waits for futures of such work."""
 
-# --- torch.distributed: torch/csrc/distributed/c10d/FlightRecorder.hpp ---
+# --- torch.distributed: torch/csrc/distributed/rpc/rpc_agent.h, c10d/FlightRecorder.hpp ---
+
+RPC_AGENT = TorchSymbol(
+    ("_ZN5torch11distributed3rpc8RpcAgent16currentRpcAgent_E",), "the agent of torch.distributed.rpc",
+    "which rank an RPC is to be answered by", CPU)  # fmt: skip
 
 FLIGHT_RECORDER = TorchSymbol(
     ("_ZZN4c10d14FlightRecorderIN3c105EventEE3getEvE8instance",), "the flight recorder of gloo's collectives",

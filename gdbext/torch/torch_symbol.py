@@ -36,6 +36,12 @@ DISTRIBUTED_FILE = "torch/distributed/distributed_c10d.py"
 POINT_TO_POINT = {"recv": ("src", "group_src"), "send": ("dst", "group_dst")}
 """Its functions that wait for one other rank: the arguments that name it in the job and in the group (2.6 and later);
 without them, such a wait has no peer."""
+RPC_FILE, RPC_CALL, RPC_WORKER = "torch/distributed/rpc/api.py", "rpc_sync", "to"
+"""The file and the function that call another rank and wait for the answer, and the argument that names its worker;
+without them, such a wait is one for a future. Seen in 2.13.0."""
+RPC_SERVER = "pt_thread_pool"
+"""The name of the threads that answer such calls (c10/core/thread_pool.cpp); without it, ranks that call each other are
+no ring. Seen in 2.13.0."""
 UNNUMBERED = ("monitored_barrier",)
 """Its functions that wait for all ranks of a group and that no flight recorder numbers."""
 

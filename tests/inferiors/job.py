@@ -256,6 +256,29 @@ def saving_thread(rank):
     ThreadPoolExecutor(1, "saver").submit(dist.all_gather, [torch.ones(2) for _ in range(2)], torch.ones(2)).result()
 
 
+def _answer(_asker):
+    return 1
+
+
+def _ask_back(asker):
+    import torch.distributed.rpc as rpc
+
+    time.sleep(0.5)  # until both have asked
+    return rpc.rpc_sync(asker, _answer, args=("nobody",))
+
+
+def nested_calls(rank):
+    """Each rank calls the other, whose only server calls back, where no server is left to answer."""
+    import torch.distributed.rpc as rpc
+
+    three_steps()
+    os.environ["TP_SOCKET_IFNAME"] = "lo"
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=1, init_method=f"file://{os.getcwd()}/nested_calls")
+    rpc.init_rpc(f"trainer{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    dist.barrier()
+    rpc.rpc_sync(f"trainer{1 - rank}", _ask_back, args=(f"trainer{rank}",))
+
+
 def monitored(rank):
     three_steps()
     if rank == 1:
@@ -353,7 +376,7 @@ SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, lat
          other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
          pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
          objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1,
-         awaited_transfers: 3, saving_thread: 2}  # fmt: skip
+         awaited_transfers: 3, saving_thread: 2, nested_calls: 2}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 

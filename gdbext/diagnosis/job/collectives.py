@@ -21,10 +21,21 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
+from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import waiting_transfer
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
-from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, POINT_TO_POINT, TORCH_FILES, UNNUMBERED
+from gdbext.torch.distributed.rpc_agent import rank_of_worker
+from gdbext.torch.torch_symbol import (
+    DISTRIBUTED_FILE,
+    POINT_TO_POINT,
+    RPC_CALL,
+    RPC_FILE,
+    RPC_WORKER,
+    TORCH_FILES,
+    UNNUMBERED,
+)
+from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
@@ -297,9 +308,14 @@ def name_collectives(
         if state.wait.kind is WaitKind.COLLECTIVE:
             found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
             found = found or _one_end(session, thread, state.wait.resource.name, section) or _oldest(thread, section)
+        elif state.wait.kind is WaitKind.DEVICE:
+            found = _on_device(section)
         else:
-            found = _on_device(section) if state.wait.kind is WaitKind.DEVICE else None
-        states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
+            found = _remote_call(session, thread) if state.wait.kind is WaitKind.CONDVAR else None
+        resource = state.wait.resource
+        if found is not None and found.op == RPC_CALL:
+            resource = resource._replace(kind=WaitKind.COLLECTIVE, name=found.op)
+        states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
     return section
 
 
@@ -358,6 +374,33 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
             peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
             return CollectiveWait(frame.function, peer=peer, tag=_integer(session, found.get("tag", 0)))
     return None
+
+
+def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
+    """The call of another rank's worker whose answer is waited for."""
+    from gdbext.cpython.threads.frame_variables import locals_of
+
+    runtime, table = session.python, session.python_threads
+    if runtime is None or table is None or not any(frame.function == RPC_CALL for frame in thread.python[:_DEPTH]):
+        return None
+    for state in table.states.get(thread.tid, ()):
+        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
+            if frame.function == RPC_CALL and frame.file.endswith(RPC_FILE):
+                try:
+                    return CollectiveWait(RPC_CALL, peer=_worker(session, locals_of(runtime, frame).get(RPC_WORKER, 0)))
+                except GdbextError:
+                    return CollectiveWait(RPC_CALL)
+    return None
+
+
+def _worker(session: Session, address: int) -> int | None:
+    """The rank of a worker, which a program names by that or by a string. Raises GdbextError: by an object."""
+    rank = _integer(session, address)
+    agent = RPC_AGENT.address(session.symbolizer)
+    if rank is not None or agent is None or session.python is None or not address:
+        return rank
+    name = session.python.objects.text(address)
+    return rank_of_worker(session.memory, string_reader(session.memory, session.layout), agent, name)
 
 
 def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:

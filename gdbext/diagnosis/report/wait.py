@@ -59,7 +59,7 @@ class CollectiveWait(Record):
         doing = "waits for the device, which is not past" if self.on_device else "waits in"
         if self.peer is not None:
             tag = f" (tag {self.tag})" if self.tag else ""
-            return f"{doing} {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}{tag}"
+            return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)

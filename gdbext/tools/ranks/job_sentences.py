@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
 from gdbext.tools.ranks.matching import Edges
+from gdbext.torch.torch_symbol import RPC_CALL
 
 _NAMED = 3
 """Ranks at fault whose own diagnosis is in the sentence."""
@@ -34,8 +35,9 @@ def ring(reports: Sequence[RankReport]) -> str:
         group = f" of group {report.wait.group}" if report.wait is not None and report.wait.group else ""
         missing = "" if _is_transfer(report) else f", for which {following.label} has not come"
         parts.append(f"{report.label} {what}{group}{missing}")
-    only_transfers = all(map(_is_transfer, reports))
-    where = "in a ring of transfers, of which none can be the first" if only_transfers else "in different operations"
+    ops = {report.wait.op if report.wait is not None and _is_transfer(report) else "" for report in reports}
+    where = "in calls, and nobody is left to answer" if ops == {RPC_CALL} else "in different operations"
+    where = "in a ring of transfers, of which none can be the first" if ops <= {"send", "recv"} else where
     return f"The ranks wait for each other {where}: {'; '.join(parts)}."
 
 

@@ -15,6 +15,7 @@ from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
+from gdbext.torch.torch_symbol import RPC_CALL, RPC_SERVER
 
 _ISSUED = 512
 _OWN_FAULTS = frozenset(kind.value for kind in FindingKind if kind.traits.is_defect)
@@ -53,6 +54,9 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     wait = (thread or {}).get("wait")
     groups = tuple(_group(each) for each in (collectives.get("groups") or ())[:MAX_RANK_GROUPS])
     path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
+    waited = _collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups)
+    if waited is not None and waited.op == RPC_CALL and not _answers_nobody(document["threads"]):
+        waited = None  # the rank goes on answering calls, which may end those of others
     return RankReport(
         rank=_number(identity.get("rank")),
         host=_optional(identity.get("host")),
@@ -63,7 +67,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         kind=_text(verdict["kind"]),
         summary=_text(verdict["summary"]),
         path=path,
-        wait=_collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups),
+        wait=waited,
         running=thread is not None and _runs(thread, document),
         groups=groups,
         problem="" if path else _problem(document["errors"]),
@@ -165,6 +169,13 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
         _text(value.get("server", "")), _number(value.get("tag")),
         bool(value.get("on_device", False)),
     )  # fmt: skip
+
+
+def _answers_nobody(threads: Sequence[Any]) -> bool:
+    """All threads that could answer calls of other ranks wait for answers themselves."""
+    servers = [each for each in threads if each["name"] == RPC_SERVER]
+    waits = [((each["wait"] or {}).get("collective") or {}).get("op") for each in servers]
+    return bool(waits) and all(op == RPC_CALL for op in waits)
 
 
 def _through_worker(wait: Any, threads: Sequence[Any], groups: Sequence[GroupState]) -> CollectiveWait | None:

@@ -21,6 +21,7 @@ SCENARIOS = (
     "alone",
     "awaited_transfers",
     "saving_thread",
+    "nested_calls",
 )
 
 

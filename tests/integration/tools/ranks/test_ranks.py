@@ -38,6 +38,12 @@ def ranks(*words: object, status: int = 0) -> dict[str, Any]:
         ("crossing", "mismatched-collective", "0-1", "wait for each other"),
         ("dead", "dead-rank", "1", "zombie"),
         ("alone", "blocked", "0", "threading.RLock"),
+        (
+            "nested_calls",
+            "mismatched-collective",
+            "0-1",
+            "nobody is left to answer: rank 0 waits in rpc_sync to",
+        ),
         ("saving_thread", "late-rank", "1", "never enqueued #4 all_gather float32[2] of group default_pg"),
         ("awaited_transfers", "mismatched-collective", "0-2", "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
     ],
