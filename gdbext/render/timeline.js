@@ -1,7 +1,7 @@
 "use strict";
 // Draws the dispatches of a trace: one band for each thread, one lane for each level of nesting in it.
 (() => {
-  const LANE = 18, GAP = 26, RULER = 22, MOST_PIXELS = 16000, FIELDS = 7;
+  const LANE = 18, GAP = 26, RULER = 22, MOST_PIXELS = 16000, FIELDS = 8;
   const numbers = JSON.parse(document.getElementById("dispatches").textContent);
   const kinds = JSON.parse(document.getElementById("kinds").textContent);
   const canvas = document.getElementById("timeline"), pen = canvas.getContext("2d");
@@ -12,7 +12,8 @@
   const count = (numbers.length - 1) / FIELDS;
   const field = (which, each) => numbers[1 + each * FIELDS + which];
   const kindOf = each => kinds[field(0, each)], start = each => field(2, each), took = each => field(3, each);
-  const end = each => start(each) + took(each);
+  // Of one whose end was not seen: how long it may have lasted at most, drawn pale.
+  const atMost = each => Math.max(took(each), field(7, each)), end = each => start(each) + atMost(each);
 
   const threads = new Map();
   let last = 0, first = Infinity;
@@ -110,6 +111,11 @@
     const hue = hues[field(0, each)];
     pen.fillStyle = faint ? "#e8e8e8" : `hsl(${hue} 65% ${kindOf(each)[0].startsWith("re") ? 82 : 72}%)`;
     pen.fillRect(left, top, right - left, LANE - 2);
+    if (field(7, each) > took(each)) {
+      const known = Math.max(left, x(start(each) + took(each)));
+      pen.fillStyle = "rgba(255, 255, 255, .7)";
+      pen.fillRect(known, top, Math.max(0, right - known), LANE - 2);
+    }
     if (field(5, each) >= 0) {
       pen.fillStyle = `hsl(${hue} 55% 45%)`;
       const from = Math.max(left, x(field(5, each))), to = Math.min(right, x(field(5, each) + field(6, each)));
@@ -199,7 +205,7 @@
     return [
       ["dispatch", `[${event}] ${operator}`], ["key", key], ["keyset", `DispatchKeySet(${keys})`], ["kernel", kernel],
       ["registered", registered], ["thread", `${field(1, each)}, level ${field(4, each)}`],
-      ["began", showTime(start(each))], ["took", showTime(took(each))], ["in its kernel", inKernel],
+      ["began", showTime(start(each))], ["took", `${showTime(took(each))}${field(7, each) ? ", end not seen" : ""}`], ["in its kernel", inKernel],
     ].filter(fact => fact[1]);
   }
 

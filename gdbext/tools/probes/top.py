@@ -87,6 +87,11 @@ class TopTool(Tool):
             "--count", type=int, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
         )
         parser.add_argument("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
+        parser.add_argument(
+            "--output",
+            metavar="FILE",
+            help="also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json",
+        )
         parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows to show (default 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
@@ -96,6 +101,7 @@ class TopTool(Tool):
         from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
         from gdbext.tools.probes.dispatch_counter import filter_of
         from gdbext.tools.probes.dispatch_meter import DispatchMeter
+        from gdbext.tools.probes.flame_files import FORMATS, is_flame_file
         from gdbext.tools.probes.summary import chosen
 
         process = session.target
@@ -104,6 +110,8 @@ class TopTool(Tool):
                 f"{self.name} counts in a process that runs, and this one is stopped or a file",
                 help=f"from a shell: scripts/dispatch -p {process.pid} dispatch-top",
             )
+        if args.output and not is_flame_file(args.output):
+            raise UsageError(f"--output {args.output}: the name says which format", help=FORMATS)
         if not 0 < args.interval <= MAX_SECONDS or args.limit < 1 or (args.count is not None and args.count < 1):
             raise UsageError(
                 f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
@@ -116,6 +124,8 @@ class TopTool(Tool):
             return _latency(self, session, args, host, operators, only, watched)
         with DeferredInterrupt() as interrupt, DispatchMeter(session, process, operators, args.by, only) as meter:
             report = _Top(self, session, args, host, meter, watched).run(interrupt)
+        if args.output:
+            _write_stacks(report, args.output)
         return _with_page(report, args.html) if args.html else report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -141,6 +151,22 @@ def _with_page(report: Report, path: str) -> Report:
     return report._replace(sections=(replace(section, page=path),))
 
 
+def _write_stacks(report: Report, path: str) -> None:
+    """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
+    from gdbext.engine.formats import whole_file
+    from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks
+    from gdbext.tools.probes.summary import TopSection
+
+    stacks = FlameStacks()
+    for row in report.section(TopSection).rows:
+        overload = f".{row.overload}" if row.overload else ""
+        words = " ".join(filter(None, (row.event, row.key)))
+        operator = f"{row.op or 'all operators'}{overload}" + (f" [{words}]" if words else "")
+        outer = row.line or (f"{row.thread or 'thread'} ({row.tid})" if row.tid is not None else "")
+        stacks.add(tuple(filter(None, (outer, operator, row.kernel))), row.count)
+    whole_file.write_text(path, stacks.speedscope("dispatches") if path.endswith(SPEEDSCOPE) else stacks.text())
+
+
 def _latency(
     tool: Tool, session: Session, args: Namespace, host: ToolHost, operators: Sequence[Operator], only: Filter,
     watched: WatchedProcess,
@@ -149,9 +175,9 @@ def _latency(
     from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt
     from gdbext.tools.probes.latency_meter import LatencyMeter
 
-    if not operators or args.html or args.by != "op":
+    if not operators or args.html or args.output or args.by != "op":
         raise UsageError(
-            "--latency is for operators that are named, and goes with neither --by nor --html",
+            "--latency is for operators that are named, and goes with neither --by, --html nor --output",
             why="two probes for each call of every operator would slow all of them by some microseconds",
             help="dispatch-top --latency mm addmm",
         )

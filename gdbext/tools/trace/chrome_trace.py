@@ -1,7 +1,9 @@
 """A trace in Chrome's format (chrome://tracing, Perfetto): complete events, times in microseconds.
 
-Format: "Trace Event Format" (the Chromium project's document), phase "X". A thread's events are written when its
-outermost dispatch has ended, in order of entry.
+Format: "Trace Event Format" (the Chromium project's document), phase "X", and "M" for the names of process and
+threads. A thread's events are written when its outermost dispatch has ended, in order of entry. They never cross:
+trace_bars.py. Perfetto makes nanoseconds of the times and drops what is behind the point (CoerceToTs,
+src/trace_processor/importers/json/json_utils.cc), so each number is one that gives the nanosecond that is meant.
 
 The events of a trace as JSON: for a document, or one object a line.
 """
@@ -9,12 +11,14 @@ The events of a trace as JSON: for a document, or one object a line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gdbext.engine.terminal import shown_json
 from gdbext.hosts.resume.dispatch_description import TracedDispatch
-from gdbext.tools.trace.timeline_page import ThreadBatches
+from gdbext.render.style import escape
+from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
 
 
 class JsonTrace:
@@ -78,10 +82,15 @@ def dispatch_document(dispatch: TracedDispatch) -> dict[str, Any]:
 class ChromeTrace:
     """Writes ``{"traceEvents": […]}`` piece by piece; ``now`` gives the time of the trace's end."""
 
-    def __init__(self, write: Callable[[bytes], None], pid: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], names: Callable[[int], str] = str
+    ) -> None:
+        """``names`` gives the name of a thread by its id."""
         self._write = write
         self._pid = pid
-        self._now = now
+        self._bars = ThreadBars(now)
+        self._names = names
+        self._named: set[int] = set()
         self._batches = ThreadBatches(self._put)
         self._first = True
         self._opened = False
@@ -113,17 +122,31 @@ class ChromeTrace:
             self._write(b'{"displayTimeUnit": "ms", "traceEvents": [')
 
     def _put(self, dispatches: Sequence[TracedDispatch]) -> None:
-        now = self._now()
-        for dispatch in dispatches:
-            for event in events_of(dispatch, self._pid, now):
-                self._write((b"\n" if self._first else b",\n") + shown_json(json.dumps(event)).encode())
-                self._first = False
+        self._name_thread(dispatches[0].tid)
+        for bar in self._bars.of(dispatches):
+            for event in events_of(bar, self._pid):
+                self._event(event)
+
+    def _name_thread(self, tid: int) -> None:
+        """The names, before a thread's first event."""
+        if not self._named:
+            self._event(_name("process_name", self._pid, self._pid, f"process {self._pid}"))
+        if tid not in self._named:
+            self._named.add(tid)
+            self._event(_name("thread_name", self._pid, tid, self._names(tid)))
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._write((b"\n" if self._first else b",\n") + shown_json(json.dumps(event)).encode())
+        self._first = False
 
 
-def events_of(dispatch: TracedDispatch, pid: int, now: float) -> list[dict[str, Any]]:
+def _name(what: str, pid: int, tid: int, text: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": escape(text)}}
+
+
+def events_of(bar: Bar, pid: int) -> list[dict[str, Any]]:
     """The dispatch and, where its kernel was seen to be entered, the kernel."""
-    found = dispatch.found
-    ended = now if dispatch.ended is None else dispatch.ended
+    dispatch, found = bar.dispatch, bar.dispatch.found
     args = {
         "overload": found.overload,
         "keyset": {"bits": f"{found.bits:#x}", "keys": list(found.keys)},
@@ -132,25 +155,31 @@ def events_of(dispatch: TracedDispatch, pid: int, now: float) -> list[dict[str, 
         "kernel": found.kernel or None,
         "boxed": not found.unboxed,
         "returned": dispatch.returned,
+        **({} if bar.is_end_seen else {"end": "not seen", "at_most_us": (bar.until - bar.start) / 1e3}),
     }
-    events = [_event(dispatch, pid, found.op, found.event, dispatch.started, ended, args)]
-    if dispatch.kernel_started is not None:
-        until = ended if dispatch.kernel_ended is None else dispatch.kernel_ended
+    events = [_complete(dispatch.tid, pid, found.op, found.event, bar.start, bar.end, args)]
+    if bar.kernel is not None:
         args = {**args, "returned": dispatch.left}
-        events.append(_event(dispatch, pid, found.kernel, "kernel", dispatch.kernel_started, until, args))
+        events.append(_complete(dispatch.tid, pid, found.kernel, "kernel", *bar.kernel, args))
     return events
 
 
-def _event(
-    dispatch: TracedDispatch, pid: int, name: str, category: str, start: float, end: float, args: dict[str, Any]
+def _complete(
+    tid: int, pid: int, name: str, category: str, start: int, end: int, args: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "ph": "X",
-        "ts": round(start, 1),
-        "dur": round(max(0.0, end - start), 1),
+        "ts": exact_microseconds(start),
+        "dur": exact_microseconds(end - start),
         "pid": pid,
-        "tid": dispatch.tid,
+        "tid": tid,
         "name": name,
         "cat": category,
         "args": args,
     }
+
+
+def exact_microseconds(nanoseconds: int) -> float:
+    """The number of microseconds that is not under the nanosecond when it is multiplied by 1000."""
+    found = nanoseconds / 1000
+    return found if int(found * 1000) == nanoseconds else math.nextafter(found, math.inf)

@@ -1,48 +1,24 @@
 """``dispatch-trace --output FILE.html``: a timeline of all threads, and where the time went, by operator.
 
-The page is written while the trace runs. A dispatch is seven numbers: which kind of dispatch, thread, start, duration,
-level, and start and duration of its kernel, -1 where that was not seen. Times are microseconds.
-
-The dispatches of a trace, a thread's outermost one with all that is inside of it at a time.
+The page is written while the trace runs. A dispatch is eight numbers: which kind of dispatch, thread, start, duration,
+level, start and duration of its kernel, -1 where that was not seen, and, where its end was not seen, how long it may
+have lasted at most, else 0. Times are microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from gdbext.engine.record import Record
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import page
 from gdbext.render.page import DATA_ENDS, Column, Page, data_begins, embedded
 from gdbext.render.style import escape
-
-
-class ThreadBatches:
-    """Keeps dispatches until the outermost one of their thread has ended; then ``put`` gets them, in order of entry."""
-
-    def __init__(self, put: Callable[[Sequence[TracedDispatch]], None]) -> None:
-        self._put = put
-        self._pending: dict[int, list[TracedDispatch]] = {}
-
-    def add(self, dispatch: TracedDispatch) -> None:
-        """Note that a dispatch begins."""
-        self._pending.setdefault(dispatch.tid, []).append(dispatch)
-
-    def ended(self, dispatch: TracedDispatch) -> None:
-        """A dispatch is over. Raises what ``put`` does."""
-        pending = self._pending.get(dispatch.tid)
-        if pending and pending[0] is dispatch:
-            self._put(self._pending.pop(dispatch.tid))
-
-    def close(self) -> None:
-        """End what is still open with the trace. Raises what ``put`` does."""
-        for tid in list(self._pending):
-            self._put(self._pending.pop(tid))
-
+from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
 
 _COLUMNS = (
-    Column("count", True), Column("self µs", True), Column("total µs", True), Column("mean µs", True),
-    Column("longest µs", True), Column("event"), Column("operator"), Column("key"), Column("kernel"),
+    Column("count", True), Column("end not seen", True), Column("self µs", True), Column("total µs", True),
+    Column("mean µs", True), Column("longest µs", True), Column("event"), Column("operator"), Column("key"),
+    Column("kernel"),
 )  # fmt: skip
 _BODY = """\
 <noscript><p class="warning">The timeline is drawn by a script of this page; the table below needs none.</p></noscript>
@@ -55,7 +31,9 @@ Keys: + − ← →. The page's address is a link to what is shown.</p>
 """
 _TIMES = """\
 <p class="note">A dispatch lasts until its return, where that was seen, or until its thread makes the next one that is
-not inside of it: what comes last before a pause has the pause, too. Self: without the dispatches inside of it.</p>"""
+not inside of it: what comes last before a pause has the pause, too. Self: without the dispatches inside of it. The end
+of the last one inside of another is not seen then, nor that of one that is still open: such a bar is pale from the last
+thing that is known of it, and in none of these sums; the time after it is that of the one around it.</p>"""
 
 
 class TimelinePage:
@@ -64,7 +42,7 @@ class TimelinePage:
     def __init__(self, write: Callable[[bytes], None], pid: int, now: Callable[[], float]) -> None:
         self._write = write
         self._pid = pid
-        self._now = now
+        self._bars = ThreadBars(now)
         self._page = Page(f"Trace of process {pid}", ("timeline", page.SCRIPT))
         self._batches = ThreadBatches(self._put)
         self._kinds: dict[int, tuple[int, LookupResult]] = {}
@@ -106,12 +84,10 @@ class TimelinePage:
             self._text(f"{head}{data_begins('dispatches')}[0")
 
     def _put(self, dispatches: Sequence[TracedDispatch]) -> None:
-        now = self._now()
-        numbers = [self._number(dispatch.found) for dispatch in dispatches]
-        for dispatch, own in own_times(dispatches, now):
-            self._costs[self._number(dispatch.found)].add(_duration(dispatch, now), own)
-        rows = (_row(number, dispatch, now) for number, dispatch in zip(numbers, dispatches))
-        self._text("".join(f",{each}" for each in rows))
+        for bar in self._bars.of(dispatches):
+            number = self._number(bar.dispatch.found)
+            self._costs[number].add(bar)
+            self._text(f",{_row(number, bar)}")
 
     def _number(self, found: LookupResult) -> int:
         # The LookupResult is kept along, so that its id stays its own.
@@ -129,55 +105,39 @@ class _Cost:
     """The cost of all dispatches of one kind; ``own`` without what was inside of them."""
 
     def __init__(self) -> None:
-        self.count, self.total, self.own, self.longest = 0, 0.0, 0.0, 0.0
+        self.count, self.total, self.own, self.longest, self.unseen = 0, 0, 0, 0, 0
 
-    def add(self, duration: float, own: float) -> None:
-        """Add one more dispatch to the cost."""
+    def add(self, bar: Bar) -> None:
+        """Add one more dispatch to the cost; one whose end was not seen is only counted."""
         self.count += 1
-        self.total += duration
-        self.own += own
-        self.longest = max(self.longest, duration)
+        if not bar.is_end_seen:
+            self.unseen += 1
+            return
+        self.total += bar.lasted
+        self.own += bar.own
+        self.longest = max(self.longest, bar.lasted)
 
     def cells(self, found: LookupResult) -> tuple[str, ...]:
         """The row of the table."""
-        mean = self.total / self.count if self.count else 0.0
-        times = (f"{time:.1f}" for time in (self.own, self.total, mean, self.longest))
-        return str(self.count), *times, found.event, found.qualified, found.key, found.kernel or found.kind
+        seen = self.count - self.unseen
+        mean = self.total / seen if seen else 0.0
+        times = (f"{time / 1e3:.1f}" if seen else "" for time in (self.own, self.total, mean, self.longest))
+        return (
+            str(self.count),
+            str(self.unseen or ""),
+            *times,
+            found.event,
+            found.qualified,
+            found.key,
+            found.kernel or found.kind,
+        )
 
 
-class _OpenDispatch(Record):
-    dispatch: TracedDispatch
-    inside: list[float]
-
-
-def own_times(dispatches: Sequence[TracedDispatch], now: float) -> Iterator[tuple[TracedDispatch, float]]:
-    """Each dispatch of one thread, and how long it took without those directly inside of it. ``dispatches`` are in
-    order of entry."""
-    open_now: list[_OpenDispatch] = []
-    for dispatch in dispatches:
-        while open_now and open_now[-1].dispatch.depth >= dispatch.depth:
-            yield _closed(open_now.pop(), now)
-        if open_now:
-            open_now[-1].inside.append(_duration(dispatch, now))
-        open_now.append(_OpenDispatch(dispatch, []))
-    yield from (_closed(each, now) for each in reversed(open_now))
-
-
-def _closed(each: _OpenDispatch, now: float) -> tuple[TracedDispatch, float]:
-    return each.dispatch, max(0.0, _duration(each.dispatch, now) - sum(each.inside))
-
-
-def _duration(dispatch: TracedDispatch, now: float) -> float:
-    return max(0.0, (now if dispatch.ended is None else dispatch.ended) - dispatch.started)
-
-
-def _row(number: int, dispatch: TracedDispatch, now: float) -> str:
-    kernel, took = dispatch.kernel_started, -1.0
-    if kernel is not None:
-        ended = now if dispatch.ended is None else dispatch.ended
-        took = max(0.0, (ended if dispatch.kernel_ended is None else dispatch.kernel_ended) - kernel)
-    times = f"{dispatch.started:.1f},{_duration(dispatch, now):.1f},{dispatch.depth}"
-    return f"{number},{dispatch.tid},{times},{-1 if kernel is None else f'{kernel:.1f}'},{took:.1f}"
+def _row(number: int, bar: Bar) -> str:
+    kernel, took = (-1.0, -1.0) if bar.kernel is None else (bar.kernel[0] / 1e3, (bar.kernel[1] - bar.kernel[0]) / 1e3)
+    times = f"{bar.start / 1e3:.3f},{bar.lasted / 1e3:.3f},{bar.dispatch.depth}"
+    unseen = 0.0 if bar.is_end_seen else (bar.until - bar.start) / 1e3
+    return f"{number},{bar.dispatch.tid},{times},{kernel:.3f},{took:.3f},{unseen:.3f}"
 
 
 def _kind(found: LookupResult) -> list[str]:

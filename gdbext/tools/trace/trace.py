@@ -11,7 +11,7 @@ from gdbext.diagnosis.reporting import make_report, report_target
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
 from gdbext.engine.targets.live.unstopped import RunningProcess
-from gdbext.errors import UsageError
+from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.resume.host import LiveTool
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import TraceSection
@@ -34,10 +34,10 @@ MAX_SECONDS = 86400.0
 DESCRIPTION = """
 Shows each dispatch of the named operators as it happens:
 
-  [call] op=[aten::mm], key=[AutogradCPU]
-   [redispatch] op=[aten::mm], key=[CPU]
+  [call] op=[aten::mm], key=[AutogradCPU], at=[0.001042 s]
+   [redispatch] op=[aten::mm], key=[CPU], at=[0.001049 s]
 
-as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level.
+as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level, and when after the trace began.
 
 --engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
 CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
@@ -76,7 +76,8 @@ class TraceTool(LiveTool):
         )
         parser.add_argument(
             "--output", metavar="FILE",
-            help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, else text",
+            help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
+            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
         )  # fmt: skip
         parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N dispatches")
         parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
@@ -129,7 +130,7 @@ class TraceTool(LiveTool):
             args.op, args.all, args.verbose, shows_time(args.output), args.boxed, args.limit, args.depth, tid,
             args.since,
         )  # fmt: skip
-        with TraceOutput(args.output, args.verbose, args.json, host.show) as output:
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session)) as output:
             with host.running(self.name):
                 traced = Tracing(session, control, request, output.notify).run(output.sink)
             output.finish(traced.ending)
@@ -154,7 +155,7 @@ class TraceTool(LiveTool):
         request = TraceRequest(
             args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
         )
-        with TraceOutput(args.output, args.verbose, args.json, host.show) as output:
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session)) as output:
             trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
             traced = trace.run(output.batches, output.flush)
             output.finish(traced.ending)
@@ -187,6 +188,26 @@ class TraceTool(LiveTool):
         from gdbext.tools.trace.trace_section import render
 
         return render(report, style)
+
+
+class ThreadNames:
+    """The names of a process's threads, as far as they are known; each is asked for once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[int, str] = {}
+
+    def __call__(self, tid: int) -> str:
+        """The name with the id: ``python (7394)``."""
+        if tid not in self._known:
+            target = self._session.target
+            try:
+                threads = {each.tid: each.name for each in target.threads()}
+                names = target.thread_names() if isinstance(target, RunningProcess) else threads
+            except GdbextError:  # the process is gone
+                names = {}
+            self._known[tid] = f"{names.get(tid) or 'thread'} ({tid})"
+        return self._known[tid]
 
 
 def _is_debugged(session: Session, args: Namespace, host: Host) -> bool:

@@ -2,8 +2,9 @@
 
 On a terminal a trace is lines in PyTorch's own words (``_print_dispatch_trace``, Dispatcher.cpp).
 
-PyTorch prints as many spaces as dispatches are open, the new one included, then ``[call] op=[…], key=[…]``. Lines of
---verbose stand one space further in and have words of their own, so that the others stay comparable.
+PyTorch prints as many spaces as dispatches are open, the new one included, then ``[call] op=[…], key=[…]``; the time
+since the trace began comes after that. Lines of --verbose stand one space further in and have words of their own, so
+that the others stay comparable.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render.style import escape
+from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file
 
 
 class Sink(Protocol):
@@ -60,7 +62,7 @@ class TextTrace:
         if known is None:
             # The LookupResult is kept along, so that its id stays its own.
             known = self._texts[id(found)] = (found, _encoded(dispatch_text(found)))
-        self._line(dispatch.tid, dispatch.depth, known[1])
+        self._line(dispatch.tid, dispatch.depth, known[1] + b", at=[%.6f s]\n" % (dispatch.started / 1e6))
         if self._verbose:
             for text in lookup_texts(found):
                 self._line(dispatch.tid, dispatch.depth + 1, _encoded(text))
@@ -89,8 +91,8 @@ def _encoded(line: str) -> bytes:
 
 
 def dispatch_text(found: LookupResult) -> str:
-    """``[call] op=[aten::mm], key=[AutogradMeta]`` and a line feed."""
-    return f"[{found.event}] op=[{escape(found.qualified)}], key=[{found.key}]\n"
+    """The line as PyTorch has it: ``[call] op=[aten::mm], key=[AutogradMeta]``."""
+    return f"[{found.event}] op=[{escape(found.qualified)}], key=[{found.key}]"
 
 
 def lookup_texts(found: LookupResult) -> list[str]:
@@ -141,16 +143,20 @@ _PAGE, _CHROME, _LINES = ".html", ".json", ".jsonl"
 
 def shows_time(path: str | None) -> bool:
     """True if that format has times, which are worth probes of their own."""
-    return path is not None and path.endswith((_PAGE, _CHROME))
+    return path is not None and (path.endswith((_PAGE, _CHROME)) or is_flame_file(path))
 
 
 class TraceOutput:
     """A context manager. Pages appear when they are whole; everything else as it happens, so that the last line before
     a hang is there."""
 
-    def __init__(self, path: str | None, verbose: bool, quiet: bool, show: Callable[[str], None]) -> None:
-        """``quiet``: nothing but the document goes to the terminal, which is where ``show`` writes. Raises
-        TargetError."""
+    def __init__(
+        self, path: str | None, verbose: bool, quiet: bool, show: Callable[[str], None],
+        names: Callable[[int], str] = str,
+    ) -> None:  # fmt: skip
+        """``quiet``: nothing but the document goes to the terminal, which is where ``show`` writes. ``names`` gives the
+        name of a thread. Raises TargetError."""
+        self._names = names
         self._path = path
         self._verbose = verbose
         self._quiet = quiet
@@ -186,10 +192,14 @@ class TraceOutput:
             from gdbext.tools.trace.timeline_page import TimelinePage
 
             return TimelinePage(write, pid, now)
+        if is_flame_file(path):
+            from gdbext.tools.trace.trace_bars import FlameTrace
+
+            return FlameTrace(write, pid, now, self._names, path.endswith(SPEEDSCOPE))
         if path.endswith(_CHROME):
             from gdbext.tools.trace.chrome_trace import ChromeTrace
 
-            return ChromeTrace(write, pid, now)
+            return ChromeTrace(write, pid, now, self._names)
         if path.endswith(_LINES):
             return JsonTrace(json_lines(write))
         return TextTrace(write, self._verbose)

@@ -15,7 +15,7 @@ from gdbext.render.page import Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection
 from gdbext.tools.tensor import tensor_files
-from gdbext.tools.trace.timeline_page import own_times
+from gdbext.tools.trace.trace_bars import bars
 from support.fakes import made_pages
 from support.fakes.made_pages import EVIL, MM, dispatch
 
@@ -83,11 +83,11 @@ def test_text_and_data_stay_what_they_are() -> None:
 def test_the_timeline_has_every_dispatch_once() -> None:
     tags = Tags(made_pages.timeline())
     zero, *numbers = tags.data["dispatches"]  # type: ignore[misc]
-    rows = [tuple(numbers[at : at + 7]) for at in range(0, len(numbers), 7)]
+    rows = [tuple(numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
     assert zero == 0
     assert rows == [
-        (0, 7, 0.0, 10.0, 1, -1, -1.0), (1, 7, 2.0, 7.0, 2, -1, -1.0), (0, 7, 100.0, 6.0, 1, -1, -1.0),
-        (1, 7, 101.0, 4.0, 2, -1, -1.0), (2, 8, 50.0, 150.0, 1, -1, -1.0),
+        (0, 7, 0, 10, 1, -1, -1, 0), (1, 7, 2, 7, 2, -1, -1, 0), (0, 7, 100, 6, 1, -1, -1, 0),
+        (1, 7, 101, 4, 2, -1, -1, 0), (2, 8, 50, 150, 1, -1, -1, 150),
     ]  # fmt: skip
     assert tags.data["kinds"] == [
         ["call", "aten::mm", "AutogradCPU", "AutogradCPU", "", ""],
@@ -99,23 +99,23 @@ def test_the_timeline_has_every_dispatch_once() -> None:
 def test_the_table_of_a_trace_has_what_most_itself_took_first() -> None:
     page = re.sub("<wbr>", "", made_pages.timeline())
     rows = [re.findall("<td[^>]*>([^<]*)</td>", row) for row in re.findall("<tr>(<td.*?)</tr>", page)]
-    assert [row[:7] for row in rows[1:]] == [
-        ["2", "11.0", "11.0", "5.5", "7.0", "redispatch", "aten::mm"],
-        ["2", "5.0", "16.0", "8.0", "10.0", "call", "aten::mm"],
+    assert [row[:8] for row in rows[:2]] == [
+        ["2", "", "11.0", "11.0", "5.5", "7.0", "redispatch", "aten::mm"],
+        ["2", "", "5.0", "16.0", "8.0", "10.0", "call", "aten::mm"],
     ]
-    assert rows[0][:6] == ["1", "150.0", "150.0", "150.0", "150.0", "callBoxed"]
+    assert rows[2][:7] == ["1", "1", "", "", "", "", "callBoxed"]
 
 
 def test_own_time_is_without_the_calls_directly_inside() -> None:
     dispatches = [dispatch(MM, 0, 100, 1), dispatch(MM, 10, 60, 2), dispatch(MM, 20, 30, 3), dispatch(MM, 70, None, 2)]
-    own = {each.started: took for each, took in own_times(dispatches, 90.0)}
+    own = {bar.dispatch.started: bar.own / 1e3 for bar in bars(dispatches, 90.0)}
     assert own == {0: 30, 10: 40, 20: 10, 70: 20}
 
 
 def test_a_kernel_that_was_seen() -> None:
     seen = dispatch(MM, 1.0, 9.0, 1)
     seen.kernel_started, seen.kernel_ended = 3.0, 8.0
-    assert Tags(made_pages.timeline((seen,))).data["dispatches"] == [0, 0, 7, 1.0, 8.0, 1, 3.0, 5.0]
+    assert Tags(made_pages.timeline((seen,))).data["dispatches"] == [0, 0, 7, 1.0, 8.0, 1, 3.0, 5.0, 0.0]
 
 
 def test_an_empty_trace_is_a_page() -> None:

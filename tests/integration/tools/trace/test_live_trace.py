@@ -46,8 +46,9 @@ def interrupted_once(reached: Callable[[], bool], shown: Path, *words: str | Pat
 
 
 def trace_lines(text: str) -> list[str]:
-    words = r" +\[(call|redispatch|callBoxed|redispatchBoxed)\] op=\[[^]]+\], key=\[\w+\]"
-    return [line for line in text.splitlines() if re.fullmatch(words, line)]
+    """Lines as PyTorch has them: ours have a time behind."""
+    words = r"( +\[(?:call|redispatch|callBoxed|redispatchBoxed)\] op=\[[^]]+\], key=\[\w+\])(?:, at=\[\d+\.\d{6} s\])?"
+    return [found.group(1) for found in (re.fullmatch(words, line) for line in text.splitlines()) if found]
 
 
 def test_equals_pytorchs_own_trace() -> None:
@@ -102,7 +103,7 @@ def test_chrome_trace_is_nested(tmp_path: Path) -> None:
     assert outcome.status == 0, outcome
     document = json.loads(output.read_text())
     contract_schema.check(document, "chrome_trace")
-    events = document["traceEvents"]
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
     assert {event["cat"] for event in events} == {"call", "redispatch", "kernel"}
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     linear = [event for event in events if event["name"] == "aten::linear"]
@@ -110,7 +111,7 @@ def test_chrome_trace_is_nested(tmp_path: Path) -> None:
     assert len(linear) == len(products) == 4
     for outer, inner in zip(linear, products):
         assert outer["ts"] <= inner["ts"]
-        assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 0.2
+        assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1e-6
         assert inner["args"]["returned"]
     assert products[-1]["args"]["key"] == "AutogradMeta"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +101,8 @@ class Case:
 
     @property
     def text(self) -> str:
-        return "".join(self.lines)
+        """The lines, without their times."""
+        return re.sub(r", at=\[\d+\.\d{6} s\]$", "", "".join(self.lines), flags=re.MULTILINE)
 
 
 def nested(case: Case, outer: int, inner: int, caller: int) -> None:
@@ -238,7 +240,12 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     document = json.loads(b"".join(parts))
     contract_schema.check(document, "chrome_trace")
     events = document["traceEvents"]
+    names, events = events[:2], events[2:]
+    assert [(one["ph"], one["name"], one["args"]) for one in names] == [
+        ("M", "process_name", {"name": "process 42"}), ("M", "thread_name", {"name": "1"}),
+    ]  # fmt: skip
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
+    assert [one["args"].get("end") for one in events] == [None, None, "not seen"]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
     assert {one["pid"] for one in events} == {42}
 

@@ -43,7 +43,7 @@ def test_text_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     with TraceOutput(str(path), False, False, print) as output:
         output.sink(lambda: 200.0, 4).dispatch(DISPATCHES[0])
-        assert path.read_text() == " [call] op=[aten::mm], key=[AutogradCPU]\n"
+        assert path.read_text() == " [call] op=[aten::mm], key=[AutogradCPU], at=[0.000000 s]\n"
 
 
 def test_which_formats_show_times() -> None:
