@@ -11,7 +11,7 @@ END='# <<< gdbext <<<'
 
 usage() {
   cat <<HELP
-usage: ./install.sh [--gdbinit] [--lldbinit] [--wheels DIR] [--dry-run]
+usage: ./install.sh [--gdbinit] [--lldbinit] [--wheels DIR] [--core-handler] [--dry-run]
        ./install.sh --uninstall
 
 Makes gdbext ready for this user.
@@ -26,6 +26,9 @@ Makes gdbext ready for this user.
   --gdbinit     also adds one marked block to ~/.gdbinit, so that every gdb knows the commands
   --lldbinit    the same for ~/.lldbinit and LLDB
   --wheels DIR  takes the packages from a folder of wheels (a machine without network)
+  --core-handler
+                as root: the kernel calls gdbext for each crash, which keeps a diagnosis and a recording in
+                /var/lib/gdbext instead of a core; until the next boot, unless you put the line into /etc/sysctl.d
   --dry-run     says what would be done and does nothing
   --uninstall   removes all of this, and the cache ($CACHE);
                 a gdb that was installed stays
@@ -273,6 +276,42 @@ remove_block() {
   say "${1##*/}: took the block out of $1"
 }
 
+# --- the kernel's core_pattern --------------------------------------------------------------------------------------
+
+KERNEL=${GDBEXT_KERNEL:-/proc/sys/kernel}
+CORES=${GDBEXT_CRASHES:-/var/lib/gdbext}
+
+# What was in core_pattern and core_pipe_limit before is kept in $CORES, for --uninstall.
+set_core_handler() {
+  line="|$ROOT/scripts/dispatch core-handler %P %d"
+  case "$ROOT" in *[[:space:]]*) fail "the kernel cannot call a program whose path has a space: $ROOT" "move it" ;; esac
+  [ "${#line}" -lt 128 ] || fail "the kernel takes 127 bytes in core_pattern, and this has ${#line}: $line" \
+    "move gdbext to a folder with a shorter path, /opt/gdbext for example"
+  [ -w "$KERNEL/core_pattern" ] || fail "$KERNEL/core_pattern cannot be written" "run this as root, on the host"
+  if [ "$dry" = yes ]; then say "would write to $KERNEL/core_pattern: $line"; return; fi
+  before=$(cat "$KERNEL/core_pattern")
+  if [ "$before" = "$line" ]; then say "core_pattern: names gdbext already"; return; fi
+  mkdir -p "$CORES"
+  printf '%s\n%s\n' "$before" "$(cat "$KERNEL/core_pipe_limit")" >"$CORES/before"
+  say 16 >"$KERNEL/core_pipe_limit"
+  say "$line" >"$KERNEL/core_pattern"
+  say "core_pattern: $line"
+  say "  before: $before (./install.sh --uninstall writes it again); for the next boot: /etc/sysctl.d/60-gdbext.conf with"
+  say "  kernel.core_pattern=$line"
+}
+
+# Only where core_pattern is still ours: what somebody else has written since stays.
+restore_core_pattern() {
+  [ -f "$CORES/before" ] || return 0
+  case "$(cat "$KERNEL/core_pattern")" in
+    *"/scripts/dispatch core-handler"*)
+      sed -n 1p "$CORES/before" >"$KERNEL/core_pattern" || fail "$KERNEL/core_pattern cannot be written" "run this as root"
+      sed -n 2p "$CORES/before" >"$KERNEL/core_pipe_limit"
+      say "core_pattern: $(cat "$KERNEL/core_pattern") again" ;;
+  esac
+  rm -f -- "$CORES/before"
+}
+
 # --- the two things it can do ---------------------------------------------------------------------------------------
 
 install_all() {
@@ -289,10 +328,12 @@ install_all() {
   if [ "$gdbinit" = yes ]; then add_block "$(gdbinit_path)" "source $ROOT/gdbext/init.py"; else
     say "in gdb, for the commands: source $ROOT/gdbext/init.py    (in every gdb: ./install.sh --gdbinit)"
   fi
+  if [ "$corehandler" = yes ]; then set_core_handler; fi
   say "without starting gdb yourself: $ROOT/scripts/dispatch -p PID"
 }
 
 uninstall_all() {
+  restore_core_pattern
   for file in "$HOME/.gdbinit" "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit" "$HOME/.lldbinit" \
     "$HOME/.lldbinit-lldb"; do
     remove_block "$file"
@@ -316,6 +357,7 @@ remove_empty() {
 
 gdbinit=no
 lldbinit=no
+corehandler=no
 dry=no
 action=install
 wheels=
@@ -323,6 +365,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --gdbinit) gdbinit=yes ;;
     --lldbinit) lldbinit=yes ;;
+    --core-handler) corehandler=yes ;;
     --dry-run) dry=yes ;;
     --uninstall) action=uninstall ;;
     --wheels)

@@ -204,6 +204,12 @@ TABLE = (
         "gdbext.tools.timeout:TimeoutProgram",
     ),
     ToolRow(
+        "core-handler",
+        "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core.",
+        ("program",),
+        "gdbext.tools.core_handler:CoreHandlerProgram",
+    ),
+    ToolRow(
         "ranks",
         "Look at all ranks of a job and say which one the others wait for, and why.",
         ("program",),

@@ -62,6 +62,8 @@ DECLARED = {
     "hosts/debugger/batch_job.py": OUTPUT,
     "hosts/lldb/lldb_launch.py": "debuggers on the user's PATH",
     "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
+    "engine/targets/packed_core.py": USERS,
+    "tools/core_handler/__init__.py": OUTPUT,
     "hosts/hang_watcher.py": "memory that it shares with the process that started it",
     "hosts/pytest_plugin.py": "our own program, and what its watcher wrote into the user's folder",
     "init.py": OURS,

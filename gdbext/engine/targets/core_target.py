@@ -63,9 +63,10 @@ class CoreTarget(Target):
     kind = "core"
     debugger = "none"
 
-    def __init__(self, path: str, sysroot: str | None = None) -> None:
+    def __init__(self, path: str, sysroot: str | None = None, unpacked: str = "") -> None:
+        """``unpacked``: the file to read where ``path`` is a compressed one."""
         self.path = path
-        self._core = open_core(path)
+        self._core = open_core(unpacked or path)
         self.architecture = architectures.by_machine(self._core.machine)
         self.command = self._core.arguments or self._core.name
         self._segments = self._core.segments
@@ -75,7 +76,7 @@ class CoreTarget(Target):
         self._auxv = elf_core.parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
-        self._first = CoreFileThread(self.architecture, notes[0], _signal(notes[0], self._core.written_by_debugger))
+        self._first = CoreFileThread(self.architecture, notes[0], signal_of(notes[0], self._core.written_by_debugger))
         others = [CoreFileThread(self.architecture, note, None) for note in notes[1:]]
         self._threads = sorted([self._first, *others], key=lambda thread: thread.tid)
         self._maps: list[MemoryMapping] | None = None
@@ -293,7 +294,7 @@ class CoreTarget(Target):
         return self._core.data[at:end] if end >= 0 else None
 
 
-def _signal(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal | None:
+def signal_of(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal | None:
     """The signal that ended the process. The kernel dumps only for fatal ones; gcore also writes what it stopped by."""
     number = thread.current_signal
     if number <= 0 or (written_by_debugger and number not in linux.CRASH_SIGNALS):

@@ -41,7 +41,7 @@ says that it lets the process run.
 
 options:
   -p, --pid PID        the process
-  -c, --core CORE      the core dump; executable and libraries are found through it
+  -c, --core CORE      the core dump, compressed or not; systemd or coredumpctl:PID for one of systemd's store
   -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
   --record FILE        keep everything that is read, for -r: memory, registers, maps; the right file for a bug report
   --sysroot DIR        where the files of the core's machine or container are found; / says that they are those of this

@@ -1,0 +1,243 @@
+"""Cores as people have them: compressed, or in the store of systemd-coredump.
+
+A compressed core is unpacked into a file without a name, which takes no more of the disk than has contents, and is gone
+when the look ends. gzip and xz are read by Python's own libraries, zstd and lz4 by the programs of these names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+import tempfile
+
+from gdbext.cache import find_program
+from gdbext.engine.record import Record
+from gdbext.errors import BadCore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORE = "/var/lib/systemd/coredump"
+"""The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
+SYSTEMD, BY_PID = "systemd", "coredumpctl:"
+"""Names of cores in that folder: the newest one, and that of a process."""
+_NAME = re.compile(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
+"""core.COMM.UID.BOOT.PID.MICROSECONDS (systemd 252, src/coredump/coredump.c, make_filename)."""
+_PIECE = 1 << 20
+_HOLE = 1 << 16
+"""Bytes of zeros that are left out as a hole."""
+_RESERVE = 256 << 20
+"""Bytes of the disk that are left to others."""
+_ZEROS = bytes(_HOLE)
+
+
+class Packing(Record):
+    """A compression: how a file of it begins, and the program that unpacks it ("" where Python does)."""
+
+    name: str
+    magic: bytes
+    program: str = ""
+
+
+PACKINGS = (
+    Packing("zstd", b"\x28\xb5\x2f\xfd", "zstd"),
+    Packing("lz4", b"\x04\x22\x4d\x18", "lz4"),
+    Packing("gzip", b"\x1f\x8b"),
+    Packing("xz", b"\xfd7zXZ\0"),
+)
+
+
+def stored(name: str, store: str = STORE) -> str:
+    """The file of a core of systemd's store, ``name`` itself where it is none of these. Raises BadCore."""
+    if name != SYSTEMD and not name.startswith(BY_PID):
+        return name
+    wanted = name[len(BY_PID) :] if name.startswith(BY_PID) else ""
+    try:
+        found = [match for entry in os.listdir(store) if (match := _NAME.fullmatch(entry)) is not None]  # noqa: PTH208
+    except OSError as error:
+        raise BadCore(
+            f"systemd's store of cores cannot be read: {store}: {error.strerror}",
+            why="systemd-coredump does not take the cores of this machine (see /proc/sys/kernel/core_pattern)",
+            help="name the core itself with -c FILE",
+        ) from error
+    fitting = [match for match in found if wanted in ("", match["pid"])]
+    if not fitting:
+        known = ", ".join(sorted({match["pid"] for match in found})[-8:])
+        what = f"of process {wanted}" if wanted else ""
+        raise BadCore(f"there is no core {what} in {store}".replace("  ", " "), why=known and f"there are: {known}")
+    return f"{store}/{max(fitting, key=lambda match: int(match['time'])).string}"
+
+
+def unpacked(path: str) -> str:
+    """The name of a file with the contents of a compressed core, "" where it is not compressed, until ``let_go``.
+    Raises BadCore."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            packing = next((each for each in PACKINGS if head.startswith(each.magic)), None)
+            if packing is None:
+                return ""
+            size = _known_size(packing, head, path)
+    except OSError:
+        return ""  # whoever opens it says why
+    return _unpack(path, packing, size)
+
+
+def let_go(name: str) -> None:
+    """Close that file: it lasts as long as it is mapped, and then is gone. "" is none."""
+    if name:
+        os.close(int(name.rpartition("/")[2]))
+
+
+def _unpack(path: str, packing: Packing, size: int) -> str:
+    into = tempfile.TemporaryFile(dir=_folder(path, size), prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
+    progress = _Progress(path, size)
+    at = 0
+    try:
+        for piece in _pieces(path, packing):
+            at = _add(into.fileno(), piece, at)
+            progress.show(at)
+            if _free(into.fileno()) < _RESERVE:
+                raise _no_room(path, at)
+        os.truncate(into.fileno(), at)
+    except BaseException:
+        into.close()
+        raise
+    finally:
+        progress.end()
+    descriptor = os.dup(into.fileno())
+    into.close()
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _add(descriptor: int, piece: bytes, at: int) -> int:
+    """Write a piece at an offset, holes for its zeros; the offset behind it."""
+    for start in range(0, len(piece), _HOLE):
+        part = piece[start : start + _HOLE]
+        if part != _ZEROS[: len(part)]:
+            os.pwrite(descriptor, part, at + start)
+    return at + len(piece)
+
+
+def _pieces(path: str, packing: Packing) -> Iterator[bytes]:
+    if packing.program:
+        yield from _by_program(path, packing)
+        return
+    import gzip
+    import lzma
+    import zlib
+
+    opened = gzip.open(path) if packing.name == "gzip" else lzma.open(path)  # noqa: SIM115
+    try:
+        with opened as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise BadCore(
+            f"{path} cannot be unpacked: {error}", why="it is damaged, or was not written to its end"
+        ) from error
+
+
+def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
+    import subprocess
+
+    program = find_program(packing.program)
+    if program is None:
+        raise BadCore(
+            f"{path} is compressed with {packing.name}, and there is no program {packing.program} here",
+            help=f"install {packing.program} (apt-get install {packing.program}), or unpack it elsewhere",
+        )
+    words = [program, "-d", "-c", "-q", "--", path]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            while piece := process.stdout.read(_PIECE):
+                yield piece
+            said = process.stderr.read(500).decode("utf-8", "replace").strip()
+        finally:
+            process.kill()
+        if process.wait() != 0 and said:
+            raise BadCore(f"{path} cannot be unpacked: {said.splitlines()[-1]}", why="it is damaged, or was cut short")
+
+
+# --- room ----------------------------------------------------------------------------------------
+
+
+def _known_size(packing: Packing, head: bytes, path: str) -> int:
+    """The bytes that the file says to have when it is unpacked; 0 where it does not say.
+
+    RFC 8878, 3.1.1.1 (zstd); the frame format of lz4, version 1.6; RFC 1952, 2.3.1 (gzip: its last four bytes, so that
+    4 GB more are not seen).
+    """
+    if packing.name == "zstd" and len(head) > 18:
+        flags = head[4]
+        field, single = flags >> 6, flags >> 5 & 1
+        at = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
+        width = (single, 2, 4, 8)[field]
+        return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+    if packing.name == "lz4" and len(head) > 14 and head[4] >> 3 & 1:
+        return int.from_bytes(head[6:14], "little")
+    if packing.name == "gzip":
+        with open(path, "rb") as file:
+            file.seek(-4, os.SEEK_END)
+            return int(struct.unpack("<I", file.read(4))[0])
+    return 0
+
+
+def _folder(path: str, size: int) -> str:
+    """The folder for temporary files with the most room. Raises BadCore where no disk has enough."""
+    folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
+    room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
+    chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")
+    compressed = os.stat(path).st_size  # noqa: PTH116
+    if room.get(chosen, 0) - _RESERVE < max(size // 8, compressed):  # most of a core are zeros
+        raise _no_room(path, size or compressed)
+    return chosen
+
+
+def _room(folder: str) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _free(descriptor: int) -> int:
+    found = os.fstatvfs(descriptor)
+    return found.f_bavail * found.f_frsize
+
+
+def _no_room(path: str, size: int) -> BadCore:
+    return BadCore(
+        f"there is no room to unpack {path}: {size} bytes so far or at the least",
+        why="a core is unpacked into the folder for temporary files",
+        help="name one on a larger disk: TMPDIR=/FOLDER scripts/dispatch -c …",
+    )
+
+
+class _Progress:
+    """A line on the terminal that says how far the unpacking is."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._name = os.path.basename(path)  # noqa: PTH119
+        self._size = size
+        self._shown = 0
+        self._is_wanted = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, done: int) -> None:
+        """Redraw it for each 64 MB."""
+        if self._is_wanted and done - self._shown >= 64 << 20:
+            from gdbext.engine.terminal import escape, write
+
+            self._shown = done
+            of = f" of {self._size >> 20}" if self._size else ""
+            write(2, f"unpacking {escape(self._name)}: {done >> 20}{of} MB …\n")
+
+    def end(self) -> None:
+        """Say that it is unpacked, where anything was said."""
+        if self._shown:
+            from gdbext.engine.terminal import write
+
+            write(2, "unpacked\n")

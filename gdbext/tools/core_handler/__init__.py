@@ -1,0 +1,257 @@
+"""The tool core-handler: what the kernel calls when a process crashes (core_pattern), to keep a diagnosis, no core.
+
+The kernel starts it as root. Root only opens the dying process's memory and keeps the results; what reads and judges is
+a child with the ids of the process's own user, which gets its three outputs as open descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdbext.cache import is_ours
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.formats import whole_file
+from gdbext.engine.targets.live.dying_process import SOURCE
+from gdbext.engine.targets.live.local_process import thread_name
+from gdbext.engine.targets.rooted_paths import Rights, rights_of
+from gdbext.engine.terminal import quoted
+from gdbext.errors import TargetError, UsageError
+from gdbext.tools.family import end_with_parent
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from gdbext.tools.program import Dispatch
+
+FOLDER = "/var/lib/gdbext"
+"""The folder in which crashes are kept unless another one is named."""
+KEPT, DISK_MB, SECONDS = 100, 512, 10.0
+"""Defaults: crashes that are kept, megabytes of them all, seconds for which a crash is held up."""
+AT_ONCE = 16
+"""Crashes that are looked at at the same time; of further ones nothing is kept."""
+_LARGEST = 32 << 20
+"""Most bytes of one file that a look may write."""
+_NO_NEW_PRIVS = 38
+"""The option PR_SET_NO_NEW_PRIVS of prctl(2) (linux/prctl.h)."""
+_SUFFIXES = ("txt", "json", "rec")
+_EPILOG = """\
+For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
+
+  |PATH/scripts/dispatch core-handler %P %d
+
+which calls it for each process that dies of a fatal signal, with the core on standard input. Of the core only the head
+is read (the threads' registers); the memory is read in the dying process, which the kernel keeps until this is done.
+DIR/crash-NAME-PID-TIME.txt, .json and .rec are kept, about a megabyte, for the process's user only; the oldest crashes
+are deleted when there are more than --keep, or more than --disk megabytes. ./install.sh --uninstall restores what was
+in core_pattern before.
+"""
+
+
+class CoreHandlerProgram(Program):
+    """The program ``scripts/dispatch core-handler`` as a tool."""
+
+    name = "core-handler"
+    summary = "For the kernel's core_pattern: keep a diagnosis and a recording of a crash, no core."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add what the kernel gives, and the limits."""
+        parser.epilog = _EPILOG
+        parser.add_argument(
+            "pid", type=int, metavar="PID", help="%%P of core_pattern: the process, as this machine counts"
+        )
+        parser.add_argument(
+            "mode", type=int, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; only 1 is read"
+        )
+        parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
+        parser.add_argument(
+            "--keep", type=int, default=KEPT, metavar="N", help=f"crashes that are kept (default {KEPT})"
+        )
+        parser.add_argument(
+            "--disk", type=int, default=DISK_MB, metavar="MB", help=f"of all of them (default {DISK_MB})"
+        )
+        parser.add_argument(
+            "--seconds", type=float, default=SECONDS, metavar="S",
+            help=f"let the process go after that time, whatever is known then (default {SECONDS:g})",
+        )  # fmt: skip
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Look at the process that dies, and keep what was seen. Raises GdbextError."""
+        try:
+            args = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
+            raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
+        began = time.monotonic()
+        folder = Path(args.dir)
+        os.close(whole_file.open_folder(str(folder), make=True))
+        if not is_ours(str(folder)):
+            raise TargetError(f"{folder} can be written by others", help="name another --dir")
+        with _Slot(folder) as slot:
+            if not slot.is_free:
+                raise TargetError(f"{AT_ONCE} crashes are being looked at already")
+            crash = _Crash(args, folder)
+            crash.look(dispatch, began + args.seconds)
+            crash.keep()
+            _make_room(folder, args.keep, args.disk << 20)
+        return Outcome(0)
+
+
+class _Slot:
+    """One of ``AT_ONCE`` places, held by a lock on a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor = -1
+
+    def __enter__(self) -> _Slot:
+        for number in range(AT_ONCE):
+            descriptor = os.open(self._folder / f".slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._descriptor = descriptor
+                break
+            os.close(descriptor)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    @property
+    def is_free(self) -> bool:
+        """A place was found for this crash."""
+        return self._descriptor >= 0
+
+
+class _Crash:
+    """One process that dies, and what is kept of it."""
+
+    def __init__(self, args: Namespace, folder: Path) -> None:
+        """Raises TargetError: it is not to be looked at, or has gone."""
+        self._pid: int = args.pid
+        self._folder = folder
+        if args.mode != 1:
+            raise TargetError(
+                f"process {self._pid} changed its rights while it ran: nothing of it is kept",
+                why="its memory may hold what its user must not see (prctl(2), PR_SET_DUMPABLE)",
+            )
+        try:
+            self._rights = rights_of(self._pid)
+            self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise TargetError(f"process {self._pid} cannot be read: {error.strerror}") from error
+        name = re.sub(r"[^\w.-]+", "_", thread_name(self._pid, self._pid) or "process")
+        self._stem = f"crash-{name}-{self._pid}-{time.strftime('%Y%m%d-%H%M%S')}"
+        self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in _SUFFIXES}
+        self._problem = ""
+
+    def look(self, dispatch: Dispatch, deadline: float) -> None:
+        """Have a child with the rights of the process's user look; it is killed at the deadline. The process goes when
+        the child has read it, for nobody else keeps the kernel's pipe."""
+        cache = self._cache()
+        child = os.fork()
+        if not child:
+            self._look(dispatch, deadline, cache)
+        os.close(0)
+        os.close(self._memory)
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                self._problem = "the look at it took too long, and was ended"
+                return
+            time.sleep(0.005)
+
+    def _cache(self) -> str:
+        """A folder for the symbol indexes of that user's programs."""
+        cache = self._folder / "cache" / str(self._rights.uid)
+        if not cache.exists():
+            os.close(whole_file.open_folder(str(cache), make=True))
+            os.chown(cache, self._rights.uid, self._rights.gid)
+            cache.chmod(0o700)
+        return str(cache)
+
+    def _look(self, dispatch: Dispatch, deadline: float, cache: str) -> None:
+        """Look in the child, and end it."""
+        status = 1
+        try:
+            end_with_parent(signal.SIGKILL)
+            _drop(self._rights, deadline)
+            os.environ["XDG_CACHE_HOME"] = cache
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            source = f"{SOURCE}{self._pid}:{self._memory}:0"
+            recording = f"/proc/self/fd/{self._outputs['rec']}"
+            os.dup2(self._outputs["json"], 1)
+            seconds = f"{max(0.1, deadline - time.monotonic()):.1f}"
+            words = ["-c", source, "--record", recording, "--timeout", seconds, "--json", "dispatch-diagnose"]
+            status = dispatch(words)
+            os.close(0)  # lets the process go
+            os.dup2(self._outputs["txt"], 1)
+            if status == 0:
+                dispatch(["-r", recording, "dispatch-diagnose"])
+        finally:
+            os._exit(status)
+
+    def keep(self) -> None:
+        """Write what the child has left to the folder, for the process's user only. Raises TargetError."""
+        for suffix, descriptor in self._outputs.items():
+            data = self._renamed(os.pread(descriptor, _LARGEST, 0), suffix)
+            if suffix == "txt" and (self._problem or not data):
+                data += f"{self._problem or 'nothing could be said; the .json tells why'}\n".encode()
+            if not data:
+                continue
+            try:
+                with whole_file.WholeFile(f"{self._folder}/{self._stem}.{suffix}", whole_file.PRIVATE) as file:
+                    os.fchown(file.descriptor, self._rights.uid, self._rights.gid)
+                    file.write(data)
+            except OSError as error:
+                raise whole_file.cannot_write(f"{self._folder}/{self._stem}.{suffix}", error) from error
+
+    def _renamed(self, data: bytes, suffix: str) -> bytes:
+        """A document in which suggestions name the recording as it is kept, not as the child has seen it."""
+        if suffix == "rec":
+            return data
+        kept = f"-r {quoted(f'{self._folder}/{self._stem}.rec')}".encode()
+        pipe = f"-c {SOURCE}{self._pid}:{self._memory}:0".encode()
+        return data.replace(f"-r /proc/self/fd/{self._outputs['rec']}".encode(), kept).replace(pipe, kept)
+
+
+def _drop(rights: Rights, deadline: float) -> None:
+    """Take on the user's ids for good, and limits of time and size. Raises OSError."""
+    import ctypes
+
+    seconds = max(1, int(deadline - time.monotonic()) + 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
+    os.setgroups(rights.groups)
+    os.setresgid(rights.gid, rights.gid, rights.gid)
+    os.setresuid(rights.uid, rights.uid, rights.uid)
+    ctypes.CDLL(None).prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    end_with_parent(signal.SIGKILL)  # which a change of ids has taken back
+
+
+def _make_room(folder: Path, keep: int, size: int) -> None:
+    """Delete the oldest crashes until there are so many and so many bytes at most; the newest one stays."""
+    crashes: dict[str, list[Path]] = {}
+    for file in folder.glob("crash-*"):
+        crashes.setdefault(file.stem, []).append(file)
+    order = sorted(crashes, key=lambda stem: max(file.lstat().st_mtime for file in crashes[stem]))
+    total = sum(file.lstat().st_size for files in crashes.values() for file in files)
+    for stem in order[:-1]:
+        if len(crashes) <= keep and total <= size:
+            return
+        for file in crashes.pop(stem):
+            total -= file.lstat().st_size
+            file.unlink(missing_ok=True)

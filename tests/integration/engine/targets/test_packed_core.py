@@ -1,0 +1,104 @@
+"""Cores as people have them: compressed by each program, cut short, in systemd's store, on a full disk."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets import packed_core
+from gdbext.errors import BadCore
+from gdbext.hosts import opening
+from support.fakes.core_maker import Core, Load, prstatus
+
+BASE = 0x10000
+ZEROS = 8 << 20
+
+
+@pytest.fixture
+def core() -> bytes:
+    memory = b"the beginning".ljust(ZEROS, b"\0") + b"the end".ljust(4096, b"\0")
+    return bytes(Core([Load(BASE, memory)], notes=prstatus(7)).build())
+
+
+def packed(folder: Path, data: bytes, how: str) -> Path:
+    plain = folder / "core"
+    plain.write_bytes(data)
+    path = folder / f"core.{how}"
+    if how == "gz":
+        path.write_bytes(gzip.compress(data))
+    elif how == "xz":
+        path.write_bytes(lzma.compress(data, preset=0))
+    else:
+        program = {"zst": "zstd", "lz4": "lz4"}[how]
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+        words = ["-o", str(path)] if how == "zst" else [str(path)]
+        subprocess.run([program, "-q", "-f", str(plain), *words], check=True)
+    plain.unlink()
+    return path
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("how", ["zst", "lz4", "gz", "xz"])
+def test_a_compressed_core_is_a_core(tmp_path: Path, core: bytes, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = packed(tmp_path, core, how)
+    before = descriptors()
+    target = opening.open_core(str(path))
+    assert target.read(BASE, 13) == b"the beginning"
+    assert target.read(BASE + ZEROS, 7) == b"the end"
+    assert [thread.tid for thread in target.threads()] == [7]
+    assert target.files_known_at() == path.stat().st_mtime
+    target.close()
+    assert list(tmp_path.iterdir()) == [path]  # nothing is left, not even while it is open
+    assert descriptors() == before
+
+
+def test_what_is_unpacked_has_holes(tmp_path: Path, core: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    name = packed_core.unpacked(str(packed(tmp_path, core, "gz")))
+    found = Path(name).stat()
+    packed_core.let_go(name)
+    assert found.st_size == len(core)
+    assert found.st_blocks * 512 < len(core) // 4
+
+
+@pytest.mark.parametrize("how", ["zst", "lz4", "gz", "xz"])
+def test_one_that_was_cut_short_is_told(tmp_path: Path, core: bytes, how: str) -> None:
+    path = packed(tmp_path, core + os.urandom(1 << 20), how)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadCore, match="cannot be unpacked"):
+        opening.open_core(str(path))
+
+
+def test_a_disk_without_room_is_told_first(tmp_path: Path, core: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packed(tmp_path, core, "gz")
+    monkeypatch.setattr(packed_core, "_room", lambda _: 1 << 20)
+    with pytest.raises(BadCore, match="no room to unpack"):
+        packed_core.unpacked(str(path))
+
+
+def test_systemds_store(tmp_path: Path) -> None:
+    for name in (
+        "core.python3.1000.0123456789abcdef.77.1700000000000000.zst", "core.a.b.0.00ff.78.1800000000000000.lz4",
+        "core.python3.0.00ff.77.1750000000000000", "core.x", "other",
+    ):  # fmt: skip
+        (tmp_path / name).touch()
+    store = str(tmp_path)
+    assert packed_core.stored("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"
+    assert packed_core.stored("coredumpctl:77", store) == f"{store}/core.python3.0.00ff.77.1750000000000000"
+    assert packed_core.stored("core", store) == "core"
+    with pytest.raises(BadCore, match="no core of process 5") as caught:
+        packed_core.stored("coredumpctl:5", store)
+    assert "77, 78" in caught.value.why
+    with pytest.raises(BadCore, match="systemd's store"):
+        packed_core.stored("systemd", f"{store}/none")

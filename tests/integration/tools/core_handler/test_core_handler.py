@@ -1,0 +1,120 @@
+"""core-handler on processes that stand as the kernel keeps a dying one: the head of their core comes out of a pipe, the
+memory is read in the process. The kernel itself is set up by install.sh, which is tried on made-up files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
+from support.programs import procfs
+from support.programs.harness import DISPATCH, ROOT, Outcome, run
+
+CRASHING = """
+import os, sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+def crash():
+    print("there", flush=True)
+    os.read(0, 1)
+crash()
+"""
+NOBODY = 65534
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    uid = getattr(request, "param", os.getuid())
+    python = "/usr/bin/python3" if uid else sys.executable
+    options = {} if uid == os.getuid() else {"user": uid, "group": uid, "extra_groups": []}
+    with subprocess.Popen(
+        [python, "-c", CRASHING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", **options
+    ) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def core_head(pid: int) -> bytes:
+    """The beginning of a core of that process, as the kernel would write it: the first thread got a SIGSEGV."""
+    target = ProcTarget(pid)
+    try:
+        registers = {thread.tid: dict(thread.registers()) for thread in target.threads()}
+        vector = {f"n{key}": value for key, value in target.auxv().items()}
+    finally:
+        target.close()
+    first = prstatus(pid, signal.SIGSEGV, **registers.pop(pid)) + siginfo(signal.SIGSEGV, 1, 0x10)
+    notes = (
+        first + prpsinfo(pid) + auxv(**vector) + b"".join(prstatus(tid, 0, **each) for tid, each in registers.items())
+    )
+    return bytes(Core(notes=notes).build())
+
+
+def handle(pid: int, folder: Path, *words: str, head: bytes | None = None) -> Outcome:
+    command = [DISPATCH, "core-handler", str(pid), *words, "--dir", str(folder)]
+    done = subprocess.run(command, input=head if head is not None else core_head(pid), capture_output=True, check=False)
+    return Outcome([*map(str, command)], done.returncode, done.stdout.decode(), done.stderr.decode(), 0.0)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [os.getuid(), pytest.param(NOBODY, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can be another"))],
+    indirect=True,
+)
+def test_a_crash_is_kept_for_its_user(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    outcome = handle(process.pid, tmp_path / "crashes")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
+    kept = {file.suffix: file for file in (tmp_path / "crashes").glob("crash-*")}
+    assert set(kept) == {".txt", ".json", ".rec"}
+    text = kept[".txt"].read_text()
+    assert "crashed: SIGSEGV at 0x10" in text
+    assert "in crash" in text or "(crash)" in text
+    assert f"-r {kept['.rec']}" in text  # what is suggested names the file that is there
+    verdict = json.loads(kept[".json"].read_text())["verdict"]
+    assert (verdict["kind"], len(json.loads(kept[".json"].read_text())["threads"])) == ("crash", 2)
+    owner = procfs.status(process.pid)["Uid"].split()[0]
+    assert all((str(file.stat().st_uid), stat.S_IMODE(file.stat().st_mode)) == (owner, 0o600) for file in kept.values())
+    assert sum(file.stat().st_size for file in kept.values()) < 5 << 20
+    again = run([DISPATCH, "-r", kept[".rec"], "all-threads"])
+    assert "Event" in again.stdout, again
+
+
+def test_what_is_refused_and_what_is_limited(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "crashes"
+    assert "changed its rights" in handle(process.pid, folder, "2", head=b"").stderr
+    assert "cannot be read" in handle(1 << 22, folder, head=b"").stderr
+    assert handle(process.pid, folder, head=b"no core").status == 0
+    (told,) = folder.glob("crash-*.txt")
+    assert "nothing could be said" in told.read_text()
+    os.utime(told, (1, 1))
+    assert handle(process.pid, folder, "--keep", "1").status == 0
+    assert not told.exists() or "crashed" in told.read_text()
+    assert len({file.stem for file in folder.glob("crash-*")}) == 1
+
+
+def test_install_sets_core_pattern_and_uninstall_restores_it(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel"
+    kernel.mkdir()
+    (kernel / "core_pattern").write_text("|/usr/share/apport/apport %p\n")
+    (kernel / "core_pipe_limit").write_text("10\n")
+    environment = {"HOME": str(tmp_path), "GDBEXT_KERNEL": str(kernel), "GDBEXT_CRASHES": str(tmp_path / "kept")}
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        environment[name] = str(tmp_path / name)
+    script = tmp_path / "functions.sh"
+    script.write_text((ROOT / "install.sh").read_text().partition("\ngdbinit=no\n")[0] + f"\nROOT={ROOT}\ndry=no\n$1\n")
+    for _ in range(2):
+        assert run(["sh", script, "set_core_handler"], env=environment).status == 0
+        assert (kernel / "core_pattern").read_text() == f"|{ROOT}/scripts/dispatch core-handler %P %d\n"
+    assert run(["sh", script, "restore_core_pattern"], env=environment).status == 0
+    assert (kernel / "core_pattern").read_text() == "|/usr/share/apport/apport %p\n"
+    assert (kernel / "core_pipe_limit").read_text() == "10\n"
