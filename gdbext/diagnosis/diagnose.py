@@ -271,15 +271,34 @@ def _report(child: ChildProcess, parent: int | None) -> ChildReport:
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     from dataclasses import replace
 
+    known = _report(child, parent)
+    if child.ending:
+        return known
+    from gdbext.engine.targets.live import supervision
+
+    if not supervision.is_suspect(child.pid):
+        return _looked_at(known)
+    found = supervision.by_child(lambda: _packed(_looked_at(known)), supervision.STUCK_SECONDS)
+    if not found:
+        return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
+    verdict, summary, line = found.decode().split("\0")
+    return replace(known, verdict=verdict, summary=summary, line=line)
+
+
+def _packed(report: ChildReport) -> bytes:
+    """The result of a look, as it travels from one process of ours to another."""
+    return "\0".join((report.verdict, report.summary, report.line)).encode("utf-8", "backslashreplace")
+
+
+def _looked_at(known: ChildReport) -> ChildReport:
+    from dataclasses import replace
+
     from gdbext.diagnosis.inspection import inspect_threads
     from gdbext.diagnosis.session import Session
     from gdbext.engine.glibc.brief_look import brief_look
 
-    known = _report(child, parent)
-    if child.ending:
-        return known
     try:
-        target = brief_look(child.pid)
+        target = brief_look(known.pid)
     except GdbextError as error:
         return replace(known, summary=error.what)
     try:
@@ -288,7 +307,7 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
         return replace(known, summary=error.what)
     finally:
         target.close()
-    main = next((thread for thread in found.threads if thread.tid == child.pid), None)
+    main = next((thread for thread in found.threads if thread.tid == known.pid), None)
     line = (main.user_line or main.python_line) if main is not None else ""
     finding = found.judgement.verdict.finding
     return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line)

@@ -37,7 +37,7 @@ WRITERS = {
     "tools/probes/top_view.py": "a screen: each line has passed the door",
     "tools/trace/trace_output.py": "lines go to a file",
     "engine/terminal.py": DOOR,
-    "hosts/opening.py": "a pipe between our own processes",
+    "engine/targets/live/supervision.py": "a pipe between our own processes",
     "tools/watch/watch.py": DOOR,
     "tools/timeout/__init__.py": DOOR,
     "engine/targets/live/dying_process.py": "a file in memory",

@@ -122,6 +122,12 @@ class KernelSide(Record):
         return self.seconds is not None and self.seconds >= STANDS_SECONDS
 
     @property
+    def cannot_stop(self) -> bool:
+        """A signal does not get it out of there: it sleeps uninterruptibly, or will as soon as it is interrupted, as
+        who waits for a server of FUSE does (request_wait_answer, fs/fuse/dev.c)."""
+        return self.stands and (self.is_uninterruptible or self.is_served)
+
+    @property
     def where(self) -> str:
         """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
         return " < ".join(self.stack[:_SHOWN]) or self.channel or "unknown"

@@ -35,6 +35,9 @@ STOP_SECONDS = 5.0
 """Most seconds in which the SIGSTOP of a debugger that was ended reaches its process: each thread when it has a
 turn."""
 
+_LOOK_SECONDS = 0.5
+"""Seconds after which is looked whether the process can be stopped at all."""
+
 _RUNS_NANOSECONDS = 1_000_000
 """Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
 
@@ -107,7 +110,7 @@ class DebuggerProcess:
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                ready = select.select([self._result, *self._exit], [], [], left)[0]
+                ready = self._wait(left)
             except KeyboardInterrupt:
                 if not self._live or interrupted:
                     raise
@@ -130,6 +133,21 @@ class DebuggerProcess:
         self._reap(GRACE_SECONDS)
         _log.debug("%s %s", self._name, self.how_it_ended())
         return b"".join(parts)
+
+    def _wait(self, left: float | None) -> list[int]:
+        """The descriptors that can be read within so many seconds. Raises TargetError: the process cannot be stopped;
+        the debugger would wait for it, and stay its tracer, without end."""
+        from gdbext.engine.targets.live.supervision import check_can_stop
+
+        descriptors = [self._result, *self._exit]
+        while self._attached_to is not None and not self._live and (left is None or left > _LOOK_SECONDS):
+            ready = select.select(descriptors, [], [], _LOOK_SECONDS)[0]
+            if ready:
+                return ready
+            with suppress(OSError):  # it has ended: so will the debugger
+                check_can_stop(self._attached_to)
+            left = None if left is None else left - _LOOK_SECONDS
+        return select.select(descriptors, [], [], left)[0]
 
     def end(self) -> None:
         """End the debugger, so that the process goes on; with it the helper that gdb forks while it attaches.
@@ -191,7 +209,7 @@ class DebuggerProcess:
         deadline, begun = time.monotonic() + STOP_SECONDS, activities(pid)
         with suppress(OSError):  # it has just ended
             while time.monotonic() < deadline:
-                if _is_stopped(pid):
+                if _is_stopped(pid) or _will_stop(pid):
                     _log.info("process %d was left stopped, and gets SIGCONT", pid)
                     os.kill(pid, SIGCONT)
                 elif all(_is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
@@ -218,6 +236,15 @@ def _is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
     now = activities(pid).get(tid, ThreadActivity()).nanoseconds
     before = begun.nanoseconds if begun is not None else None
     return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
+
+
+def _will_stop(pid: int) -> bool:
+    """A SIGSTOP waits for a thread that sleeps uninterruptibly, and that nobody traces any more."""
+    for tid, state in thread_states(pid).items():
+        status = status_fields(f"/proc/{pid}/task/{tid}/status") if state == "D" else {}
+        if int(status.get("SigPnd", "0"), 16) >> (SIGSTOP - 1) & 1 and status.get("TracerPid", "0") == "0":
+            return True
+    return False
 
 
 def _is_stopped(pid: int | None) -> bool:

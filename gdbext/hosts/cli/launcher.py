@@ -190,13 +190,14 @@ def _run_supervised(options: Options) -> table.Outcome:
     pid = options.pid
     if pid is None or _watches(options) or {"--help", "-h"} & set(options.argv):
         return _run(options)
+    from gdbext.engine.targets.live import supervision
     from gdbext.hosts import opening
 
-    if not opening.is_suspect(pid):
+    if not supervision.is_suspect(pid):
         return _run(options)
     if options.no_stop or options.chosen_debugger == "none":
         return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
-    opening.check_can_stop(pid)
+    supervision.check_can_stop(pid)
     return _run(options)
 
 

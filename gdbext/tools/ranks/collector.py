@@ -139,6 +139,10 @@ def _advance(workers: dict[int, _Worker]) -> Iterator[Result]:
             yield result
 
 
+_ENDS_WITHIN = 1.0
+"""Seconds that a worker which was killed has to end."""
+
+
 class _Worker:
     """A forked process that looks at one thing after the other: what it has found out about the system and about
     Python's modules serves all of them, and so does its memory."""
@@ -205,8 +209,12 @@ class _Worker:
         self.has_ended = True
         self.close()
         os.kill(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        return status
+        deadline = time.monotonic() + _ENDS_WITHIN
+        while True:  # the kernel may keep one that reads a process for ever
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended or time.monotonic() > deadline:
+                return status
+            time.sleep(0.002)
 
 
 def _serve(looks: Sequence[RankSource], asked: int, answer: int, memory: int) -> None:

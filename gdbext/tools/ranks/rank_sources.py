@@ -17,6 +17,7 @@ from gdbext.diagnosis.job.job_rank import job_names, rank_of
 from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
+from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists, thread_state
 from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
@@ -72,8 +73,7 @@ def _read(pid: int) -> RankProcess | None:
     environ: Mapping[str, str] = {}
     is_closed = False
     try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            environ = parse_environ(stream.read())
+        environ = parse_environ(supervision.read_file_of(pid, "environ"))
     except PermissionError:
         is_closed = begin.partition(b"(")[2].startswith(_PYTHONS)
     except OSError:
@@ -193,8 +193,7 @@ def _below(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
 
 def _has_torch(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/maps", errors="surrogateescape") as stream:
-            return any(_TORCH in line for line in stream)
+        return _TORCH.encode() in supervision.read_file_of(pid, "maps")
     except OSError:
         return False
 
@@ -222,8 +221,9 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
 
     pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
-    with lifted():
-        measure_for_process(pids[0], 2)
+    if not supervision.is_suspect(pids[0]):
+        with lifted():
+            measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _parted(_found([_process(pid) for pid in pids], options))
     if not is_settled(reports):
@@ -256,7 +256,28 @@ def _process(pid: int) -> RankSource:
 
         return brief_look(pid)
 
-    return _look(f"pid {pid}", open_target)
+    look = _look(f"pid {pid}", open_target)
+    return look._replace(run=lambda: _supervised(pid, look.run))
+
+
+def _supervised(pid: int, run: Callable[[], str]) -> str:
+    """The report of a look; where the kernel lets nobody read the memory of the process, one without that."""
+    if not supervision.is_suspect(pid):
+        return run()
+
+    def without_memory() -> bytes:
+        from gdbext.diagnosis.session import Session
+        from gdbext.engine.targets.live.unstopped import UnreadableProcess
+
+        return table.execute(COMMAND, ["--json"], lambda: Session(UnreadableProcess(pid))).output.encode()
+
+    found = supervision.by_child(lambda: run().encode(), supervision.STUCK_SECONDS)
+    if not found:
+        found = supervision.by_child(without_memory, supervision.SECOND_SECONDS)
+    if not found:
+        error = TargetError(f"the kernel does not answer ({supervision.sleepers(pid)})")
+        return table.failure(COMMAND, ["--json"], error).output
+    return found.decode()
 
 
 def _core(path: Path, sysroot: str) -> RankSource:

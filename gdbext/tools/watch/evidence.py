@@ -22,6 +22,7 @@ from gdbext.cache import find_program
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live.supervision import check_can_stop
 from gdbext.errors import TargetError
 from gdbext.tools.family import end_with_parent, run_aside, start_aside
 
@@ -115,6 +116,7 @@ def take_core(evidence: Evidence, pid: int) -> str:
     program = find_program("gcore")
     if program is None:
         raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
+    check_can_stop(pid)
     words = [program, "-o", "core", str(pid)]
     try:
         with Workplace(evidence.folder) as place:

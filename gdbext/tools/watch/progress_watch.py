@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.supervision import is_suspect, read_file_of
 from gdbext.errors import GdbextError, NotPermitted, TargetGone
 from gdbext.tools.family import descendants
 
@@ -58,8 +59,13 @@ def _bytes(pid: int) -> int:
 
 
 def uses_torch(pid: int) -> bool:
-    """libtorch_cpu.so is mapped. Raises TargetGone."""
-    return b"/libtorch_cpu.so" in read_file(pid, "maps")
+    """libtorch_cpu.so is mapped, and may be looked at: the kernel answers. Raises TargetGone."""
+    try:
+        return not is_suspect(pid) and b"/libtorch_cpu.so" in read_file_of(pid, "maps")
+    except TimeoutError:
+        return False
+    except OSError as error:
+        raise TargetGone(f"process {pid} has ended") from error
 
 
 BUSY = 0.05

@@ -14,6 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.diagnosis.diagnose import _examined
+from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.errors import TargetError
+from gdbext.hosts.cli.debugger_runner import DebuggerProcess
+from gdbext.tools.watch.progress_watch import uses_torch
 from support.programs import procfs
 from support.programs.harness import DISPATCH, HarnessError, Inferior, run, started, wait_until
 
@@ -139,6 +144,25 @@ def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
         refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
         assert refused.status == 1
         assert "cannot be stopped" in refused.document["errors"][0]["what"]
+        _others_answer_as_well(target, silent)
+
+
+def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
+    """A parent that looks at its children, the ranks of a job, a debugger that is attached all the same."""
+    began = time.monotonic()
+    child = _examined(ChildProcess(target.pid, "python"), None)
+    assert "the kernel lets nobody read it" in child.summary
+    ranks = run([DISPATCH, "ranks", "-p", str(target.pid), "--json"]).document
+    (report,) = ranks["reports"]
+    assert report["kind"] == "kernel-wait", report
+    assert str(silent.file) in report["summary"]
+    assert not uses_torch(target.pid)
+    debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], target.pid, False, False)
+    with pytest.raises(TargetError, match="cannot be stopped"):
+        debugger.result(None)
+    debugger.end()
+    assert time.monotonic() - began < ANSWERS_WITHIN
+    assert procfs.status(target.pid)["TracerPid"] == "0"
 
 
 def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:

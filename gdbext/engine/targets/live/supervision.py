@@ -1,0 +1,165 @@
+"""Supervision: a look that the kernel may never answer is done by a child of ours, which can be left behind.
+
+/proc/PID/{cmdline,environ,maps,mem} and ptrace wait for locks that a process in the kernel may keep for ever; a file of
+a dead server is never read. No signal but SIGKILL, and at times not even that, ends such a wait. So where a thread of
+the process is in uninterruptible sleep, or file systems are mounted that need a server, a child looks. Once the kernel
+has not let it go on for two seconds it is given up, and another one says what can be said without the process's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STUCK_SECONDS = 2.0
+"""Seconds after which a child that the kernel does not let go on is given up."""
+SECOND_SECONDS = 1.5
+"""The same of the second child, which reads less."""
+_STEP = 0.05
+_PIPE_SIZE = 1 << 16
+
+
+def is_suspect(pid: int) -> bool:
+    """The kernel may keep whoever reads this process: one of its threads is in uninterruptible sleep, or a file system
+    is mounted that needs a server to answer."""
+    from gdbext.engine.targets.live import proc_checks
+
+    try:
+        states = proc_checks.thread_states(pid)
+    except OSError:
+        return False
+    return "D" in states.values() or proc_checks.needs_servers(pid)
+
+
+def check_can_stop(pid: int) -> None:
+    """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
+    debugger would wait for it without end, and stay its tracer."""
+    from gdbext.engine.arch import architectures
+    from gdbext.engine.targets.live import proc_checks
+    from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
+    from gdbext.errors import TargetError
+
+    architecture = architectures.own()
+    if architecture is None:
+        return
+    for tid, (state, name) in proc_checks.thread_stats(pid).items():
+        side = kernel_side(pid, tid, state, call_of(pid, tid), architecture)
+        if side is not None and side.cannot_stop:
+            raise TargetError(
+                f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.where})",
+                why="a debugger would wait for it without end, and nobody else could look at the process meanwhile",
+                help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
+            )
+
+
+def by_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
+    """Have a child of ours do ``look``; its result, b"" where it failed, None once the kernel has kept the child for
+    that many seconds."""
+    output, into = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(output)
+        _tell(look, into)
+    os.close(into)
+    try:
+        return _received(child, output, seconds)
+    finally:
+        os.close(output)
+        _end(child)
+
+
+def _tell(look: Callable[[], bytes], into: int) -> None:
+    """Look, write the outcome into a pipe, and end this process."""
+    try:
+        data = memoryview(look())
+        while data:
+            data = data[os.write(into, data) :]
+    finally:
+        os._exit(0)
+
+
+def _received(child: int, output: int, seconds: float) -> bytes | None:
+    from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of
+
+    data, kept, since = bytearray(), SleepPlace("", ""), time.monotonic()
+    while True:
+        ready, _, _ = select.select([output], [], [], _STEP)
+        if ready:
+            found = os.read(output, _PIPE_SIZE)
+            if not found:
+                return bytes(data)
+            data += found
+            continue
+        place = place_of(child, child)
+        if place != kept or not _is_kept(child, place.call):
+            kept, since = place, time.monotonic()
+        elif time.monotonic() - since >= seconds:
+            return None
+
+
+def _is_kept(child: int, call: str) -> bool:
+    """The kernel does not let our child go on: it sleeps uninterruptibly, waits for a file server, or for ptrace."""
+    from gdbext.engine.arch import architectures
+    from gdbext.engine.targets.live import proc_checks
+    from gdbext.engine.targets.live.thread_motion import kernel_side
+
+    architecture = architectures.own()
+    try:
+        state = proc_checks.thread_state(child, child)
+    except OSError:
+        return False
+    if state == "D" or architecture is None:
+        return state == "D"
+    side = kernel_side(child, child, state, call, architecture)
+    number = call.partition(" ")[0]
+    waits_for_ptrace = number.isdecimal() and architecture.syscall_names.get(int(number)) == "ptrace"
+    return waits_for_ptrace or (side is not None and side.is_served)
+
+
+def _end(child: int) -> None:
+    """Kill our child, and collect it unless the kernel keeps even a process that is killed."""
+    deadline = time.monotonic() + 4 * _STEP
+    while time.monotonic() < deadline:
+        found, _ = os.waitpid(child, os.WNOHANG)
+        if found:
+            return
+        os.kill(child, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def sleepers(pid: int) -> str:
+    """The states of the threads of a process, in words."""
+    from gdbext.engine.targets.live import proc_checks
+
+    try:
+        states = proc_checks.thread_stats(pid)
+    except OSError:
+        return "it has ended"
+    return ", ".join(f"thread {tid} ({name}): state {state}" for tid, (state, name) in sorted(states.items())[:4])
+
+
+READ_SECONDS = 0.5
+"""The same of a child that reads one file."""
+
+
+def read_file_of(pid: int, name: str) -> bytes:
+    """A file of /proc/PID that waits for the lock of its memory: ``environ``, ``maps``. Raises OSError: it cannot be
+    read, or the kernel does not answer."""
+    from gdbext.engine.targets.live import proc_checks
+
+    def read() -> bytes:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+
+    if "D" not in proc_checks.thread_states(pid).values():
+        return read()
+    found = by_child(read, READ_SECONDS)
+    if not found:
+        raise TimeoutError(f"/proc/{pid}/{name} is not answered")
+    return found
