@@ -11,15 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.registry.kernel import KernelFunction, kernel_parser
+from gdbext.torch.structures import (
+    AnnotatedKernel,
+    DispatcherStruct,
+    KernelFunctionStruct,
+    List,
+    LookupMap,
+    LookupTable,
+    OperatorEntry,
+    OperatorNode,
+)
+from gdbext.torch.values.containers import string_reader
 
-_NAME = late_pattern(rb"[A-Za-z_][\w.]*::[\w.]+")
-_OVERLOAD = late_pattern(rb"[\w.]*")
+_NAME = late_pattern(r"[A-Za-z_][\w.]*::[\w.]+")
+_OVERLOAD = late_pattern(r"[\w.]*")
 _KEY = late_pattern(r"wrapper_([A-Za-z]+[0-9]?)_")
 _FALLBACKS = {
     "Python": "pythonFallback",  # ATen/core/PythonFallbackKernel.cpp, as the next three
@@ -57,6 +70,7 @@ class Probe:
         self._modules = modules
         self._symbolizer = symbolizer
         self._layout = layout
+        self._space = Space(memory, layout)
         self._find_dispatcher = find_dispatcher
         self.evidence: list[str] = []
         self.named = 0
@@ -71,7 +85,7 @@ class Probe:
         Of a layout of an ``other_minor`` version it must also be proven that dispatch keys have kept their numbers.
         """
         try:
-            dispatcher = StructView(self._memory, self._find_dispatcher(), self._layout.struct("c10::Dispatcher"))
+            dispatcher = DispatcherStruct(self._space, self._find_dispatcher())
             walked = kernels = 0
             for operator in self._operators(dispatcher):
                 self._check_name(operator)
@@ -93,78 +107,58 @@ class Probe:
         )
         return ""
 
-    def _operators(self, dispatcher: StructView) -> Iterator[StructView]:
+    def _operators(self, dispatcher: DispatcherStruct) -> Iterator[OperatorEntry]:
         """The first operators of the list. A std::list is a ring: next, previous, then the value."""
-        node = self._layout.struct("std::_List_node<c10::Dispatcher::OperatorDef>")
-        at = node.offset("_M_storage") + self._layout.struct("c10::Dispatcher::OperatorDef").offset("op")
-        entry = self._layout.struct("c10::impl::OperatorEntry")
-        head = previous = dispatcher.address("operators_")
+        head = previous = dispatcher.operators_
         current = self._memory.u64(head)
         for _ in range(_WALKED):
             if current == head:
                 return
             if self._memory.u64(current + 8) != previous:
                 raise BadData(f"the list of operators is broken at {current:#x}")
-            yield StructView(self._memory, current + at, entry)
+            yield OperatorNode(self._space, current)._M_storage.op
             previous, current = current, self._memory.u64(current)
 
-    def _check_name(self, operator: StructView) -> None:
-        name = operator.view("name_", self._layout.struct("c10::OperatorName"))
-        text, overload = self._string(name.address("name")), self._string(name.address("overload_name"))
+    def _check_name(self, operator: OperatorEntry) -> None:
+        strings, name = string_reader(self._memory, self._layout), operator.name_
+        text, overload = strings.read(name.name, _MAX_NAME), strings.read(name.overload_name, _MAX_NAME)
         if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
             raise BadData(f"{text[:40]!r} is not an operator's name")
 
-    def _check_rest(self, operator: StructView) -> None:
+    def _check_rest(self, operator: OperatorEntry) -> None:
         """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
-        extractor = operator.view("dispatchKeyExtractor_", self._layout.struct("c10::DispatchKeyExtractor"))
+        extractor = operator.dispatchKeyExtractor_
         full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
         backends = self._layout.constant("full_backend_mask")
-        keysets = self._memory.words(extractor.address("nonFallthroughKeysPerBackend_"),
-                                     self._layout.constant("num_backends"))  # fmt: skip
-        for bits in (extractor.u64("nonFallthroughKeys_"), *keysets):
+        keysets = self._memory.words(extractor.nonFallthroughKeysPerBackend_, self._layout.constant("num_backends"))
+        for bits in (extractor.nonFallthroughKeys_, *keysets):
             if bits & ~full or bits & backends != backends:  # only functionalities fall through, never backends
                 raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
-        flags = (extractor.u8("requiresBitsetPerBackend_"), operator.u8("is_observed_"))
+        flags = (extractor.requiresBitsetPerBackend_, operator.is_observed_)
         if max(flags) > 1:
             raise BadData(f"{max(flags)} stands where a truth value should")
-        kernels = operator.view("kernels_", self._layout.struct("c10::impl::OperatorEntry::kernels_.map"))
-        slots, used = kernels.u64("num_slots_minus_one") + 1, kernels.u64("num_elements")
+        slots, used = operator.kernels_.num_slots_minus_one + 1, operator.kernels_.num_elements
         if slots & slots - 1 or used > slots or used > _MAX_REGISTRATIONS:
             raise BadData(f"{used} registrations in a table of {slots}")
 
-    def _string(self, address: int) -> bytes:
-        view = StructView(self._memory, address, self._layout.struct("std::string"))
-        data = view.pointer("_M_dataplus._M_p")
-        if "_M_string_length" in view.struct.fields:
-            size = view.u64("_M_string_length")
-        else:  # before the C++11 ABI: length, capacity and reference count stand in front of the text
-            size = self._memory.u64(data - 24)
-        if size > _MAX_NAME:
-            raise BadData(f"a name of {size} bytes")
-        return self._memory.read(data, size)
-
-    def _check_table(self, operator: StructView) -> int:
+    def _check_table(self, operator: OperatorEntry) -> int:
         """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
-        kernel, boxed = self._layout.struct("c10::KernelFunction"), self._layout.struct("c10::BoxedKernel")
-        start = kernel.offset("boxed_kernel_func_")
-        functor_at, boxed_at = start + boxed.offset("functor_"), start + boxed.offset("boxed_kernel_func_")
-        unboxed_at, symbolic_at = kernel.offset("unboxed_kernel_func_"), kernel.offset("sym_unboxed_kernel_func_")
-        count = 0
-        table = operator.address("dispatchTable_")
-        for index in range(self._layout.constant("num_runtime_entries")):
-            at = table + index * kernel.size
-            places = (functor_at, boxed_at, unboxed_at, symbolic_at)
-            functor, call, unboxed, symbolic = (self._memory.u64(at + offset) for offset in places)
-            if not all(self._is_code(pointer) for pointer in (call, unboxed, symbolic) if pointer):
-                raise BadData(f"entry {index} of a dispatch table points outside executable memory")
-            if functor and not self._is_object(functor):
-                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
-            if unboxed and symbolic:  # a kernel takes SymInt or int, never both (KernelFunction_impl.h)
-                raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
-            if unboxed or symbolic:
-                self._check_key(index, unboxed or symbolic)
-            count += bool(call or unboxed or symbolic)
-        return count
+        size, parse = KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
+        entries = self._layout.constant("num_runtime_entries")
+        raw = self._memory.read(operator.dispatchTable_, size * entries)
+        return sum(self._check_entry(index, parse(raw, index * size)) for index in range(entries))
+
+    def _check_entry(self, index: int, kernel: KernelFunction) -> bool:
+        """True for an entry that has a kernel. Raises BadData for one that cannot be."""
+        if not all(self._is_code(pointer) for pointer in kernel.same_code if pointer):
+            raise BadData(f"entry {index} of a dispatch table points outside executable memory")
+        if kernel.functor and not self._is_object(kernel.functor):
+            raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+        if kernel.unboxed and kernel.sym_unboxed:  # a kernel takes SymInt or int, never both (KernelFunction_impl.h)
+            raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
+        if kernel.unboxed or kernel.sym_unboxed:
+            self._check_key(index, kernel.unboxed or kernel.sym_unboxed)
+        return any(kernel.same_code)
 
     def _is_object(self, address: int) -> bool:
         """An object with virtual functions: its first word leads into a library's data, whose first word is code."""
@@ -184,14 +178,12 @@ class Probe:
             raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
         self.named += bool(expected)
 
-    def _check_fallbacks(self, dispatcher: StructView) -> None:
+    def _check_fallbacks(self, dispatcher: DispatcherStruct) -> None:
         """A fallback whose function is named after a key must stand at that key's index."""
-        annotated = self._layout.struct("c10::impl::AnnotatedKernel")
-        place = dispatcher.address("backendFallbackKernels_") + annotated.offset("kernel")
-        for name in ("c10::KernelFunction", "c10::BoxedKernel"):
-            place += self._layout.struct(name).offset("boxed_kernel_func_")
-        for index in range(self._layout.constant("num_runtime_entries")):
-            function = self._memory.u64(place + index * annotated.size)
+        entries = self._layout.constant("num_runtime_entries")
+        fallbacks = AnnotatedKernel.array(self._space, dispatcher.backendFallbackKernels_, entries)
+        for index, fallback in enumerate(fallbacks):
+            function = fallback.kernel.boxed_kernel_func_.boxed_kernel_func_
             names = self._symbolizer.names_at(function) if function else ()
             for key, name in _FALLBACKS.items():
                 if any(f"{len(name)}{name}E" in each for each in names):
@@ -206,7 +198,7 @@ class Probe:
         module = self._modules.find(address)  # old cores do not say what is executable
         return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
 
-    def _check_counts(self, dispatcher: StructView, walked: int) -> None:
+    def _check_counts(self, dispatcher: DispatcherStruct, walked: int) -> None:
         counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}
         known = [(name, count) for name, count in counts.items() if count is not None]
         if not known:
@@ -220,19 +212,16 @@ class Probe:
         self.evidence.append(f"{' and '.join(each for each, _ in known)} both count {count} operators"
                              if len(known) > 1 else f"the {name} counts {count} operators")  # fmt: skip
 
-    def _listed(self, dispatcher: StructView) -> int | None:
+    def _listed(self, dispatcher: DispatcherStruct) -> int | None:
         """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
-        size = self._layout.struct("std::list").fields.get("_M_impl._M_node._M_size")
-        return None if size is None else self._memory.u64(dispatcher.address("operators_") + size.offset)
+        operators = List(self._space, dispatcher.operators_)
+        return operators.length if operators.has(List.length) else None
 
-    def _mapped(self, dispatcher: StructView) -> int | None:
-        name = "c10::Dispatcher::operatorLookupTable_"
-        if not self._layout.has_struct(name):
+    def _mapped(self, dispatcher: DispatcherStruct) -> int | None:
+        if not self._layout.has_struct(LookupTable.OF):
             return None
-        lookup = dispatcher.view("operatorLookupTable_", self._layout.struct(name))
-        foreground = lookup.u8("_foregroundDataIndex")
+        lookup = dispatcher.operatorLookupTable_
+        foreground = lookup._foregroundDataIndex
         if foreground > 1:
             raise BadData(f"the lookup table's foreground copy is number {foreground}")
-        map_struct = self._layout.struct(name + ".map")
-        mapped = StructView(self._memory, lookup.address("_data") + foreground * map_struct.size, map_struct)
-        return mapped.u64("num_elements")
+        return LookupMap(self._space, lookup._data + foreground * LookupMap.size(self._space)).num_elements

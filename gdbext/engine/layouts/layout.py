@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.layouts import validate
-from gdbext.engine.process.memory import Field, Struct
+from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Layout:
         """Gives the names that the process gave to enumerators: those of a layout are the headers' own."""
         self._renamed: Mapping[str, str] | None = None
         self._document = document
-        self._structs: dict[str, Struct] = {}
+        self._structs: dict[str, StructLayout] = {}
         self._checked: dict[tuple[str, str], Any] = {}
 
     @property
@@ -75,13 +75,13 @@ class Layout:
         """True if ``struct(name)`` will find something."""
         return name in self._document["structs"]
 
-    def struct(self, name: str) -> Struct:
+    def struct(self, name: str) -> StructLayout:
         """The class ``name``. Raises LayoutError when the layout lacks it."""
         found = self._structs.get(name)
         if found is None:
             entry = self._lookup("structs", name)
             fields = {n: _field(n, f) for n, f in entry["fields"].items()}
-            found = self._structs[name] = Struct(name, entry["size"], fields)
+            found = self._structs[name] = StructLayout(name, entry["size"], fields)
         return found
 
     @property
@@ -131,8 +131,8 @@ class Layout:
         return found
 
 
-def _field(name: str, entry: Mapping[str, Any]) -> Field:
-    return Field(
+def _field(name: str, entry: Mapping[str, Any]) -> FieldLayout:
+    return FieldLayout(
         name, entry["offset"], entry["size"], entry["type"], entry.get("bit_offset", 0), entry.get("bit_size", 0)
     )
 

@@ -15,7 +15,7 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.render.style import escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.node_reporter import NodeReporter
-from gdbext.torch.state.autograd_nodes import Edge, NodeReader
+from gdbext.torch.state.autograd_nodes import FoundEdge, NodeReader
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -28,13 +28,13 @@ class NodeGraph(Record):
     """``edges`` by node, in the order in which the nodes were reached; None for one that cannot be read."""
 
     root: int
-    edges: dict[int, tuple[Edge, ...] | None]
+    edges: dict[int, tuple[FoundEdge, ...] | None]
     truncated: bool
 
 
 def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> NodeGraph:
     """The graph from ``root`` on. Raises nothing."""
-    found: dict[int, tuple[Edge, ...] | None] = {root: None}
+    found: dict[int, tuple[FoundEdge, ...] | None] = {root: None}
     waiting = deque([root])
     truncated = False
     while waiting:

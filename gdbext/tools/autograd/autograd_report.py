@@ -19,6 +19,7 @@ from gdbext.tools.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, Ru
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.roles import engine_calls
+from gdbext.torch.structures import GraphTaskStruct
 from gdbext.torch.torch_symbol import ENGINE_CALLERS, MODULE_FILE
 
 if TYPE_CHECKING:
@@ -123,21 +124,21 @@ class AutogradReporter:
     # --- graph tasks -----------------------------------------------------------------------------
 
     def _task(self, address: int, tids: tuple[int, ...]) -> autograd_section.GraphTask:
-        view, field = self._engine.task(address), self._field
+        task, field = self._engine.task(address), self._field
         ready = field(lambda: self._engine.ready(address))
         waiting = field(lambda: self._engine.waiting(address))
         return autograd_section.GraphTask(
             address=Hexadecimal(address),
-            id=field(lambda: view.u64("id_")),
+            id=field(lambda: task.id_),
             tids=tids,
-            outstanding=field(lambda: view.u64("outstanding_tasks_")),
-            waiting=field(lambda: self._engine.count(address, "dependencies_")),
-            nodes=field(lambda: self._engine.count(address, "nodes_in_graph_")),
+            outstanding=field(lambda: task.outstanding_tasks_),
+            waiting=field(lambda: self._engine.count(address, GraphTaskStruct.dependencies_)),
+            nodes=field(lambda: self._engine.count(address, GraphTaskStruct.nodes_in_graph_)),
             ready=len(ready) if ready is not None else None,
-            owner=field(lambda: _device(view.i32("owner_"))),
-            reentrant_depth=field(lambda: view.i32("reentrant_depth_")),
-            keep_graph=field(lambda: view.u8("keep_graph_") != 0),
-            has_error=field(lambda: view.u8("has_error_") != 0),
+            owner=field(lambda: _device(task.owner_)),
+            reentrant_depth=field(lambda: task.reentrant_depth_),
+            keep_graph=field(lambda: task.keep_graph_),
+            has_error=field(lambda: task.has_error_),
             ready_nodes=self._references(ready or ()),
             stale=tuple(self.nodes.stale((*(ready or ()), *(waiting or ())))),
             selective=field(lambda: self._engine.is_selective(address)),

@@ -15,8 +15,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
+from gdbext.engine.layouts.declarations import Member, Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
@@ -24,6 +25,7 @@ from gdbext.errors import BadData
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import UNNAMED_ENGINE_VARIABLES
 from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.structures import Engine, GraphTaskStruct, NodeTask, ReadyQueue
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import HashTable, hash_entries, hash_table, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -76,9 +78,7 @@ class UnnamedVariables:
         return self._memory.read(address, min(function.size, _CODE))
 
 
-_TASK = "torch::autograd::GraphTask"
-_READY_QUEUE, _NODE_TASK = "torch::autograd::ReadyQueue", "torch::autograd::NodeTask"
-_ENGINE, _PYTHON_ENGINE = "torch::autograd::Engine", "torch::autograd::python::PythonEngine"
+_PYTHON_ENGINE = "torch::autograd::python::PythonEngine"
 _QUEUE_LIMIT = 1 << 20
 _DEVICES = 128
 """Devices of one engine at most: c10/core/Device.h numbers them by a signed byte."""
@@ -99,6 +99,7 @@ class EngineReader:
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._layout = layout
+        self._space = Space(memory, layout)
         self._variables = ThreadVariables(memory, symbolizer)
         self._unnamed = UnnamedVariables(memory, symbolizer)
         self._symbolizer = symbolizer
@@ -129,38 +130,37 @@ class EngineReader:
 
     # --- graph tasks -----------------------------------------------------------------------------
 
-    def task(self, address: int) -> StructView:
-        """The GraphTask there. Raises LayoutError."""
-        return StructView(self._memory, address, self._layout.struct(_TASK))
+    def task(self, address: int) -> GraphTaskStruct:
+        """The members of the GraphTask there."""
+        return GraphTaskStruct(self._space, address)
 
-    def count(self, address: int, member: str) -> int:
+    def count(self, address: int, table: Member[int]) -> int:
         """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
-        return self._memory.u64(self._member(address, member) + self._hash_table.elements)
+        return self._memory.u64(self.task(address).place(table) + self._hash_table.elements)
 
     def waiting(self, address: int) -> tuple[int, ...]:
         """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
-        table = self._member(address, "dependencies_")
+        table = self.task(address).dependencies_
         return tuple(node for (node,) in hash_entries(self._memory, table, self._hash_table, 1, _QUEUE_LIMIT))
 
     def is_selective(self, address: int) -> bool:
         """The task computes the gradients of some inputs only (torch.autograd.grad): not every node of it is run."""
-        return self.count(address, "exec_info_") != 0
+        return self.count(address, GraphTaskStruct.exec_info_) != 0
 
     def ready(self, address: int) -> tuple[int, ...]:
         """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""
-        queue = self._memory.u64(self._member(address, "cpu_ready_queue_"))
+        queue = self.task(address).cpu_ready_queue_
         return self.queued(queue) if queue else ()
 
     def queued(self, queue: int) -> tuple[int, ...]:
         """The nodes in a ReadyQueue, 0 for a task that only wakes its thread up. Raises as ``ready``."""
-        task = self._layout.struct(_NODE_TASK)
-        heap = queue + self._layout.struct(_READY_QUEUE).offset("heap_")
-        first, count = vector_span(self._memory, heap, task.size, _QUEUE_LIMIT)
-        return tuple(self._memory.u64(first + index * task.size + task.offset("fn_")) for index in range(count))
+        heap = ReadyQueue(self._space, queue).heap_
+        first, count = vector_span(self._memory, heap, NodeTask.size(self._space), _QUEUE_LIMIT)
+        return tuple(task.fn_ for task in NodeTask.array(self._space, first, count))
 
     def device_queues(self, engine: int) -> tuple[int, ...]:
         """The ReadyQueue of each device that has threads of its own; 0 for none. Raises as ``ready``."""
-        table = engine + self._layout.struct(_ENGINE).offset("device_ready_queues_")
+        table = Engine(self._space, engine).device_ready_queues_
         first, count = vector_span(self._memory, table, _SHARED_POINTER, _DEVICES)
         return tuple(self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
@@ -168,9 +168,6 @@ class EngineReader:
         """The engine of a program with Python; 0 where it was not used yet, or cannot be found. Raises MemoryFault."""
         found = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
         return found if found and _PYTHON_ENGINE in classes.of(found) else 0
-
-    def _member(self, task: int, name: str) -> int:
-        return task + self._layout.struct(_TASK).offset(name)
 
     @cached_property
     def _hash_table(self) -> HashTable:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items
-from gdbext.engine.process.memory import StructView
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.autograd.autograd_section import NOTHING_SAVED, HookKind, NodeHook, SavedTensor
@@ -25,6 +24,7 @@ from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.state.autograd_nodes import PYTHON_NODE, NodeReader
 from gdbext.torch.state.tensor import TensorReader
+from gdbext.torch.structures import AutogradMeta, Node, SavedVariable
 from gdbext.torch.torch_symbol import MODULE_HOOK, MODULE_HOOKS
 from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _POINTER = 8
 _HOOK_LIMIT = 1000
 _VECTORS = {
-    "tensor_pre_hooks_": HookKind.TENSOR,
-    "pre_hooks_": HookKind.NODE_BEFORE,
-    "post_hooks_": HookKind.NODE_AFTER,
+    Node.tensor_pre_hooks_: HookKind.TENSOR,
+    Node.pre_hooks_: HookKind.NODE_BEFORE,
+    Node.post_hooks_: HookKind.NODE_AFTER,
 }
 _PYTHON_HOOKS = "torch::autograd::PyFunction"
 """The beginning of the names of those classes."""
@@ -66,18 +66,18 @@ class HookReader:
             if kind is HookKind.NODE_AFTER:
                 for hook in self._retaining(address):
                     yield from self._functions(hook, HookKind.RETAINS_GRAD)
-            for hook in self._vector(self._nodes.member(address, member)):
+            for hook in self._vector(self._nodes.node(address).place(member)):
                 yield from self._functions(hook, kind)
 
     def of_leaf(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
         """The same of an AccumulateGrad with those of its tensor, which has this ``AutogradMeta``: before the node, and
         once the gradient was added to (accumulate_grad.h). Raises as ``of_node``."""
-        shape = self._nodes.layout.struct("torch::autograd::AutogradMeta")
+        meta = AutogradMeta(self._nodes.space, autograd_meta)
         if autograd_meta:
-            for hook in self._vector(autograd_meta + shape.offset("hooks_")):
+            for hook in self._vector(meta.hooks_):
                 yield from self._functions(hook, HookKind.TENSOR)
         yield from self.of_node(address)
-        after = self._memory.u64(autograd_meta + shape.offset("post_acc_grad_hooks_")) if autograd_meta else 0
+        after = meta.post_acc_grad_hooks_ if autograd_meta else 0
         if after:
             yield from self._functions(after, HookKind.ACCUMULATED)
 
@@ -87,7 +87,7 @@ class HookReader:
 
     def _retaining(self, address: int) -> Iterator[int]:
         """Values of ``retains_grad_hooks_``, an unordered_map from output number to hook."""
-        table, shape = self._nodes.member(address, "retains_grad_hooks_"), hash_table(self._nodes.layout)
+        table, shape = self._nodes.node(address).retains_grad_hooks_, hash_table(self._nodes.layout)
         yield from (hook for _output, hook in hash_entries(self._memory, table, shape, 2, _HOOK_LIMIT))
 
     def _functions(self, hook: int, kind: HookKind) -> Iterator[FoundHook]:
@@ -135,7 +135,6 @@ def _found(function: PythonFunction, kind: HookKind) -> FoundHook:
     return FoundHook(NodeHook(kind, function.qualname, function.file, function.line), function.code)
 
 
-_SAVED = "torch::autograd::SavedVariable"
 PYTHON_FUNCTION = "THPFunction"
 """The object of a torch.autograd.Function (torch/csrc/autograd/python_function.h)."""
 _NAMES = {"saved_variables[]": "saved_tensors"}
@@ -154,7 +153,7 @@ class SavedTensorReader:
         self._members = members
         self._tensors = tensors
         self._fields = fields
-        self._shape = nodes.layout.struct(_SAVED)
+        self._size = SavedVariable.size(nodes.space)
 
     def of(self, node: int) -> tuple[SavedTensor, ...] | None:
         """The tensors that the node has saved, None where that is not known of its class. Raises BadData, MemoryFault,
@@ -183,30 +182,30 @@ class SavedTensorReader:
             if not member.endswith(_LIST):
                 yield name, base + offset
                 continue
-            first, count = vector_span(self._nodes.memory, base + offset, self._shape.size)
+            first, count = vector_span(self._nodes.memory, base + offset, self._size)
             for index in range(min(count, _LIST_LIMIT)):
-                yield f"{name}[{index}]", first + index * self._shape.size
+                yield f"{name}[{index}]", first + index * self._size
 
     def _is_stale(self, address: int) -> bool:
-        view = StructView(self._nodes.memory, address, self._shape)
-        tensor = view.pointer("data_")
-        if not tensor or view.pointer("hooks_") or view.u8("was_default_constructed_"):
+        saved = SavedVariable(self._nodes.space, address)
+        tensor = saved.data_
+        if not tensor or saved.hooks_ or saved.was_default_constructed_:
             return False
-        kept, now = view.u32("saved_version_"), self._version(tensor)
+        kept, now = saved.saved_version_, self._version(tensor)
         return now is not None and now != kept and self._saved("", address).is_stale
 
     def _saved(self, name: str, address: int) -> SavedTensor:
-        view = StructView(self._nodes.memory, address, self._shape)
-        if view.u8("was_default_constructed_") > 1 or view.u8("saved_original_") > 1:
+        saved = SavedVariable(self._nodes.space, address)
+        if saved.was_default_constructed_ > 1 or saved.saved_original_ > 1:
             raise BadData(f"there is no SavedVariable at {address:#x}")
-        if view.pointer("hooks_"):
+        if saved.hooks_:
             return SavedTensor(name, "packed by saved-tensor hooks", None, None)
-        if view.u8("was_default_constructed_"):
+        if saved.was_default_constructed_:
             return SavedTensor(name, NOTHING_SAVED, None, None)
-        tensor = self._tensors.read(view.pointer("data_"))
+        tensor = self._tensors.read(saved.data_)
         if tensor.implementation == UNDEFINED_TENSOR:
             return SavedTensor(name, "released", None, None)
-        return SavedTensor(name, tensor.short, view.u32("saved_version_"), self._version(tensor.address))
+        return SavedTensor(name, tensor.short, saved.saved_version_, self._version(tensor.address))
 
     def _version(self, tensor: int) -> int | None:
         try:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from gdbext.engine.arch.short_functions import member_loads
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Field, Memory
+from gdbext.engine.process.memory import FieldLayout, Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal, Section
@@ -157,5 +157,5 @@ class CudaAllocator:
                 raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
 
 
-def _is_number(field: Field) -> bool:
+def _is_number(field: FieldLayout) -> bool:
     return field.size == 8 and field.type == "long int"

@@ -16,8 +16,9 @@ import struct
 from collections.abc import Iterator
 from hashlib import sha256
 
+from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Inner, Link, Place, Space, Struct
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Field, Memory, Struct, StructView
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError
@@ -45,7 +46,9 @@ def allocator_settings(memory: Memory, layout: Layout, kind: str, address: int) 
     return dict(_members(memory, shape, strings, address))
 
 
-def _members(memory: Memory, shape: Struct, strings: StringReader, address: int) -> Iterator[tuple[str, SettingValue]]:
+def _members(
+    memory: Memory, shape: StructLayout, strings: StringReader, address: int
+) -> Iterator[tuple[str, SettingValue]]:
     for field in shape.fields.values():
         name = field.name.removeprefix("m_").rstrip("_")
         at = address + field.offset
@@ -60,7 +63,7 @@ def _members(memory: Memory, shape: Struct, strings: StringReader, address: int)
                 yield name, found[0]
 
 
-def _number(memory: Memory, field: Field, address: int) -> tuple[SettingValue] | None:
+def _number(memory: Memory, field: FieldLayout, address: int) -> tuple[SettingValue] | None:
     """The value of a member of a type that is known, in a tuple of its own; None for another type."""
     kind = field.type.removeprefix("std::atomic<").removesuffix(">")
     if kind == "bool":
@@ -149,8 +152,6 @@ class ThreadCounts:
         return number
 
 
-_CPU, _ENGINE, _WORDS = "at::CPUGeneratorImpl", "at::mt19937_data_pod", "at::mt19937_engine"
-_CUDA, _CUDA_STATE = "at::CUDAGeneratorImpl", "at::CUDAGeneratorState"
 N, M = 624, 397
 """Sizes MERSENNE_STATE_N and MERSENNE_STATE_M of the generator."""
 _HIGH, _LOW, _MATRIX, _MASK = 0x80000000, 0x7FFFFFFF, 0x9908B0DF, 0xFFFFFFFF
@@ -166,20 +167,55 @@ DEVICES = 64
 """Most devices that are believed."""
 
 
+class MersenneData(Struct, of="at::mt19937_data_pod"):
+    """The numbers of the Mersenne twister (ATen/core/MT19937RNGEngine.h)."""
+
+    seed_ = U64()
+    left_ = I32()
+    seeded_ = U8()
+    next_ = U32()
+    state_ = Place()
+
+
+class MersenneEngine(Struct, of="at::mt19937_engine"):
+    """The Mersenne twister, around its numbers."""
+
+    data_ = Inner(lambda: MersenneData)
+
+
+class CpuGeneratorImpl(Struct, of="at::CPUGeneratorImpl"):
+    """The generator (ATen/CPUGeneratorImpl.h), with the second numbers of pairs: optional ones."""
+
+    engine_ = Inner(lambda: MersenneEngine)
+    next_double_normal_sample_ = Place()
+    next_float_normal_sample_ = Place()
+
+
+class CudaGeneratorState(Struct, of="at::CUDAGeneratorState"):
+    """The numbers that the generator of a device counts (ATen/cuda/CUDAGeneratorImpl.h)."""
+
+    seed_ = U64()
+    philox_offset_per_thread_ = U64()
+
+
+class CudaGeneratorImpl(Struct, of="at::CUDAGeneratorImpl"):
+    """The generator of a device."""
+
+    state_ = Link(lambda: CudaGeneratorState)
+
+
 class CpuGenerator:
     """The default generator of the CPU. Raises LayoutError, BadData, MemoryFault."""
 
     def __init__(self, memory: Memory, layout: Layout, address: int, seed_offset: int | None) -> None:
         """``seed_offset``: where the generator's accessor loads the seed from, None where nobody knows."""
-        self._whole = StructView(memory, address, layout.struct(_CPU))
-        engine = layout.struct(_ENGINE)
-        inner = self._whole.address("engine_") + layout.struct(_WORDS).offset("data_")
-        self._engine = StructView(memory, inner, engine)
-        if seed_offset is not None and address + seed_offset != self._engine.address("seed_"):
+        self._whole = CpuGeneratorImpl(Space(memory, layout), address)
+        self._engine = self._whole.engine_.data_
+        if seed_offset is not None and address + seed_offset != self._engine.place(MersenneData.seed_):
             raise LayoutError("the layout of the CPU's generator is not that of this build")
-        self.seed = self._engine.u64("seed_")
-        self.left, self.next = self._engine.i32("left_"), self._engine.u32("next_")
-        self.words = struct.unpack(f"<{N}I", self._engine.raw("state_"))
+        self.seed = self._engine.seed_
+        self.left, self.next = self._engine.left_, self._engine.next_
+        self.words = struct.unpack(f"<{N}I", self._engine.bytes_of(MersenneData.state_))
         if not 0 <= self.left <= N or self.next > N:
             raise BadData(f"the CPU's generator has {self.left} numbers left, and {self.next} is the next")
 
@@ -191,18 +227,18 @@ class CpuGenerator:
 
     def state(self) -> bytes:
         """The bytes that torch.get_rng_state() gives."""
-        double, float_ = (self._left_over(name) for name in ("double", "float"))
+        double = self._left_over(CpuGeneratorImpl.next_double_normal_sample_, 8)
+        float_ = self._left_over(CpuGeneratorImpl.next_float_normal_sample_, 4)
         normal = struct.unpack("<d", double)[0] if double is not None else 0.0
-        legacy = struct.pack(_LEGACY, self.seed, self.left, self._engine.u8("seeded_"), self.next, *self.words,
+        legacy = struct.pack(_LEGACY, self.seed, self.left, self._engine.seeded_, self.next, *self.words,
                              0.0, normal, 0.0, double is not None)  # fmt: skip
         small = struct.unpack("<f", float_)[0] if float_ is not None else 0.0
         return legacy + struct.pack(_NEWER, small, float_ is not None)
 
-    def _left_over(self, kind: str) -> bytes | None:
-        """The second number of a pair that a normal distribution made."""
-        size = 8 if kind == "double" else 4
-        field = self._whole.struct.field(f"next_{kind}_normal_sample_")
-        raw = self._whole.memory.read(self._whole.base + field.offset, 2 * size)
+    def _left_over(self, member: Place, size: int) -> bytes | None:
+        """The second number of a pair that a normal distribution made, of ``size`` bytes."""
+        space = self._whole.space
+        raw, field = space.memory.read(self._whole.place(member), 2 * size), member.field(space.layout)
         if field.type.startswith("c10::optional"):  # of its own, before it was the standard one's name: flag, value
             return raw[size:] if raw[0] else None
         return raw[:size] if raw[size] else None
@@ -241,7 +277,5 @@ def cuda_generators(memory: Memory, layout: Layout, vector: int) -> Iterator[dic
         generator = memory.u64(first + 8 * device)
         if not generator:
             continue
-        state = memory.u64(generator + layout.struct(_CUDA).offset("state_"))
-        view = StructView(memory, state, layout.struct(_CUDA_STATE))
-        offset = view.u64("philox_offset_per_thread_")
-        yield {"device": f"cuda:{device}", "seed": view.u64("seed_"), "offset": offset}
+        state = CudaGeneratorImpl(Space(memory, layout), generator).state_
+        yield {"device": f"cuda:{device}", "seed": state.seed_, "offset": state.philox_offset_per_thread_}

@@ -6,25 +6,41 @@ torch/csrc/profiler/orchestration/observer.h, 2.13.0.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import SettingValue
 from gdbext.torch.state.thread_variable import VariablesOfThread
+from gdbext.torch.structures import (
+    DebugInfo,
+    Deque,
+    ProfilerConfig,
+    ProfilerState,
+    RecordFunctionCallback,
+    RecordFunctionEntry,
+    RecordFunctionTls,
+    SafePyObject,
+    SavedTensorHooks,
+    String,
+)
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 
 Described = dict[str, SettingValue]
-_ENTRY, _CALLBACK = "at::RecordFunctionCallbacksEntry", "at::RecordFunctionCallback"
-_PROFILER, _CONFIG = "torch::profiler::impl::ProfilerStateBase", "torch::profiler::impl::ProfilerConfig"
-_FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_FLAGS = {
+    "report_input_shapes": ProfilerConfig.report_input_shapes,
+    "profile_memory": ProfilerConfig.profile_memory,
+    "with_stack": ProfilerConfig.with_stack,
+    "with_flops": ProfilerConfig.with_flops,
+    "with_modules": ProfilerConfig.with_modules,
+}
 _STACK_OF_POINTERS = "std::stack<std::pair<_object*"
 """Versions with a stack of PyObject*, up to 2.4; then of c10::SafePyObject, which has an interpreter besides."""
 _POINTER_SIZE = 8
@@ -41,6 +57,7 @@ class RecordedFunctions:
         self._memory = memory
         self._symbolizer = symbolizer
         self._layout = layout
+        self._space = Space(memory, layout)
         self._classes = ClassNames(memory, symbolizer)
 
     # --- callbacks -------------------------------------------------------------------------------
@@ -57,22 +74,18 @@ class RecordedFunctions:
         own = constructed(thread, sources.THREAD_CALLBACKS, sources.THREAD_CALLBACKS_GUARD)
         if own is None:
             return ()
-        vector = self._layout.struct("at::RecordFunctionTLS").offset("sorted_tls_callbacks_")
-        return tuple(self._callbacks(own + vector))
+        return tuple(self._callbacks(RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
     def _callbacks(self, vector: int) -> Iterator[Described]:
-        entry, callback = self._layout.struct(_ENTRY), self._layout.struct(_CALLBACK)
-        first, count = vector_span(self._memory, vector, entry.size, _LIMIT)
-        for index in range(count):
-            whole = StructView(self._memory, first + index * entry.size, entry)
-            inner = whole.view("callback_", callback)
-            (probability,) = struct.unpack("<d", inner.raw("sampling_prob_"))
+        first, count = vector_span(self._memory, vector, RecordFunctionEntry.size(self._space), _LIMIT)
+        for entry in RecordFunctionEntry.array(self._space, first, count):
+            callback = entry.callback_
             yield {
-                "start": self._function(inner.u64("start_")),
-                "end": self._function(inner.u64("end_")),
-                "enabled": whole.u8("enabled_") != 0,
-                "sampling": probability,
-                "scopes": self._scopes(inner.raw("scopes_")),
+                "start": self._function(callback.start_),
+                "end": self._function(callback.end_),
+                "enabled": entry.enabled_,
+                "sampling": callback.sampling_prob_,
+                "scopes": self._scopes(callback.bytes_of(RecordFunctionCallback.scopes_)),
             }
 
     def _function(self, address: int) -> str | None:
@@ -92,30 +105,28 @@ class RecordedFunctions:
     def profiler(self, thread: VariablesOfThread) -> Described | None:
         """The profiler of one thread, None where it has none."""
         pointer = constructed(thread, sources.DEBUG_INFO, sources.DEBUG_INFO_GUARD)
-        shape = self._layout.struct("c10::ThreadLocalDebugInfo")
         node = self._memory.u64(pointer) if pointer is not None else 0
         for _ in range(_CHAIN):
             if not node:
                 return None
-            state = self._memory.u64(node + shape.offset("info_"))
+            info = DebugInfo(self._space, node)
+            state = info.info_
             found = self.profiler_state(state) if state else None
             if found is not None:
                 return found
-            node = self._memory.u64(node + shape.offset("parent_info_"))
+            node = info.parent_info_
         raise BadData(f"the thread's debug info has more than {_CHAIN} parts")
 
     def profiler_state(self, address: int) -> Described | None:
         """The configuration of a profiler; None for an object of another class."""
         if not any(plain_class(name) in sources.PROFILER_STATES for name in self._classes.of(address)):
             return None
-        config = StructView(self._memory, address, self._layout.struct(_PROFILER)).view(
-            "config_", self._layout.struct(_CONFIG)
-        )
+        config = ProfilerState(self._space, address).config_
         names = {value: name for name, value in self._layout.enum("torch::profiler::impl::ProfilerState").items()}
-        number = config.bits("state")
+        number = config.state
         if number not in names:
             raise BadData(f"a profiler has the state {number}, which has no name")
-        return {"state": names[number], **{flag: config.u8(flag) != 0 for flag in _FLAGS}}
+        return {"state": names[number], **{name: config.value(flag) for name, flag in _FLAGS.items()}}
 
     # --- saved tensors ---------------------------------------------------------------------------
 
@@ -124,12 +135,10 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return ()
-        shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
-        stack = shape.field("stack")
+        stack = SavedTensorHooks.stack.field(self._layout)
         size, data = _POINTER_SIZE, 0
         if not stack.type.startswith(_STACK_OF_POINTERS):
-            held = self._layout.struct("c10::SafePyObject")
-            size, data = held.size, held.offset("data_")
+            size, data = SafePyObject.size(self._space), SafePyObject.data_.offset(self._space)
         pairs = self._deque(own + stack.offset, 2 * size)
         return tuple((self._memory.u64(at + data), self._memory.u64(at + size + data)) for at in pairs)
 
@@ -138,15 +147,13 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return False
-        shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
-        message = shape.field("disabled_error_message")
-        return self._memory.u8(own + message.offset + self._layout.struct("std::string").size) != 0
+        message = SavedTensorHooks(self._space, own).disabled_error_message
+        return self._memory.u8(message + String.size(self._space)) != 0
 
     def _deque(self, address: int, element: int) -> list[int]:
         """Addresses of the elements of a ``std::deque``."""
-        view = StructView(self._memory, address, self._layout.struct("std::deque"))
-        current, last = view.pointer("_M_impl._M_start._M_cur"), view.pointer("_M_impl._M_start._M_last")
-        node, end = view.pointer("_M_impl._M_start._M_node"), view.pointer("_M_impl._M_finish._M_cur")
+        deque = Deque(self._space, address)
+        current, last, node, end = deque.first, deque.block_end, deque.block, deque.end
         found: list[int] = []
         while current != end:
             if len(found) == _LIMIT:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from gdbext.engine.layouts.declarations import Inner
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
 from gdbext.tools.tensor.tensor_fields import WRAPPER
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.structures import SmallVector, SymbolicShapeMeta
 from gdbext.torch.values.tensor_facts import GradFunction, Part, Quantization
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class TensorDescription:
         """The section with everything that is known."""
         facts, fields, address, field = self._facts, self._fields, self._address, self._field
         undefined = facts.implementation == UNDEFINED_TENSOR
-        sizes = self._shape(facts.sizes, "sizes_")
+        sizes = self._shape(facts.sizes, SymbolicShapeMeta.sizes_)
         is_symbolic = facts.sizes is None and sizes is not None
         found = TensorSection(
             label=self._label,
@@ -63,7 +65,7 @@ class TensorDescription:
             implementation=facts.implementation,
             python_type=field("Python object", self._python_type),
             sizes=sizes,
-            strides=self._shape(facts.strides, "strides_"),
+            strides=self._shape(facts.strides, SymbolicShapeMeta.strides_),
             storage_offset=None if is_symbolic else field("storage offset", lambda: fields.storage_offset(address)),
             dtype=facts.dtype,
             device=facts.device,
@@ -97,10 +99,10 @@ class TensorDescription:
             self._problems.append(f"{what}: {error.what}")
             return None
 
-    def _shape(self, stored: tuple[int, ...] | None, which: str) -> tuple[int | None, ...] | None:
+    def _shape(self, stored: tuple[int, ...] | None, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
         if stored is not None:
             return stored
-        return self._field(which.rstrip("_"), lambda: self._fields.symbolic(self._address, which))
+        return self._field(which.path.rstrip("_"), lambda: self._fields.symbolic(self._address, which))
 
     def _contiguity(self) -> tuple[str, ...]:
         """() where a method or a symbolic shape decides: the flags in the tensor are not kept then."""

@@ -13,21 +13,30 @@ The quantiser of a quantised tensor: ATen/quantized/Quantizer.h, QTensorImpl.h, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+from gdbext.engine.layouts.declarations import BitField, Inner, Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.autograd_nodes import node_object
+from gdbext.torch.structures import (
+    Dimname,
+    ExtraMeta,
+    Node,
+    PerChannelQuantizer,
+    PerTensorQuantizer,
+    QuantizedTensor,
+    SmallVector,
+    StorageImpl,
+    TensorImpl,
+)
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
 from gdbext.torch.values.tensor_facts import GradFunction, Quantization, StorageReport
 from gdbext.torch.values.value_text import device_text
-
-if TYPE_CHECKING:
-    from gdbext.engine.process.memory import Struct
 
 
 class TensorKind(Record):
@@ -92,8 +101,6 @@ _SCHEMES = {
     "PerChannelAffineQuantizer": "per_channel_affine",
     "PerChannelAffineFloatQParamsQuantizer": "per_channel_affine_float_qparams",
 }
-_CHANNELS = "at::PerChannelAffineQuantizer"
-_WHOLE = "at::PerTensorAffineQuantizer"
 
 ReadValues = Callable[[int], Any]
 """The numbers of the one-dimensional tensor at an address."""
@@ -103,55 +110,44 @@ class QuantizerReader:
     """Reads the quantisers of tensors."""
 
     def __init__(self, memory: Memory, layout: Layout, classes: ClassNames, values: ReadValues) -> None:
-        self._memory = memory
-        self._layout = layout
+        self._space = Space(memory, layout)
         self._classes = classes
         self._values = values
 
     def read(self, tensor: int) -> Quantization:
         """Read the quantiser of the QTensorImpl at ``tensor``. Raises BadData, MemoryFault, LayoutError."""
-        quantizer = self._memory.u64(tensor + self._at("at::QTensorImpl", "quantizer_"))
+        quantizer = QuantizedTensor(self._space, tensor).quantizer_
         name = next((plain_class(each) for each in self._classes.of(quantizer)), "")
         scheme = _SCHEMES.get(name)
         if scheme is None:
             raise BadData(f"the quantiser at {quantizer:#x} is a {name or 'class without a name'}")
         if scheme == "per_tensor_affine":
-            scale = self._memory.read(quantizer + self._at(_WHOLE, "scale_"), 8)
-            zero = self._memory.i64(quantizer + self._at(_WHOLE, "zero_point_"))
-            return Quantization(scheme, (_double(scale),), (zero,), None)
-        axis = self._memory.i64(quantizer + self._at(_CHANNELS, "axis_"))
+            whole = PerTensorQuantizer(self._space, quantizer)
+            return Quantization(scheme, (whole.scale_,), (whole.zero_point_,), None)
+        channels = PerChannelQuantizer(self._space, quantizer)
+        axis = channels.axis_
         if not 0 <= axis < 64:
             raise BadData(f"the quantiser at {quantizer:#x} has axis {axis}")
-        return Quantization(scheme, self._numbers(quantizer, "scales_"), self._numbers(quantizer, "zero_points_"), axis)
+        scales, zeros = (self._numbers(quantizer, each) for each in (channels.scales_, channels.zero_points_))
+        return Quantization(scheme, scales, zeros, axis)
 
-    def _numbers(self, quantizer: int, member: str) -> Sequence[float]:
-        found = self._values(self._memory.u64(quantizer + self._at(_CHANNELS, member)))
+    def _numbers(self, quantizer: int, tensor: int) -> Sequence[float]:
+        found = self._values(tensor)
         if not isinstance(found, list):
-            raise BadData(f"the quantiser at {quantizer:#x} has no list of {member.rstrip('_')}")
+            raise BadData(f"the quantiser at {quantizer:#x} has no list of scales and zero points")
         return tuple(found)
 
-    def _at(self, struct: str, member: str) -> int:
-        return self._layout.struct(struct).offset(member)
 
-
-def _double(raw: bytes) -> float:
-    import struct
-
-    value: float = struct.unpack("<d", raw)[0]
-    return value
-
-
-_IMPL = "c10::TensorImpl"
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _DIMENSIONS = 64
 _STORAGE_LIMIT = 1 << 50
 """Bytes: no machine has a petabyte."""
-_CONTIGUITY = {
-    "is_contiguous_": "contiguous",
-    "is_channels_last_contiguous_": "channels_last",
-    "is_channels_last_3d_contiguous_": "channels_last_3d",
-    "is_non_overlapping_and_dense_": "non-overlapping and dense",
+_CONTIGUITY: Mapping[BitField, str] = {
+    TensorImpl.is_contiguous_: "contiguous",
+    TensorImpl.is_channels_last_contiguous_: "channels_last",
+    TensorImpl.is_channels_last_3d_contiguous_: "channels_last_3d",
+    TensorImpl.is_non_overlapping_and_dense_: "non-overlapping and dense",
 }
 
 
@@ -162,110 +158,95 @@ class TensorFields:
         """Prepare the reader. Raises LayoutError."""
         self._memory = memory
         self._layout = layout
+        self._space = Space(memory, layout)
         self._classes = classes
-        self._impl = layout.struct(_IMPL)
+        TensorImpl.shape(layout)
         self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
 
-    def view(self, address: int) -> StructView:
-        """The fields of the TensorImpl there."""
-        return StructView(self._memory, address, self._impl)
+    def tensor(self, address: int) -> TensorImpl:
+        """The members of the TensorImpl there."""
+        return TensorImpl(self._space, address)
 
     def numel(self, address: int) -> int:
         """The number of elements, as the tensor keeps it."""
-        return self.view(address).i64("numel_")
+        return self.tensor(address).numel_
 
     def storage_offset(self, address: int) -> int:
         """The offset in its storage, in elements."""
-        return self.view(address).i64("storage_offset_")
+        return self.tensor(address).storage_offset_
 
     def version(self, address: int) -> int | None:
         """The version counter; None for an inference tensor."""
-        counter = self._memory.u64(address + self._at(_IMPL, "version_counter_"))
-        if not counter:
-            return None
-        return self._memory.u32(counter + self._at("c10::VariableVersion::VersionCounter", "version_"))
+        counter = self.tensor(address).version_counter_
+        return counter.version_ if counter.address else None
 
     def contiguity(self, address: int) -> tuple[str, ...]:
         """The flags of the tensor that are set."""
-        view = self.view(address)
-        return tuple(name for field, name in _CONTIGUITY.items() if field in self._impl.fields and view.bits(field))
+        raw = self._memory.read(address, TensorImpl.size(self._space))
+        return tuple(name for flag, name in _CONTIGUITY.items() if flag.of(self._layout, raw))
 
     def python_object(self, address: int) -> int:
         """Its PyObject*; 0 without one. The lowest bits of older versions say who owns it."""
-        slot = address + self._at(_IMPL, "pyobj_slot_")
-        return self._memory.u64(slot + self._at("c10::impl::PyObjectSlot", "pyobj_")) & ~7
+        return self.tensor(address).pyobj_slot_.pyobj_ & ~7
 
     def dimension_names(self, address: int) -> tuple[int | None, ...] | None:
         """The ``c10::Symbol`` of each dimension's name, None for one without; None for a tensor without names.
 
         ATen/core/NamedTensor.h and Dimname.h; versions from 2.13 on have no named tensors. Raises LayoutError.
         """
-        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
-        field = self._layout.struct("c10::ExtraMeta").fields.get("named_tensor_meta_") if extra else None
-        meta = self._memory.u64(extra + field.offset) if field is not None else 0
-        if not meta:
+        extra = self.tensor(address).extra_meta_
+        if not extra.address or not extra.has(ExtraMeta.named_tensor_meta_) or not extra.named_tensor_meta_.address:
             return None
-        shape = self._layout.struct("at::Dimname")
-        vector = meta + self._at("at::NamedTensorMeta", "names_")
-        first, count = vector_span(self._memory, vector, shape.size, _DIMENSIONS)
-        return tuple(self._dimension_name(first + shape.size * each, shape) for each in range(count))
-
-    def _dimension_name(self, address: int, shape: Struct) -> int | None:
-        is_wildcard = self._memory.u8(address + shape.offset("type_")) != 0
-        return None if is_wildcard else self._memory.u32(address + shape.offset("name_"))
+        vector = extra.named_tensor_meta_.names_
+        first, count = vector_span(self._memory, vector, Dimname.size(self._space), _DIMENSIONS)
+        names = Dimname.array(self._space, first, count)
+        return tuple(None if name.type_ else name.name_ for name in names)  # a wildcard's type is not 0
 
     # --- storage ---------------------------------------------------------------------------------
 
     def storage(self, address: int) -> StorageReport | None:
         """The tensor's storage; None without one. Raises BadData for one that cannot be."""
-        storage = self._memory.u64(address + self._at(_IMPL, "storage_"))
+        storage = self.tensor(address).storage_
         return self.storage_at(storage) if storage else None
 
     def storage_at(self, storage: int) -> StorageReport:
         """The StorageImpl there. Raises BadData for one that cannot be."""
-        shape = self._layout.struct("c10::StorageImpl")
-        base = storage + shape.offset("data_ptr_")
-        data = self._memory.u64(base + self._at("c10::DataPtr", "ptr_"))
-        size = self._memory.i64(storage + shape.offset("size_bytes_"))
+        found = StorageImpl(self._space, storage)
+        data, size = found.data_ptr_.ptr_, found.size_bytes_
         if size <= _MAX_UNREPRESENTABLE:
             raise BadData(f"the size of the storage at {storage:#x} is symbolic, or damaged")
         if not 0 <= size < _STORAGE_LIMIT:
             raise BadData(f"the storage at {storage:#x} claims {size} bytes")
-        kind, index = self._memory.read(base + self._at("c10::DataPtr", "device_"), 2)
+        kind, index = self._memory.read(found.data_ptr_.device_, 2)
         device = device_text(self._devices, kind, index)
-        shared = strong_references(self._memory, self._layout.struct("c10::StorageImpl"), storage)
+        shared = strong_references(self._memory, StorageImpl.shape(self._layout), storage)
         return StorageReport(storage, data, size, device, shared)
 
     # --- autograd --------------------------------------------------------------------------------
 
     def autograd(self, address: int) -> int:
         """Address of its AutogradMeta; 0 without one, as tensors have it that never required a gradient."""
-        return self._memory.u64(address + self._at(_IMPL, "autograd_meta_"))
+        return self.tensor(address).autograd_meta_.address
 
     def requires_grad(self, address: int) -> bool:
         """The value of ``tensor.requires_grad``: set, or computed from tensors that require it."""
-        meta = self.autograd(address)
-        if not meta:
-            return False
-        return self._flag(meta, "requires_grad_") or bool(self.grad_node(address))
+        meta = self.tensor(address).autograd_meta_
+        return bool(meta.address) and (meta.requires_grad_ or bool(meta.grad_fn_))
 
     def is_view(self, address: int) -> bool:
         """True if autograd knows it as a view of another tensor."""
-        meta = self.autograd(address)
-        return bool(meta) and self._flag(meta, "is_view_")
-
-    def _flag(self, meta: int, name: str) -> bool:
-        return self._memory.u8(meta + self._at("torch::autograd::AutogradMeta", name)) != 0
+        meta = self.tensor(address).autograd_meta_
+        return bool(meta.address) and meta.is_view_
 
     def grad_node(self, address: int) -> int:
         """Address of the torch::autograd::Node that made it; 0 for a leaf."""
-        meta = self.autograd(address)
-        return self._memory.u64(meta + self._at("torch::autograd::AutogradMeta", "grad_fn_")) if meta else 0
+        meta = self.tensor(address).autograd_meta_
+        return meta.grad_fn_ if meta.address else 0
 
     def grad(self, address: int) -> int:
         """Address of the TensorImpl of ``tensor.grad``; 0 without one."""
-        meta = self.autograd(address)
-        return self._memory.u64(meta + self._at("torch::autograd::AutogradMeta", "grad_")) if meta else 0
+        meta = self.tensor(address).autograd_meta_
+        return meta.grad_ if meta.address else 0
 
     def node(self, address: int) -> GradFunction:
         """A Node's name and sequence number. Raises BadData, MemoryFault."""
@@ -276,42 +257,37 @@ class TensorFields:
 
     def _sequence(self, address: int) -> int | None:
         try:
-            return self._memory.u64(address + self._at("torch::autograd::Node", "sequence_nr_"))
+            return Node(self._space, address).sequence_nr_
         except GdbextError:
             return None
 
     def node_object(self, address: int) -> int:
         """The PyObject of a Node that Python code defines. Raises LayoutError, MemoryFault."""
-        return node_object(self._memory, self._layout, address)
+        return node_object(self._space, address)
 
     # --- sizes that are symbolic -----------------------------------------------------------------
 
-    def symbolic(self, address: int, which: str) -> tuple[int | None, ...] | None:
-        """``sizes_`` or ``strides_`` of a tensor with symbolic shape: None for each that is an expression."""
-        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
-        if not extra:
+    def symbolic(self, address: int, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
+        """Sizes or strides of a tensor with symbolic shape: None for each that is an expression."""
+        extra = self.tensor(address).extra_meta_
+        if not extra.address or not extra.symbolic_shape_meta_.address:
             return None
-        shape = self._memory.u64(extra + self._at("c10::ExtraMeta", "symbolic_shape_meta_"))
-        if not shape:
-            return None
-        vector = shape + self._at("c10::SymbolicShapeMeta", which)
-        begin = self._memory.u64(vector + self._at("c10::SmallVector", "BeginX"))
-        count = self._memory.u32(vector + self._at("c10::SmallVector", "Size"))
+        vector = SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
+        count = vector.Size
         if count > _DIMENSIONS:
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
-        words = self._memory.words(begin, count)
+        words = self._memory.words(vector.BeginX, count)
         numbers = (word - (1 << 64) if word >> 63 else word for word in words)
         return tuple(None if number <= _MAX_UNREPRESENTABLE else number for number in numbers)
 
     def fake_device(self, address: int) -> str | None:
         """The device that a fake tensor stands for; None for any other, and in versions where Python alone knows it."""
-        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
-        field = self._layout.struct("c10::ExtraMeta").fields.get("fake_device_") if extra else None
-        if field is None:
+        extra = self.tensor(address).extra_meta_
+        if not extra.address or not extra.has(ExtraMeta.fake_device_):
             return None
         shape = optional_shape(self._layout, "c10::Device")
-        kind, index = self._memory.read(extra + field.offset + shape.value, 2)
-        if not self._memory.u8(extra + field.offset + shape.engaged):
+        kind, index = self._memory.read(extra.fake_device_ + shape.value, 2)
+        if not self._memory.u8(extra.fake_device_ + shape.engaged):
             return None
         return device_text(self._devices, kind, index)
 
@@ -324,7 +300,4 @@ class TensorFields:
 
     def held(self, address: int, implementation: str, member: str) -> int:
         """The TensorImpl of an ``at::Tensor`` member of a class derived from TensorImpl. Raises LayoutError."""
-        return self._memory.u64(address + self._at(implementation, member))
-
-    def _at(self, struct: str, member: str) -> int:
-        return self._layout.struct(struct).offset(member)
+        return self._memory.u64(address + self._layout.struct(implementation).offset(member))

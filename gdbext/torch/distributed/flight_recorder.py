@@ -10,15 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from gdbext.engine.layouts.declarations import Member, Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
+from gdbext.torch.distributed.group_structures import (
+    CapturedTraceback,
+    OptionalFloat,
+    OptionalLong,
+    ProcessGroupStatus,
+    PyFrame,
+    Recorder,
+    RecorderEntry,
+    SmallVectorOfLong,
+)
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 
-RECORDER = "c10d::FlightRecorder"
+RECORDER = Recorder.OF
 ENTRY_LIMIT = 1 << 17
 """Entries of a buffer that are read; the default is 2,000."""
 GROUP_LIMIT = 1 << 16
@@ -111,8 +122,9 @@ class FlightRecorder:
     def __init__(self, memory: Memory, layout: Layout, address: int) -> None:
         self._memory = memory
         self._layout = layout
-        self._view = StructView(memory, address, layout.struct(RECORDER))
-        self._entry = layout.struct(f"{RECORDER}::Entry")
+        self._space = Space(memory, layout)
+        self._recorder = Recorder(self._space, address)
+        self._entry_size = RecorderEntry.size(self._space)
         self._strings = string_reader(memory, layout)
         self._dtypes = [name for name, _size in layout.dispatch("scalar_types")]
         self.problems: list[GdbextError] = []
@@ -121,17 +133,17 @@ class FlightRecorder:
     @property
     def is_enabled(self) -> bool:
         """True if anything is recorded. Raises MemoryFault."""
-        return bool(self._view.u8("enabled_"))
+        return self._recorder.enabled_
 
     @property
     def comm_lib_version(self) -> str:
         """The version of the communication library, "" where it was not recorded. Raises MemoryFault, BadData."""
-        return self._strings.read(self._view.address("comm_lib_version_"))
+        return self._strings.read(self._recorder.comm_lib_version_)
 
     def statuses(self) -> dict[int, GroupStatus]:
         """Statuses by the group's number (``pg_id``). Raises MemoryFault, BadData."""
         found: dict[int, GroupStatus] = {}
-        for value in self._map_values("all_pg_status_"):
+        for value in self._map_values(Recorder.all_pg_status_):
             number, address = self._memory.words(value, 2)
             found[number] = read_status(self._memory, self._layout, address)
         return found
@@ -140,15 +152,15 @@ class FlightRecorder:
         """(name, description) → the members' ranks in the job. Raises MemoryFault, BadData."""
         size = self._layout.struct(f"{RECORDER}::pg_name").size
         found = {}
-        for value in self._map_values("pg_name_to_ranks_"):
+        for value in self._map_values(Recorder.pg_name_to_ranks_):
             start, count = vector_span(self._memory, value + size, 8, RANK_LIMIT)
             found[self._group_name(value)] = self._memory.words(start, count) if count else ()
         return found
 
-    def _map_values(self, member: str) -> Iterator[int]:
+    def _map_values(self, member: Member[int]) -> Iterator[int]:
         """Addresses of the pairs of a ``std::map`` member."""
-        node = self._layout.struct(f"{RECORDER}::{member}.node")
-        for address in tree_nodes(self._memory, self._view.address(member), GROUP_LIMIT):
+        node = self._layout.struct(f"{RECORDER}::{member.path}.node")
+        for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT):
             yield address + node.offset("_M_storage")
 
     def _group_name(self, address: int) -> tuple[str, str]:
@@ -158,83 +170,73 @@ class FlightRecorder:
 
     def entries(self, pending_only: bool = False) -> list[RecordedEntry]:
         """All entries since the last reset, oldest first. Raises MemoryFault, BadData."""
-        start, count = vector_span(self._memory, self._view.address("entries_"), self._entry.size, ENTRY_LIMIT)
-        first = self._view.u64("next_")
+        start, count = vector_span(self._memory, self._recorder.entries_, self._entry_size, ENTRY_LIMIT)
+        first = self._recorder.next_
         if first > count:
             raise BadData(f"the flight recorder's next entry is {first} of {count}")
-        epoch = self._view.u64("reset_epoch_") if "reset_epoch_" in self._entry.fields else None
+        epoch = self._recorder.reset_epoch_ if RecorderEntry.reset_epoch_.is_in(self._layout) else None
         order = (*range(first, count), *range(first))
-        found = (self._try_entry(start + index * self._entry.size, epoch) for index in order)
+        found = (self._try_entry(start + index * self._entry_size, epoch) for index in order)
         return [entry for entry in found if entry is not None and (entry.is_pending or not pending_only)]
 
     def _try_entry(self, address: int, epoch: int | None) -> RecordedEntry | None:
-        view = StructView(self._memory, address, self._entry)
+        entry = RecorderEntry(self._space, address)
         try:
-            if epoch is not None and view.u64("reset_epoch_") != epoch:
+            if epoch is not None and entry.reset_epoch_ != epoch:
                 return None
-            return self._read_entry(view)
+            return self._read_entry(entry)
         except LayoutError:
             raise
         except GdbextError as error:
             self.problems.append(error)
             return None
 
-    def _read_entry(self, view: StructView) -> RecordedEntry:
-        group, description = self._group_name(view.address("pg_name_"))
-        inputs, outputs = self._sizes(view)
+    def _read_entry(self, entry: RecorderEntry) -> RecordedEntry:
+        group, description = self._group_name(entry.pg_name_)
+        inputs, outputs = self._sizes(entry)
         return RecordedEntry(
-            id=view.u64("id_"),
-            pg_id=view.u64("pg_id_"),
+            id=entry.id_,
+            pg_id=entry.pg_id_,
             group=group,
             description=description,
-            collective_seq=view.u64("collective_seq_id_"),
-            p2p_seq=view.u64("p2p_seq_id_"),
-            op_id=view.u64("op_id_"),
-            profiling_name=self._strings.read(view.address("profiling_name_"), 4096),
-            traceback=view.pointer("traceback_"),
-            created=view.i64("time_created_"),
-            timeout_ms=view.i64("timeout_ms_"),
-            is_p2p=bool(view.u8("isP2P_")),
-            duration_ms=self._duration(view),
-            started=self._time(view, "time_discovered_started_"),
-            completed=self._time(view, "time_discovered_completed_"),
+            collective_seq=entry.collective_seq_id_,
+            p2p_seq=entry.p2p_seq_id_,
+            op_id=entry.op_id_,
+            profiling_name=self._strings.read(entry.profiling_name_, 4096),
+            traceback=entry.traceback_,
+            created=entry.time_created_,
+            timeout_ms=entry.timeout_ms_,
+            is_p2p=entry.isP2P_,
+            duration_ms=self._duration(entry),
+            started=self._time(entry.time_discovered_started_),
+            completed=self._time(entry.time_discovered_completed_),
             input_sizes=inputs,
-            input_dtypes=self._dtype_names(view.address("input_dtypes_")),
+            input_dtypes=self._dtype_names(entry.input_dtypes_),
             output_sizes=outputs,
-            output_dtypes=self._dtype_names(view.address("output_dtypes_")),
-            thread_id=view.u64("thread_id_") if "thread_id_" in self._entry.fields else 0,
-            thread_name=self._optional_text(view, "thread_name_"),
-            retired=bool(view.u8("retired_")),
+            output_dtypes=self._dtype_names(entry.output_dtypes_),
+            thread_id=entry.thread_id_ if entry.has(RecorderEntry.thread_id_) else 0,
+            thread_name=self._optional_text(entry, RecorderEntry.thread_name_),
+            retired=entry.retired_,
         )
 
-    def _optional_text(self, view: StructView, name: str) -> str:
-        return self._strings.read(view.address(name), 4096) if name in self._entry.fields else ""
+    def _optional_text(self, entry: RecorderEntry, member: Member[int]) -> str:
+        return self._strings.read(entry.place(member), 4096) if entry.has(member) else ""
 
-    def _time(self, view: StructView, name: str) -> int | None:
+    def _time(self, address: int) -> int | None:
         """Read a ``std::optional<c10::time_t>`` at an address."""
-        shape = self._layout.struct("std::optional<long int>")
-        at = view.address(name)
-        if not self._memory.u8(at + shape.offset("_M_payload._M_engaged")):
-            return None
-        return self._memory.i64(at + shape.offset("_M_payload._M_payload._M_value"))
+        time = OptionalLong(self._space, address)
+        return time.value_of if time.is_engaged else None
 
-    def _duration(self, view: StructView) -> float | None:
-        """Read a ``std::optional<float>`` at an address."""
-        import struct
+    def _duration(self, entry: RecorderEntry) -> float | None:
+        duration = OptionalFloat(self._space, entry.duration_)
+        return duration.value_of if duration.is_engaged else None
 
-        shape = self._layout.struct("std::optional<float>")
-        at = view.address("duration_")
-        if not self._memory.u8(at + shape.offset("_M_payload._M_engaged")):
-            return None
-        value: float = struct.unpack("<f", self._memory.read(at + shape.offset("_M_payload._M_payload._M_value"), 4))[0]
-        return value
-
-    def _sizes(self, view: StructView) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    def _sizes(self, entry: RecorderEntry) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """Sizes of inputs and of outputs: all in one list, cut by the number of dimensions of each tensor."""
-        sizes = iter(self._numbers(view.address("sizes_"), _TENSORS * 8))
+        sizes = iter(self._numbers(entry.sizes_, _TENSORS * 8))
         cut = []
-        for name in ("input_dims_", "output_dims_"):
-            dimensions = self._numbers(view.address(name), _TENSORS)
+        for place in (entry.input_dims_, entry.output_dims_):
+            dimensions = self._numbers(place, _TENSORS)
             if any(not 0 <= count <= _DIMENSIONS for count in dimensions):
                 raise BadData(f"a tensor of {max(dimensions)} dimensions in the flight recorder")
             cut.append(tuple(tuple(islice(sizes, count)) for count in dimensions))
@@ -242,11 +244,11 @@ class FlightRecorder:
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
         """A ``c10::SmallVector<int64_t, N>``; where it begins is the same for every N (c10/util/SmallVector.h)."""
-        vector = StructView(self._memory, address, self._layout.struct("c10::SmallVector<long int, 4>"))
-        count = vector.u32("Size")
+        vector = SmallVectorOfLong(self._space, address)
+        count = vector.Size
         if count > limit:
             raise BadData(f"a list of {count} sizes in the flight recorder")
-        words = self._memory.words(vector.pointer("BeginX"), count) if count else ()
+        words = self._memory.words(vector.BeginX, count) if count else ()
         return tuple(word - (1 << 64) if word >> 63 else word for word in words)
 
     def _dtype_names(self, address: int) -> tuple[str, ...]:
@@ -258,14 +260,12 @@ class FlightRecorder:
         """The Python frames that issued it, innermost first. Raises MemoryFault, BadData, LayoutError."""
         if not entry.traceback:
             return []
-        frame = self._layout.struct("torch::CapturedTraceback::PyFrame")
-        view = StructView(self._memory, entry.traceback, self._layout.struct("torch::CapturedTraceback"))
-        start, count = vector_span(self._memory, view.address("frames_"), frame.size, _FRAMES)
-        places = (StructView(self._memory, start + index * frame.size, frame) for index in range(count))
-        return [TracebackFrame(place.pointer("code"), place.i32("lasti")) for place in places]
+        frames = CapturedTraceback(self._space, entry.traceback).frames_
+        start, count = vector_span(self._memory, frames, PyFrame.size(self._space), _FRAMES)
+        return [TracebackFrame(frame.code, frame.lasti) for frame in PyFrame.array(self._space, start, count)]
 
 
 def read_status(memory: Memory, layout: Layout, address: int) -> GroupStatus:
     """The ``ProcessGroupStatus`` at an address. Raises MemoryFault, LayoutError."""
-    view = StructView(memory, address, layout.struct("c10d::ProcessGroupStatus"))
-    return GroupStatus(view.i64("lastEnqueuedSeq"), view.i64("lastStartedSeq"), view.i64("lastCompletedSeq"))
+    status = ProcessGroupStatus(Space(memory, layout), address)
+    return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

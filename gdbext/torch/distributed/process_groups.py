@@ -21,12 +21,21 @@ from collections.abc import Iterator, Mapping
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import store
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
+from gdbext.torch.distributed.group_structures import (
+    FileStore,
+    GlooGroup,
+    GlooWork,
+    PrefixStore,
+    ProcessGroupStruct,
+    TcpStore,
+)
 from gdbext.torch.torch_symbol import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
 
@@ -109,7 +118,6 @@ _HEAD = 16
 """Size of PyObject_HEAD, in bytes."""
 _VTABLE = "vtable for "
 _VTABLE_START = 16
-_GLOO = "c10d::ProcessGroupGloo"
 
 
 class QueuedWork(Record):
@@ -146,6 +154,7 @@ class ProcessGroupReader:
     def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, runtime: PythonRuntime) -> None:
         self._memory = memory
         self._layout = layout
+        self._space = Space(memory, layout)
         self._symbolizer = symbolizer
         self._runtime = runtime
         self._strings = containers.string_reader(memory, layout)
@@ -193,15 +202,15 @@ class ProcessGroupReader:
     def _group(self, group: int, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
         unread = GroupObject(name, backend, "", None, None, ranks, 0)
         try:
-            view = StructView(self._memory, self._memory.u64(group + _HEAD), self._layout.struct("c10d::ProcessGroup"))
-            gloo, nccl = self._of_gloo(view), self._of_nccl(view)
-            described = view.address("pg_desc_") if "pg_desc_" in view.struct.fields else 0
-            rank, size = view.i32("rank_"), view.i32("size_")
+            found = ProcessGroupStruct(self._space, self._memory.u64(group + _HEAD))
+            gloo, nccl = self._of_gloo(found), self._of_nccl(found)
+            described = found.pg_desc_ if found.has(ProcessGroupStruct.pg_desc_) else 0
+            rank, size = found.rank_, found.size_
             if not 0 <= rank < size <= RANK_LIMIT:
-                raise BadData(f"the process group at {view.base:#x} says that it is rank {rank} of {size}")
+                raise BadData(f"the process group at {found.address:#x} says that it is rank {rank} of {size}")
             return GroupObject(
                 name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
-                view.pointer("store_") if "store_" in view.struct.fields else 0,
+                found.store_ if found.has(ProcessGroupStruct.store_) else 0,
                 nccl.status if nccl is not None else self._status(gloo),
                 (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
             )  # fmt: skip
@@ -209,19 +218,17 @@ class ProcessGroupReader:
             self.problems.append(error)
             return unread
 
-    def _backend(self, group: StructView, name: str) -> int:
+    def _backend(self, group: ProcessGroupStruct, name: str) -> int:
         """The first of the group's backends that is of that class; 0 where none is."""
         table = containers.hash_table(self._layout)
-        backends = containers.hash_entries(
-            self._memory, group.address("deviceTypeToBackend_"), table, 2, _BACKEND_LIMIT
-        )
+        backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, _BACKEND_LIMIT)
         return next((backend for _device, backend in backends if self.class_of(backend) == name), 0)
 
-    def _of_gloo(self, group: StructView) -> StructView | None:
-        backend = self._backend(group, _GLOO)
-        return StructView(self._memory, backend, self._layout.struct(_GLOO)) if backend else None
+    def _of_gloo(self, group: ProcessGroupStruct) -> GlooGroup | None:
+        backend = self._backend(group, GlooGroup.OF)
+        return GlooGroup(self._space, backend) if backend else None
 
-    def _of_nccl(self, group: StructView) -> NcclGroup | None:
+    def _of_nccl(self, group: ProcessGroupStruct) -> NcclGroup | None:
         """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
         backend = self._backend(group, GROUP)
         if not backend or self._layout.match != "exact":
@@ -241,27 +248,26 @@ class ProcessGroupReader:
         found = (demangle(name) for name in names)
         return next((name[len(_VTABLE) :] for name in found if name.startswith(_VTABLE)), "")
 
-    def _status(self, backend: StructView | None) -> GroupStatus | None:
-        if backend is None or "pgStatus_" not in backend.struct.fields:
+    def _status(self, backend: GlooGroup | None) -> GroupStatus | None:
+        if backend is None or not backend.has(GlooGroup.pgStatus_):
             return None
-        return read_status(self._memory, self._layout, backend.pointer("pgStatus_"))
+        return read_status(self._memory, self._layout, backend.pgStatus_.address)
 
-    def _queued(self, backend: StructView | None) -> Iterator[QueuedWork]:
+    def _queued(self, backend: GlooGroup | None) -> Iterator[QueuedWork]:
         """The operations that the group's threads work on, then those in their queue."""
         if backend is None:
             return
-        start, count = containers.vector_span(self._memory, backend.address("workInProgress_"), 8, _WORK_LIMIT)
+        start, count = containers.vector_span(self._memory, backend.workInProgress_, 8, _WORK_LIMIT)
         for address in self._memory.words(start, count) if count else ():
             if address:
                 yield self._work(address, in_progress=True)
         for address in self._queue(backend):
             yield self._work(address, in_progress=False)
 
-    def _queue(self, backend: StructView) -> list[int]:
+    def _queue(self, backend: GlooGroup) -> list[int]:
         """The pointers in a ``std::deque``: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
-        deque = StructView(self._memory, backend.address("workQueue_"), self._layout.struct("std::deque"))
-        current, block_end = deque.pointer("_M_impl._M_start._M_cur"), deque.pointer("_M_impl._M_start._M_last")
-        node, end = deque.pointer("_M_impl._M_start._M_node"), deque.pointer("_M_impl._M_finish._M_cur")
+        deque = backend.workQueue_
+        current, block_end, node, end = deque.first, deque.block_end, deque.block, deque.end
         found: list[int] = []
         while current != end and len(found) < _WORK_LIMIT:
             found.append(self._memory.u64(current))
@@ -273,12 +279,12 @@ class ProcessGroupReader:
         return found
 
     def _work(self, address: int, in_progress: bool) -> QueuedWork:
-        view = StructView(self._memory, address, self._layout.struct(f"{_GLOO}::AsyncWork"))
-        if "seq_" not in view.struct.fields:
+        work = GlooWork(self._space, address)
+        if not work.has(GlooWork.seq_):
             raise LayoutError("this version's work has no sequence number")
-        title = self._strings.read(view.address("profilingTitle_"), 4096)
-        timeout = view.i64("timeout_") if "timeout_" in view.struct.fields else 0
-        return QueuedWork(view.u64("seq_"), title, timeout, in_progress)
+        title = self._strings.read(work.profilingTitle_, 4096)
+        timeout = work.timeout_ if work.has(GlooWork.timeout_) else 0
+        return QueuedWork(work.seq_, title, timeout, in_progress)
 
 
 def _of_device(work: NcclWork) -> QueuedWork:
@@ -302,19 +308,17 @@ def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, ad
 
 
 def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    strings = containers.string_reader(memory, layout)
+    strings, space = containers.string_reader(memory, layout), Space(memory, layout)
     for _ in range(_NESTING):
         name = groups.class_of(address)
         if name == "c10d::HashStore":
             return "hash"
-        if name not in ("c10d::PrefixStore", "c10d::TCPStore", "c10d::FileStore"):
+        if name == TcpStore.OF:
+            socket = TcpStore(space, address).addr_
+            return f"tcp://{strings.read(socket.host, 4096)}:{socket.port}"
+        if name == FileStore.OF:
+            return f"file://{strings.read(FileStore(space, address).path_, 4096)}"
+        if name != PrefixStore.OF:
             return None
-        view = StructView(memory, address, layout.struct(name))
-        if name == "c10d::TCPStore":
-            host = layout.struct("c10d::detail::SocketAddress")
-            socket = view.view("addr_", host)
-            return f"tcp://{strings.read(socket.address('host'), 4096)}:{socket.u16('port')}"
-        if name == "c10d::FileStore":
-            return f"file://{strings.read(view.address('path_'), 4096)}"
-        address = view.pointer("store_")
+        address = PrefixStore(space, address).store_
     return None

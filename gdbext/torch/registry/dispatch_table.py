@@ -22,6 +22,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.structures import AnnotatedKernel
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
 from gdbext.torch.values.key_names import KeyNames
 
@@ -138,10 +139,10 @@ class DispatchTables:
         self._strings = dispatcher.strings
         self._keys = dispatcher.keys
         self.rules = AliasRules(dispatcher.keys, dispatcher.layout)
-        annotated = dispatcher.layout.struct("c10::impl::AnnotatedKernel")
-        self._annotated_size = annotated.size
-        self._kernel_at, self._debug_at = annotated.field("kernel").offset, annotated.field("debug").offset
-        self._schema_at = annotated.field("inferred_function_schema").offset
+        space = dispatcher.space
+        self._annotated_size = AnnotatedKernel.size(space)
+        self._kernel_at, self._debug_at = AnnotatedKernel.kernel.offset(space), AnnotatedKernel.debug.offset(space)
+        self._schema_at = AnnotatedKernel.inferred_function_schema.offset(space)
         self._sized_lists = has_cxx11_abi(dispatcher.layout)
         self._value_size = 8 + (24 if self._sized_lists else 16)
 
@@ -180,7 +181,7 @@ class DispatchTables:
     @cached_property
     def fallbacks(self) -> tuple[Registration, ...]:
         """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
-        size, start = self._annotated_size, self.dispatcher.address + self.dispatcher.fallbacks_at
+        size, start = self._annotated_size, self.dispatcher.fallbacks
         return tuple(
             self._read(slot.name, slot.value, start + index * size, True) for index, slot in enumerate(self._keys.slots)
         )

@@ -17,12 +17,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable, Optional
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import assumed_symbols
+from gdbext.torch.structures import BoxedKernel, KernelFunctionStruct, OperatorKernel, SafePyObject
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
@@ -73,11 +75,12 @@ class KernelReader:
         self._memory = memory
         self._symbolizer = symbolizer
         self.python_source = python_source
-        kernel = layout.struct("c10::KernelFunction")
-        self.size = kernel.size
-        self._read_words = _word_reader(layout)
-        self._functor_size = layout.struct("c10::OperatorKernel").size
-        self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
+        space = Space(memory, layout)
+        self.size = KernelFunctionStruct.size(space)
+        self.parse = kernel_parser(layout)
+        """The KernelFunction whose bytes are at an offset of others."""
+        self._functor_size = OperatorKernel.size(space)
+        self._python_function = self._functor_size + SafePyObject.data_.offset(space)
         self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer) or 0
         self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
         self._names: dict[tuple[KernelFunction, int], KernelName] = {}
@@ -88,10 +91,6 @@ class KernelReader:
     def read(self, address: int) -> KernelFunction:
         """The KernelFunction at ``address``. Raises MemoryFault."""
         return self.parse(self._memory.read(address, self.size), 0)
-
-    def parse(self, raw: bytes, offset: int) -> KernelFunction:
-        """The KernelFunction whose bytes are at ``raw[offset:]``."""
-        return KernelFunction(*self._read_words(raw, offset))
 
     def fallthrough(self, kernel: KernelFunction) -> bool:
         """``isFallthrough()``: its boxed function is the marker, it is never called."""
@@ -186,23 +185,23 @@ class KernelReader:
         return f"{module.name}+{address - module.base:#x}" if module is not None else f"{address:#x}"
 
 
-def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, int]]:
-    """Unpacks (functor, boxed, unboxed, sym_unboxed) of a KernelFunction at an offset.
+def kernel_parser(layout: Layout) -> Callable[[bytes, int], KernelFunction]:
+    """Makes a KernelFunction of the bytes at an offset. Raises LayoutError.
 
     Versions before 1.12 have no sym_unboxed_kernel_func_; it reads as 0 then.
     """
-    kernel, boxed = layout.struct("c10::KernelFunction").fields, layout.struct("c10::BoxedKernel").fields
-    base = kernel["boxed_kernel_func_"].offset
-    offsets = [base + boxed["functor_"].offset, base + boxed["boxed_kernel_func_"].offset]
-    offsets.append(kernel["unboxed_kernel_func_"].offset)
-    if "sym_unboxed_kernel_func_" in kernel:
-        offsets.append(kernel["sym_unboxed_kernel_func_"].offset)
+    kernel, boxed = KernelFunctionStruct, BoxedKernel
+    base = kernel.boxed_kernel_func_.field(layout).offset
+    offsets = [base + each.field(layout).offset for each in (boxed.functor_, boxed.boxed_kernel_func_)]
+    offsets.append(kernel.unboxed_kernel_func_.field(layout).offset)
+    if kernel.sym_unboxed_kernel_func_.is_in(layout):
+        offsets.append(kernel.sym_unboxed_kernel_func_.field(layout).offset)
     if offsets != [8 * index for index in range(len(offsets))]:
         raise LayoutError("the layout of c10::KernelFunction is not a known one")
     unpack = struct.Struct(f"<{len(offsets)}Q").unpack_from
     if len(offsets) == 4:
-        return unpack
-    return lambda raw, offset: (*unpack(raw, offset), 0)
+        return lambda raw, offset: KernelFunction(*unpack(raw, offset))
+    return lambda raw, offset: KernelFunction(*(*unpack(raw, offset), 0))
 
 
 _AROUND_FUNCTORS = (

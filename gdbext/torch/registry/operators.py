@@ -13,14 +13,16 @@ from collections.abc import Sequence, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
+from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
+from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, is_name, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText
-from gdbext.torch.registry.singleton import find_singleton, not_yet
+from gdbext.torch.structures import AnnotatedSchema, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
 from gdbext.torch.values.key_names import KeyNames
 
@@ -161,6 +163,7 @@ class Dispatcher:
     ) -> None:
         self.memory = memory
         self.layout = layout
+        self.space = Space(memory, layout)
         self.symbolizer = symbolizer
         self.keys = KeyNames(layout)
         self.kernels = KernelReader(memory, layout, symbolizer, python_source)
@@ -170,22 +173,16 @@ class Dispatcher:
         """OperatorDefs whose names lie in memory that cannot be read, once ``names`` has been asked for."""
         self._read_offsets(layout)
         self.address = find_singleton(memory, symbolizer)
-        if not memory.u64(self.address + self._list_at):
+        self._members = DispatcherStruct(self.space, self.address)
+        if not memory.u64(self._members.operators_):
             raise not_yet("its operator list is all zero")
 
     def _read_offsets(self, layout: Layout) -> None:
-        entry = layout.struct("c10::impl::OperatorEntry")
-        self._name_at = entry.field("name_").offset
-        self._table_at, self._table_size = entry.field("dispatchTable_").offset, entry.field("dispatchTable_").size
-        self._extractor_at = entry.field("dispatchKeyExtractor_").offset
-        optional, start = optional_shape(layout, "c10::impl::AnnotatedSchema"), entry.field("schema_").offset
+        entry, table = OperatorEntry, OperatorEntry.dispatchTable_.field(layout)
+        self._name_at, self._table_at, self._table_size = entry.name_.offset(self.space), table.offset, table.size
+        optional = optional_shape(layout, AnnotatedSchema.OF)
+        start = entry.schema_.offset(self.space)
         self._schema_at, self._schema_engaged_at = start + optional.value, start + optional.engaged
-        self._debug_at = layout.struct("c10::impl::AnnotatedSchema").field("debug").offset
-        self._kernels_at = entry.field("kernels_").offset
-        dispatcher = layout.struct("c10::Dispatcher")
-        self._list_at = dispatcher.field("operators_").offset
-        self._lookup_at = dispatcher.field("operatorLookupTable_").offset
-        self.fallbacks_at = dispatcher.field("backendFallbackKernels_").offset
         if self._table_size != self.kernels.size * self.keys.num_slots:
             slots = self._table_size // self.kernels.size
             raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
@@ -201,10 +198,9 @@ class Dispatcher:
     def _slots(self) -> list[MapEntry]:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
-        lookup = self.address + self._lookup_at
-        shape = self.layout.struct("c10::Dispatcher::operatorLookupTable_")
-        index = self.memory.u8(lookup + shape.field("_foregroundDataIndex").offset) & 1
-        data = lookup + shape.field("_data").offset + index * (shape.field("_data").size // 2)
+        lookup = self._members.operatorLookupTable_
+        second = LookupTable._data.field(self.layout).size // 2
+        data = lookup._data + (lookup._foregroundDataIndex & 1) * second
         return map_entries(self.memory, data, 2 * self.strings.size + 16)
 
     @cached_property
@@ -319,7 +315,7 @@ class Dispatcher:
 
     def kernels_map(self, address: int) -> int:
         """Address of the entry's ``kernels_`` map."""
-        return address + self._kernels_at
+        return OperatorEntry(self.space, address).place(OperatorEntry.kernels_)
 
     def schema_of(self, address: int) -> int:
         """Address of the entry's FunctionSchema, if it has one."""
@@ -331,18 +327,22 @@ class Dispatcher:
 
     def schema_debug(self, address: int) -> int:
         """Address of the schema's ``debug`` string."""
-        return address + self._schema_at + self._debug_at
+        return AnnotatedSchema(self.space, address + self._schema_at).debug
 
     def read_extractor(self, address: int) -> Extractor:
         """The entry's DispatchKeyExtractor. Raises MemoryFault."""
-        shape, base = self.layout.struct("c10::DispatchKeyExtractor"), address + self._extractor_at
-        per_backend = base + shape.field("nonFallthroughKeysPerBackend_").offset
+        found = OperatorEntry(self.space, address).dispatchKeyExtractor_
         return Extractor(
-            self.memory.u64(base + shape.field("nonFallthroughKeys_").offset),
-            self.memory.words(per_backend, self.keys.num_backends),
-            self.memory.u8(base + shape.field("requiresBitsetPerBackend_").offset) != 0,
-            self.memory.u64(base + shape.field("dispatch_arg_indices_reverse_").offset),
+            found.nonFallthroughKeys_,
+            self.memory.words(found.nonFallthroughKeysPerBackend_, self.keys.num_backends),
+            found.requiresBitsetPerBackend_ != 0,
+            found.dispatch_arg_indices_reverse_,
         )
+
+    @property
+    def fallbacks(self) -> int:
+        """Address of the table ``backendFallbackKernels_``."""
+        return self._members.backendFallbackKernels_
 
     # --- is it being changed? --------------------------------------------------------------------
 
@@ -350,16 +350,60 @@ class Dispatcher:
     def registering_thread(self) -> int | None:
         """Thread id of who holds the registration lock, None when nobody does or it cannot be read.
 
-        ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1).
+        ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.0).
         """
         from gdbext.engine.glibc.sync_objects import recorded_owner
 
-        shape = self.layout.struct("c10::Dispatcher")
+        found = self._members
         try:
-            if "guard_" in shape.fields:
-                mutex = self.memory.u64(self.address + shape.field("guard_").offset) + 8
-            else:
-                mutex = self.address + shape.field("mutex_").offset
+            mutex = found.guard_ + 8 if found.has(DispatcherStruct.guard_) else found.mutex_
             return (recorded_owner(self.memory, mutex) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None
+
+
+_FUNCTION = 256
+"""Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
+
+
+def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
+    """Address of the dispatcher: its own local symbol, else the exported reference to it (which the dynamic loader may
+    have put into another library), else what the exported function returns.
+
+    Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
+    """
+    guard = SINGLETON_GUARD.address(symbolizer)
+    if guard is not None and not memory.u8(guard):
+        raise not_yet("the guard of its static variable is not set")
+    address = SINGLETON.address(symbolizer)
+    if address is not None:
+        return address
+    place = SINGLETON_REFERENCE.address(symbolizer)
+    address = (memory.try_u64(place) if place is not None else None) or _returned(memory, symbolizer)
+    if not address:
+        raise TargetError(
+            "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
+            why="libtorch_cpu.so is stripped, or its file cannot be used (see dispatch-info)",
+            help="use the release wheel's libraries, or give --sysroot with the files of the target",
+        )
+    return address
+
+
+def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
+    """The address of the dispatcher that the function which makes it gives."""
+    function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
+    code = memory.try_read(function, _FUNCTION) if function is not None else None
+    if not code or function is None:
+        return None
+    from gdbext.engine.arch.short_functions import returned_address
+
+    return returned_address(memory.architecture, code, function)
+
+
+def not_yet(detail: str) -> TargetError:
+    """The error for a process whose dispatcher is still being made."""
+    return TargetError(
+        f"the dispatcher does not exist yet: {detail}",
+        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
+        help="try again when torch is imported",
+    )

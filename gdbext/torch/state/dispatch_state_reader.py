@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, Struct
+from gdbext.engine.process.memory import Memory, StructLayout
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
@@ -240,7 +240,7 @@ class DispatchStateReader:
         stack = self._stack(state + shape.field("stack_").offset)
         return (*found, *(PythonMode(name) for name in stack))
 
-    def _infra_modes(self, shape: Struct, state: int) -> Iterator[PythonMode]:
+    def _infra_modes(self, shape: StructLayout, state: int) -> Iterator[PythonMode]:
         """One optional for each TorchDispatchModeKey; torch 2.0 has none of them."""
         kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
         slot = shape.field("infra_modes_").size // max(1, len(kinds))
@@ -293,7 +293,7 @@ class DispatchStateReader:
         return name or f"the Python object at {address:#x}"
 
 
-def _flag(raw: bytes, shape: Struct, *names: str) -> bool | None:
+def _flag(raw: bytes, shape: StructLayout, *names: str) -> bool | None:
     """The flag by the first of its ``names`` that this version knows; torch 2.0 misspells one."""
     field = next((shape.fields[name] for name in names if name in shape.fields), None)
     if field is None:

@@ -6,16 +6,18 @@ import struct
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
+from gdbext.torch.structures import SizesAndStrides, TensorImpl
 from gdbext.torch.values.containers import optional_shape
 from gdbext.torch.values.cpp_objects import strong_references
 from gdbext.torch.values.value_text import device_text, python_name, short_name
 
 if TYPE_CHECKING:
     from gdbext.engine.layouts.layout import Layout
-    from gdbext.engine.process.memory import Memory, Struct
+    from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames
 
@@ -23,6 +25,8 @@ DIMENSION_LIMIT = 64
 """Dimensions; PyTorch's iterators take at most 64."""
 _CUSTOM_SIZES = 2
 """``TensorImpl::SizesStridesPolicy::CustomSizes``; 1 is CustomStrides: the sizes are stored all the same."""
+_SIZE_AND_STRIDE = 16
+"""Bytes of both, of one dimension."""
 _VTABLE = "_ZTV"
 _VTABLE_START = 16
 """A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
@@ -62,8 +66,10 @@ class TensorReader:
         self._memory = memory
         self._symbolizer = symbolizer
         self._keys = keys
-        self._impl = layout.struct("c10::TensorImpl")
-        self._shape = layout.struct("c10::impl::SizesAndStrides")
+        self._layout = layout
+        self._space = Space(memory, layout)
+        self._impl = TensorImpl.shape(layout)
+        self._inline = SizesAndStrides.inlineStorage_.field(layout).size // _SIZE_AND_STRIDE
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
         self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
         self._device_shape = optional_shape(layout, "c10::Device")
@@ -125,54 +131,41 @@ class TensorReader:
         return found
 
     def _keyset(self, address: int) -> int:
-        bits = self._memory.u64(address + self._impl.field("key_set_").offset)
+        bits = TensorImpl(self._space, address).key_set_
         if self._keys.stray(bits):
             raise BadData(f"the tensor at {address:#x} has a key set with bits that mean nothing ({bits:#x})")
         return bits
 
     def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
         """(sizes, strides), None where the policy says that a method computes them, or where they are symbolic."""
-        policy = _bit(raw, self._impl, "sizes_strides_policy_")
-        if policy >= _CUSTOM_SIZES or _bit(raw, self._impl, "has_symbolic_sizes_strides_"):
+        policy = TensorImpl.sizes_strides_policy_.of(self._layout, raw)
+        if policy >= _CUSTOM_SIZES or TensorImpl.has_symbolic_sizes_strides_.of(self._layout, raw):
             return None, None
         sizes, strides = self._sizes(address)
         return sizes, None if policy else strides
 
     def _sizes(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(sizes, strides): inline for up to five dimensions, else in one block, sizes first."""
-        base = address + self._impl.field("sizes_and_strides_").offset
-        count = self._memory.u64(base + self._shape.field("size_").offset)
+        shape = TensorImpl(self._space, address).sizes_and_strides_
+        count = shape.size_
         if count > DIMENSION_LIMIT:
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
-        inline = self._shape.field("inlineStorage_")
-        limit = inline.size // 16
-        if count <= limit:
-            numbers = struct.unpack(f"<{2 * limit}q", self._memory.read(base + inline.offset, 16 * limit))
-            return numbers[:count], numbers[limit : limit + count]
-        block = self._memory.u64(base + self._shape.field("outOfLineStorage_").offset)
-        numbers = struct.unpack(f"<{2 * count}q", self._memory.read(block, 16 * count))
-        return numbers[:count], numbers[count:]
+        limit = self._inline if count <= self._inline else count
+        block = shape.inlineStorage_ if count <= self._inline else shape.outOfLineStorage_
+        numbers = struct.unpack(f"<{2 * limit}q", self._memory.read(block, _SIZE_AND_STRIDE * limit))
+        return numbers[:count], numbers[limit : limit + count]
 
     def dtype(self, address: int) -> str:
         """The type as in TensorFacts. Raises MemoryFault.
 
         ``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h).
         """
-        number = self._memory.u16(address + self._impl.field("data_type_").offset)
+        number = TensorImpl(self._space, address).data_type_
         return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
 
     def _device(self, address: int) -> str | None:
-        at = address + self._impl.field("device_opt_").offset
+        at = TensorImpl(self._space, address).device_opt_
         if not self._memory.u8(at + self._device_shape.engaged):
             return None
         kind, index = self._memory.read(at + self._device_shape.value, 2)
         return device_text(self._devices, kind, index)
-
-
-def _bit(raw: bytes, shape: Struct, name: str) -> int:
-    """A bit-field of an object's bytes; 0 where this version has none."""
-    field = shape.fields.get(name)
-    if field is None:
-        return 0
-    whole = int.from_bytes(raw[field.offset : field.offset + field.size], "little")
-    return whole >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1 if field.bit_size else whole

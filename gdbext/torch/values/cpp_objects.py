@@ -18,7 +18,7 @@ from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.values.containers import StringReader
 
 if TYPE_CHECKING:
-    from gdbext.engine.process.memory import Struct
+    from gdbext.engine.process.memory import StructLayout
 
 _PREFIX = "_ZTV"
 _START = 16
@@ -60,7 +60,7 @@ _HAS_PYTHON_OBJECT = 1 << 63
 """``kHasPyObject``, in the half that counts weak references."""
 
 
-def strong_references(memory: Memory, struct: Struct, address: int) -> int:
+def strong_references(memory: Memory, struct: StructLayout, address: int) -> int:
     """Strong references to the object of class ``struct`` at ``address``. Raises LayoutError, MemoryFault."""
     if "combined_refcount_" in struct.fields:
         return memory.u64(address + struct.fields["combined_refcount_"].offset) & _STRONG
@@ -71,7 +71,7 @@ def strong_references(memory: Memory, struct: Struct, address: int) -> int:
     return count if field.size == 8 else count & _STRONG
 
 
-def weak_references(memory: Memory, struct: Struct, address: int) -> int:
+def weak_references(memory: Memory, struct: StructLayout, address: int) -> int:
     """Weak references to it, besides the one for all strong ones together. Raises LayoutError, MemoryFault."""
     if "combined_refcount_" in struct.fields:
         word = memory.u64(address + struct.fields["combined_refcount_"].offset)

@@ -33,7 +33,7 @@ from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice, layout_probe
-from gdbext.torch.registry.singleton import find_singleton
+from gdbext.torch.registry.operators import find_singleton
 from support.installed import pythons
 from support.programs import native_build
 from support.programs.harness import Inferior, Pool

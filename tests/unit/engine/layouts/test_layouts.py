@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from gdbext.engine.layouts import store, validate
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.layouts.measure.measured import shorten
-from gdbext.engine.process.memory import Field, Struct, StructView
 from gdbext.errors import LayoutError
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
@@ -328,26 +326,3 @@ def test_no_build_id(data: bytes, tmp_path: Path) -> None:
 )
 def test_shorten(name: str, short: str) -> None:
     assert shorten(name) == short
-
-
-class _Bytes:
-    """As much of Memory as StructView uses."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read(self, address: int, size: int) -> bytes:
-        return self.data[address : address + size]
-
-    def u64(self, address: int) -> int:
-        return int(struct.unpack_from("<Q", self.data, address)[0])
-
-
-def test_struct_view_reads_members_and_bit_fields() -> None:
-    inner = Struct("B", 16, {"x": Field("x", 8, 8, "long")})
-    outer = Struct("A", 32, {"b": Field("b", 8, 16, "B"), "f": Field("f", 1, 1, "bool", 11, 2)})
-    memory: Any = _Bytes(bytes([0, 0b00010000, 0, 0, 0, 0, 0, 0]) + bytes(8) + (77).to_bytes(8, "little"))
-    view = StructView(memory, 0, outer)
-    assert view.view("b", inner).u64("x") == 77
-    assert view.bits("f") == 0b10
-    assert view.address("b") == 8

@@ -11,11 +11,12 @@ import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
 from gdbext.torch.layout_probe import Probe
+from gdbext.torch.structures import DispatcherStruct, OperatorEntry
 from support.fakes.fake_target import FakeTarget
 
 DOCUMENT = store.read_layout(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json", whole=True)
@@ -40,12 +41,20 @@ def probe_of(document: Mapping[str, Any], memory: bytes) -> Probe:
 
 
 def test_strings_of_both_kinds() -> None:
-    newer = struct.pack("<QQ16s", PLACE + 16, 8, b"aten::mm")
-    assert probe_of(DOCUMENT, newer)._string(PLACE) == b"aten::mm"
-    counted = struct.pack("<QQQQ9s", PLACE + 32, 8, 8, 0, b"aten::mm")
-    assert probe_of(older(), counted)._string(PLACE) == b"aten::mm"
+    newer = struct.pack("<QQ16sQQ16s", PLACE + 16, 8, b"aten::mm", PLACE + 48, 0, b"")
+    check_name(DOCUMENT, newer)
+    texts = struct.pack(
+        "<QQQ8sQQQQ", 8, 8, 0, b"aten::mm", 0, 0, 0, 0
+    )  # length, capacity, references; the second is empty
+    check_name(older(), struct.pack("<Q24xQ", PLACE + 64, PLACE + 104) + texts)
     with pytest.raises(BadData, match="bytes"):
-        probe_of(older(), struct.pack("<QQ", PLACE + 32, 1 << 40))._string(PLACE)
+        check_name(older(), struct.pack("<Q24xQQQQ", PLACE + 64, PLACE + 64, 1 << 40, 0, 0))
+
+
+def check_name(document: Mapping[str, Any], memory: bytes) -> None:
+    """Of an operator whose name is at PLACE."""
+    probe = probe_of(document, memory)
+    probe._check_name(OperatorEntry(probe._space, PLACE))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,7 @@ def test_counts(listed: int | None, mapped: int, said: str | None, monkeypatch: 
     monkeypatch.setattr(probe, "_mapped", lambda _: mapped)
     if listed is not None:
         monkeypatch.setattr(probe, "_listed", lambda _: listed)
-    dispatcher = StructView(probe._memory, PLACE, probe._layout.struct("c10::Dispatcher"))
+    dispatcher = DispatcherStruct(probe._space, PLACE)
     if said is None:
         with pytest.raises(BadData):
             probe._check_counts(dispatcher, 64)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
 from gdbext.tools.autograd.autograd_graph import reachable
 from gdbext.tools.autograd.autograd_section import HookKind, NodeHook
@@ -37,7 +38,7 @@ class Process:
         }  # fmt: skip
         self.classes: dict[int, tuple[str, ...]] = {}
 
-    def struct(self, name: str) -> Struct:
+    def struct(self, name: str) -> StructLayout:
         if name not in self.structs:
             raise LayoutError(f"no {name}")
         return self.structs[name]
@@ -75,8 +76,8 @@ class Process:
         return HookReader(self.nodes(), self, None)  # type: ignore[arg-type]
 
 
-def _struct(name: str, size: int, offsets: dict[str, int]) -> Struct:
-    return Struct(name, size, {member: Field(member, offset, 8) for member, offset in offsets.items()})
+def _struct(name: str, size: int, offsets: dict[str, int]) -> StructLayout:
+    return StructLayout(name, size, {member: FieldLayout(member, offset, 8) for member, offset in offsets.items()})
 
 
 @pytest.fixture
@@ -174,10 +175,11 @@ def test_where_the_object_of_a_node_of_python_is(process: Process) -> None:
     process.put(0x1234 << 3 | 1, at=node + 64)
     process.put(0x777, at=node + NODE_SIZE)
     memory = Memory(FakeTarget({HEAP: bytes(process.bytes)}))
-    assert node_object(memory, process, node) == 0x777  # type: ignore[arg-type]
+    space = Space(memory, process)  # type: ignore[arg-type]
+    assert node_object(space, node) == 0x777
     process.structs["torch::autograd::Node"] = _struct("torch::autograd::Node", NODE_SIZE, {"pyobj_slot_": 56})
     process.structs["c10::impl::PyObjectSlot"] = _struct("c10::impl::PyObjectSlot", 8, {"pyobj_": 8})
-    assert node_object(memory, process, node) == 0x1234 << 3  # type: ignore[arg-type]
+    assert node_object(Space(memory, process), node) == 0x1234 << 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from gdbext.engine.layouts import store
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.measure.types.settings_types import members
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
 from gdbext.tools.autograd.autograd_section import SavedTensor
 from gdbext.tools.autograd.hooks import SavedTensorReader
 from support.fakes.fake_target import FakeTarget
 
 NODE, TENSOR, UNDEFINED = 0x10000, 0x7000, 0x8000
-SHAPE = Struct("torch::autograd::SavedVariable", 48, {
-    "data_": Field("data_", 0, 8), "saved_version_": Field("saved_version_", 8, 4),
-    "was_default_constructed_": Field("was_default_constructed_", 16, 1),
-    "saved_original_": Field("saved_original_", 17, 1), "hooks_": Field("hooks_", 24, 8),
+SHAPE = StructLayout("torch::autograd::SavedVariable", 48, {
+    "data_": FieldLayout("data_", 0, 8), "saved_version_": FieldLayout("saved_version_", 8, 4),
+    "was_default_constructed_": FieldLayout("was_default_constructed_", 16, 1),
+    "saved_original_": FieldLayout("saved_original_", 17, 1), "hooks_": FieldLayout("hooks_", 24, 8),
 })  # fmt: skip
 
 
@@ -34,8 +35,9 @@ def read(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
 
 def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedTensorReader:
     memory = Memory(FakeTarget({NODE: raw.ljust(4096, b"\0")}))
+    layout: Any = SimpleNamespace(struct=lambda _: SHAPE)
     nodes: Any = SimpleNamespace(
-        memory=memory, layout=SimpleNamespace(struct=lambda _: SHAPE), name=lambda _: kind,
+        memory=memory, layout=layout, space=Space(memory, layout), name=lambda _: kind,
         python_object=lambda node: node + 8,
     )  # fmt: skip
     tensors: Any = SimpleNamespace(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
 from gdbext.tools.info.cuda_allocator import CudaAllocator
 from gdbext.torch.state import setting_sources as sources
@@ -36,17 +36,17 @@ class Process:
     def names_at(self, address: int) -> tuple[str, ...]:
         return (self.vtable,) if address == VTABLE else ()
 
-    def struct(self, name: str) -> Struct:
+    def struct(self, name: str) -> StructLayout:
         members = ("current", "peak", "allocated", "freed")
         return {
-            "std::mutex": Struct("std::mutex", 40, {}),
-            "c10::CachingAllocator::Stat": Struct(STAT, 32, {
-                each: Field(each, 8 * index, 8) for index, each in enumerate(members)}),
-            "c10::CachingDeviceAllocator::DeviceStats": Struct("DeviceStats", 168, {
-                "allocated_bytes": Field("allocated_bytes", 0, 96, ARRAY),
-                "by_pools": Field("by_pools", 96, 32, "ska::flat_hash_map<int>"),
-                "oversize_segments": Field("oversize_segments", 128, 32, STAT),
-                "num_ooms": Field("num_ooms", 160, 8, "long int")}),
+            "std::mutex": StructLayout("std::mutex", 40, {}),
+            "c10::CachingAllocator::Stat": StructLayout(STAT, 32, {
+                each: FieldLayout(each, 8 * index, 8) for index, each in enumerate(members)}),
+            "c10::CachingDeviceAllocator::DeviceStats": StructLayout("DeviceStats", 168, {
+                "allocated_bytes": FieldLayout("allocated_bytes", 0, 96, ARRAY),
+                "by_pools": FieldLayout("by_pools", 96, 32, "ska::flat_hash_map<int>"),
+                "oversize_segments": FieldLayout("oversize_segments", 128, 32, STAT),
+                "num_ooms": FieldLayout("num_ooms", 160, 8, "long int")}),
         }[name]  # fmt: skip
 
     def devices(self) -> list[tuple[int, dict[str, int]]]:

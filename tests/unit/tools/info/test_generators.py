@@ -8,29 +8,31 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
 from gdbext.tools.info.library_settings import CpuGenerator, cuda_generators
 from support.fakes.fake_target import FakeTarget
 
 START, ENGINE, PAGE = 0x10000, 80, 0x1000
 LAYOUT = {
-    "at::CPUGeneratorImpl": Struct("at::CPUGeneratorImpl", 2624, {
-        "engine_": Field("engine_", ENGINE, 2520),
-        "next_float_normal_sample_": Field("next_float_normal_sample_", 2600, 8),
-        "next_double_normal_sample_": Field("next_double_normal_sample_", 2608, 16)}),
-    "at::mt19937_engine": Struct("at::mt19937_engine", 2520, {"data_": Field("data_", 0, 2520)}),
-    "at::mt19937_data_pod": Struct("at::mt19937_data_pod", 2520, {
-        "seed_": Field("seed_", 0, 8), "left_": Field("left_", 8, 4), "seeded_": Field("seeded_", 12, 1),
-        "next_": Field("next_", 16, 4), "state_": Field("state_", 20, 2496)}),
-    "at::CUDAGeneratorImpl": Struct("at::CUDAGeneratorImpl", 96, {"state_": Field("state_", 80, 8)}),
-    "at::CUDAGeneratorState": Struct("at::CUDAGeneratorState", 64, {
-        "seed_": Field("seed_", 16, 8), "philox_offset_per_thread_": Field("philox_offset_per_thread_", 24, 8)}),
+    "at::CPUGeneratorImpl": StructLayout("at::CPUGeneratorImpl", 2624, {
+        "engine_": FieldLayout("engine_", ENGINE, 2520),
+        "next_float_normal_sample_": FieldLayout("next_float_normal_sample_", 2600, 8),
+        "next_double_normal_sample_": FieldLayout("next_double_normal_sample_", 2608, 16)}),
+    "at::mt19937_engine": StructLayout("at::mt19937_engine", 2520, {"data_": FieldLayout("data_", 0, 2520)}),
+    "at::mt19937_data_pod": StructLayout("at::mt19937_data_pod", 2520, {
+        "seed_": FieldLayout("seed_", 0, 8), "left_": FieldLayout("left_", 8, 4),
+        "seeded_": FieldLayout("seeded_", 12, 1),
+        "next_": FieldLayout("next_", 16, 4), "state_": FieldLayout("state_", 20, 2496)}),
+    "at::CUDAGeneratorImpl": StructLayout("at::CUDAGeneratorImpl", 96, {"state_": FieldLayout("state_", 80, 8)}),
+    "at::CUDAGeneratorState": StructLayout("at::CUDAGeneratorState", 64, {
+        "seed_": FieldLayout("seed_", 16, 8),
+        "philox_offset_per_thread_": FieldLayout("philox_offset_per_thread_", 24, 8)}),
 }  # fmt: skip
 
 
 class Layout:
-    def struct(self, name: str) -> Struct:
+    def struct(self, name: str) -> StructLayout:
         return LAYOUT[name]
 
 
@@ -86,7 +88,7 @@ def test_an_optional_of_c10(monkeypatch: pytest.MonkeyPatch) -> None:
     state = generator(7, 5).state()
     name = "next_double_normal_sample_"
     fields = LAYOUT["at::CPUGeneratorImpl"].fields
-    monkeypatch.setitem(fields, name, Field(name, 2600, 16, "c10::optional<double>"))  # its value is 8 further on
+    monkeypatch.setitem(fields, name, FieldLayout(name, 2600, 16, "c10::optional<double>"))  # its value is 8 further on
     assert generator(7, 5).state() != state, "no flag is set there"
     monkeypatch.setattr(struct, "pack_into", _with_flag_first(struct.pack_into))
     assert generator(7, 5).state() == state

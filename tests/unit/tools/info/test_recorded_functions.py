@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
 from gdbext.tools.info.library_settings import ThreadCounts
 from gdbext.tools.info.recorded_functions import RecordedFunctions
@@ -50,8 +50,10 @@ class Process:
         self.variables: dict[str, int] = {}
         self.reader = RecordedFunctions(self.memory, self, self)  # type: ignore[arg-type]
 
-    def struct(self, name: str) -> Struct:
-        return Struct(name, SIZES.get(name, 0), {each: Field(each, *at) for each, at in STRUCTS[name].items()})
+    def struct(self, name: str) -> StructLayout:
+        return StructLayout(
+            name, SIZES.get(name, 0), {each: FieldLayout(each, *at) for each, at in STRUCTS[name].items()}
+        )
 
     def enum(self, name: str) -> dict[str, int]:
         return ENUMS[name]

@@ -8,7 +8,7 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.arch.base import LoadedMember
-from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError
 from gdbext.tools.info.settings_view import script
 from gdbext.torch.state import setting_sources as sources
@@ -39,7 +39,7 @@ class Process:
         for owner in (sources.CONTEXT, sources.GENERATOR):
             self.bytes[owner.guard] = b"\1"
         self.addresses[sources.CONTEXT.variable] = CONTEXT
-        self.structs: dict[str, Struct] = {}
+        self.structs: dict[str, StructLayout] = {}
         self.enums: dict[str, dict[str, int]] = {}
         self.absent: tuple[str, ...] = ()
         self.context = bytearray(PAGE)
@@ -51,7 +51,7 @@ class Process:
     def has_struct(self, name: str) -> bool:
         return name in self.structs
 
-    def struct(self, name: str) -> Struct:
+    def struct(self, name: str) -> StructLayout:
         if name not in self.structs:
             raise LayoutError(f"the layout has no {name}")
         return self.structs[name]
@@ -158,16 +158,16 @@ def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) ->
 
 def with_members(process: Process) -> None:
     """An at::Context with two members of an enumeration and a table of precisions."""
-    fields = [Field("float32_matmul_precision", 0x10, 4), Field("allow_fp16_reduction_cublas", 0x18, 1),
-              Field("benchmark_limit_cudnn", 0x14, 4), Field("fp32_precision", 0x20, 56)]  # fmt: skip
+    fields = [FieldLayout("float32_matmul_precision", 0x10, 4), FieldLayout("allow_fp16_reduction_cublas", 0x18, 1),
+              FieldLayout("benchmark_limit_cudnn", 0x14, 4), FieldLayout("fp32_precision", 0x20, 56)]  # fmt: skip
     process.structs = {
-        "at::Context": Struct("at::Context", PAGE, {each.name: each for each in fields}),
-        "at::Context::fp32_precision.entry": Struct("entry", 12, {
-            "first.first": Field("first.first", 0, 4), "first.second": Field("first.second", 4, 4),
-            "second": Field("second", 8, 4)}),
-        "std::unordered_map": Struct("std::unordered_map", 56, {
-            "_M_h._M_before_begin": Field("_M_h._M_before_begin", 16, 8),
-            "_M_h._M_element_count": Field("_M_h._M_element_count", 24, 8)}),
+        "at::Context": StructLayout("at::Context", PAGE, {each.name: each for each in fields}),
+        "at::Context::fp32_precision.entry": StructLayout("entry", 12, {
+            "first.first": FieldLayout("first.first", 0, 4), "first.second": FieldLayout("first.second", 4, 4),
+            "second": FieldLayout("second", 8, 4)}),
+        "std::unordered_map": StructLayout("std::unordered_map", 56, {
+            "_M_h._M_before_begin": FieldLayout("_M_h._M_before_begin", 16, 8),
+            "_M_h._M_element_count": FieldLayout("_M_h._M_element_count", 24, 8)}),
     }  # fmt: skip
     process.enums = {
         "at::Float32MatmulPrecision": {"HIGHEST": 0, "HIGH": 1, "MEDIUM": 2},
@@ -230,7 +230,7 @@ OF_2_9 = {
 def with_texts(process: Process) -> None:
     """The same as in 2.9: a map of maps, each node the right child of the one before."""
     with_members(process)
-    process.structs["std::string"] = Struct("std::string", 32, {})
+    process.structs["std::string"] = StructLayout("std::string", 32, {})
     process.absent = ("at::Float32Backend", "at::Float32Op", "at::Float32Precision")
     nodes = iter(range(0x200, PAGE, 0x80))
 

@@ -1,0 +1,315 @@
+"""Structures of the target, declared once as classes and read by attribute; a misspelt member is an error of mypy.
+
+    class StorageImpl(Struct, of="c10::StorageImpl"):
+        size_bytes_ = I64()
+
+    class TensorImpl(Struct, of="c10::TensorImpl"):
+        numel_ = I64()
+        storage_ = Link(lambda: StorageImpl)
+
+    tensor = TensorImpl(Space(memory, layout), address)
+    tensor.numel_, tensor.storage_.size_bytes_
+
+A declaration says the name of a structure in the layout documents and what its members are; where they are is the
+layout's. Each access reads one member, so that a fault costs that member only. On the class, the member itself is what
+an attribute gives: ``TensorImpl.numel_.offset(space)``, for who reads many objects at once.
+
+Reading a member raises LayoutError where the layout lacks it, or it is smaller than what was declared, and MemoryFault.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+from gdbext.errors import LayoutError
+
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
+
+__all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
+           "Place", "Space", "Struct"]  # fmt: skip
+
+Value = TypeVar("Value")
+SomeStruct = TypeVar("SomeStruct", bound="Struct")
+SomeMember = TypeVar("SomeMember", bound="Member[Any]")
+
+
+class Space:
+    """Memory, and the layout of what is in it."""
+
+    __slots__ = ("_offsets", "layout", "memory")
+
+    def __init__(self, memory: Memory, layout: Layout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self._offsets: dict[Member[Any], int] = {}
+
+    def offset(self, member: Member[Any]) -> int:
+        """The offset of a member in its structure, in bytes. Raises LayoutError."""
+        found = self._offsets.get(member)
+        if found is None:
+            found = self._offsets[member] = member.checked(self.layout).offset
+        return found
+
+
+class Member(Generic[Value]):
+    """A member of a declared structure.
+
+    ``path`` is its name in the layout, where that is not the attribute's; ``required``: without it nothing can be said
+    of the process, and no layout is complete.
+    """
+
+    width = 0
+    """Bytes that are read; a member of the layout must have as many. 0: those that the layout says."""
+
+    def __init__(self, path: str = "", *, required: bool = False) -> None:
+        self.path = path
+        self.required = required
+        self.owner = ""
+
+    def __set_name__(self, owner: type[Struct], name: str) -> None:
+        self.path = self.path or name
+        self.owner = owner.OF
+
+    def __repr__(self) -> str:
+        return f"{self.owner}::{self.path}"
+
+    @overload
+    def __get__(self: SomeMember, instance: None, owner: type[Struct]) -> SomeMember: ...
+
+    @overload
+    def __get__(self, instance: Struct, owner: type[Struct]) -> Value: ...
+
+    def __get__(self: SomeMember, instance: Struct | None, owner: type[Struct]) -> SomeMember | Value:
+        if instance is None:
+            return self
+        value: Value = self.read(instance.space, instance.address + instance.space.offset(self))
+        return value
+
+    def read(self, space: Space, address: int) -> Value:
+        """The value of a member that is at ``address``. Raises MemoryFault."""
+        raise NotImplementedError
+
+    def field(self, layout: Layout) -> FieldLayout:
+        """The member as the layout has it. Raises LayoutError."""
+        return layout.struct(self.owner).field(self.path)
+
+    def checked(self, layout: Layout) -> FieldLayout:
+        """``field``, which is as large as what is read of it. Raises LayoutError."""
+        found = self.field(layout)
+        if 0 < found.size < self.width:
+            raise LayoutError(f"{self!r} has {found.size} bytes, {self.width} were asked for")
+        return found
+
+    def offset(self, space: Space) -> int:
+        """The offset in its structure, in bytes. Raises LayoutError."""
+        return space.offset(self)
+
+    def is_in(self, layout: Layout) -> bool:
+        """True if the layout has it."""
+        try:
+            return self.path in layout.struct(self.owner).fields
+        except LayoutError:
+            return False
+
+
+class Struct:
+    """A structure of the target at an address; derived classes declare the members of one, ``of`` its name."""
+
+    __slots__ = ("address", "space")
+    OF: ClassVar[str] = ""
+    """The structure's name in the layout documents."""
+
+    def __init_subclass__(cls, of: str = "") -> None:
+        cls.OF = of or cls.OF
+        for member in cls.__dict__.values():
+            if isinstance(member, Member):
+                member.owner = cls.OF
+
+    def __init__(self, space: Space, address: int) -> None:
+        self.space = space
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"{self.OF} at {self.address:#x}"
+
+    def place(self, member: Member[Any]) -> int:
+        """The address of a member. Raises LayoutError."""
+        return self.address + self.space.offset(member)
+
+    def value(self, member: Member[Value]) -> Value:
+        """The value of a member that was chosen elsewhere. Raises LayoutError, MemoryFault."""
+        return member.read(self.space, self.place(member))
+
+    def has(self, member: Member[Any]) -> bool:
+        """The layout has that member."""
+        return member.is_in(self.space.layout)
+
+    def bytes_of(self, member: Member[Any]) -> bytes:
+        """The whole member as it is in memory. Raises LayoutError where the layout does not say its size."""
+        found = member.field(self.space.layout)
+        if found.size <= 0:
+            raise LayoutError(f"the layout of {self.OF} does not say how large {found.name} is")
+        return self.space.memory.read(self.address + found.offset, found.size)
+
+    @classmethod
+    def shape(cls, layout: Layout) -> StructLayout:
+        """The structure as the layout has it. Raises LayoutError."""
+        return layout.struct(cls.OF)
+
+    @classmethod
+    def size(cls, space: Space) -> int:
+        """``sizeof``, in bytes. Raises LayoutError."""
+        return space.layout.struct(cls.OF).size
+
+    @classmethod
+    def array(cls: type[SomeStruct], space: Space, address: int, count: int) -> Iterator[SomeStruct]:
+        """``count`` of them, one behind the other. Raises LayoutError."""
+        size = cls.size(space)
+        return (cls(space, address + index * size) for index in range(count))
+
+    @classmethod
+    def members(cls) -> Iterator[Member[Any]]:
+        """The declared members, those of its bases, too."""
+        for each in cls.__mro__:
+            yield from (member for member in vars(each).values() if isinstance(member, Member))
+
+
+class Number(Member[int]):
+    """A whole number; of a larger member (a smart pointer), its first bytes."""
+
+    reader = ""
+    """The method of Memory that reads it."""
+
+    def read(self, space: Space, address: int) -> int:
+        """The number at an address. Raises MemoryFault."""
+        value: int = getattr(space.memory, self.reader)(address)
+        return value
+
+
+class U8(Number):
+    """An unsigned number of 8 bits."""
+
+    width, reader = 1, "u8"
+
+
+class U16(Number):
+    """An unsigned number of 16 bits."""
+
+    width, reader = 2, "u16"
+
+
+class U32(Number):
+    """An unsigned number of 32 bits."""
+
+    width, reader = 4, "u32"
+
+
+class I32(Number):
+    """A signed number of 32 bits."""
+
+    width, reader = 4, "i32"
+
+
+class U64(Number):
+    """An unsigned number of 64 bits, or an address."""
+
+    width, reader = 8, "u64"
+
+
+class I64(Number):
+    """A signed number of 64 bits."""
+
+    width, reader = 8, "i64"
+
+
+class Flag(Member[bool]):
+    """A ``bool``: any other byte than 0 is true."""
+
+    width = 1
+
+    def read(self, space: Space, address: int) -> bool:
+        """The truth value. Raises MemoryFault."""
+        return space.memory.u8(address) != 0
+
+
+class Real(Member[float]):
+    """A floating-point number, in the format of the module struct."""
+
+    code = ""
+
+    def read(self, space: Space, address: int) -> float:
+        """The number at an address. Raises MemoryFault."""
+        value: float = struct.unpack(self.code, space.memory.read(address, self.width))[0]
+        return value
+
+
+class F32(Real):
+    """A ``float``, of four bytes."""
+
+    width, code = 4, "<f"
+
+
+class F64(Real):
+    """A ``double``, of eight bytes."""
+
+    width, code = 8, "<d"
+
+
+class Place(Member[int]):
+    """Any member that its own reader reads (a string, a container): the value is its address."""
+
+    def read(self, space: Space, address: int) -> int:  # noqa: ARG002 - as its base class has it
+        """The address itself: nothing is read."""
+        return address
+
+
+class BitField(Member[int]):
+    """A bit-field, unsigned, of which the layout says the bits; an ordinary member of at most eight bytes, whole."""
+
+    def read(self, space: Space, address: int) -> int:
+        """The number. Raises LayoutError, MemoryFault."""
+        found = self.field(space.layout)
+        value = int.from_bytes(space.memory.read(address, found.size), "little")
+        return bits_of(found, value)
+
+    def of(self, layout: Layout, raw: bytes) -> int:
+        """The number in the bytes of a whole object; 0 where the layout does not have the member."""
+        if not self.is_in(layout):
+            return 0
+        found = self.field(layout)
+        return bits_of(found, int.from_bytes(raw[found.offset : found.offset + found.size], "little"))
+
+
+def bits_of(field: FieldLayout, value: int) -> int:
+    """The bit-field in the number that its bytes are."""
+    if not field.bit_size:
+        return value
+    return value >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1
+
+
+class Inner(Member[SomeStruct]):
+    """A structure inside the other one. ``what`` gives its declaration, which may come later in the file."""
+
+    def __init__(self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False) -> None:
+        super().__init__(path, required=required)
+        self.what = what
+
+    def read(self, space: Space, address: int) -> SomeStruct:
+        """The structure; nothing is read yet."""
+        return self.what()(space, address)
+
+
+class Link(Inner[SomeStruct]):
+    """A pointer to a structure; of a smart pointer, its first word."""
+
+    width = 8
+
+    def read(self, space: Space, address: int) -> SomeStruct:
+        """The structure that it points to, at address 0 for a null pointer. Raises MemoryFault."""
+        return self.what()(space, space.memory.u64(address))

@@ -1,0 +1,415 @@
+"""The structures of PyTorch that are read: dispatcher, tensors, autograd, the profiler.
+
+Each class says the name of a C++ class as the layout documents have it (engine/layouts/measure/types measures them) and
+the members that readers want; members that some release lacks are asked for with ``has`` first. Sources: c10/core/,
+ATen/core/, torch/csrc/autograd/ of 2.0 to 2.15, the file beside each group.
+"""
+
+from __future__ import annotations
+
+from gdbext.engine.layouts.declarations import (
+    F64,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    BitField,
+    Flag,
+    Inner,
+    Link,
+    Place,
+    Struct,
+)
+
+# --- the dispatcher: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, ATen/core/boxing/KernelFunction.h --------------
+
+
+class OperatorName(Struct, of="c10::OperatorName"):
+    """``aten::add`` and its overload: two strings."""
+
+    name = Place(required=True)
+    overload_name = Place(required=True)
+
+
+class BoxedKernel(Struct, of="c10::BoxedKernel"):
+    """A functor, and the function that takes its arguments on a stack."""
+
+    functor_ = U64(required=True)
+    boxed_kernel_func_ = U64(required=True)
+
+
+class KernelFunctionStruct(Struct, of="c10::KernelFunction"):
+    """An entry of a dispatch table."""
+
+    boxed_kernel_func_ = Inner(lambda: BoxedKernel, required=True)
+    unboxed_kernel_func_ = U64(required=True)
+    sym_unboxed_kernel_func_ = U64()
+
+
+class AnnotatedKernel(Struct, of="c10::impl::AnnotatedKernel"):
+    """A registered kernel, and where it was registered."""
+
+    kernel = Inner(lambda: KernelFunctionStruct)
+    inferred_function_schema = U64()
+    debug = Place()
+
+
+class AnnotatedSchema(Struct, of="c10::impl::AnnotatedSchema"):
+    """A schema (first), and where it was registered."""
+
+    debug = Place()
+
+
+class DispatchKeyExtractor(Struct, of="c10::DispatchKeyExtractor"):
+    """The rule which arguments give their keys to a call, and which keys fall through."""
+
+    dispatch_arg_indices_reverse_ = U64()
+    nonFallthroughKeys_ = U64()
+    nonFallthroughKeysPerBackend_ = Place()
+    requiresBitsetPerBackend_ = U8()
+
+
+class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map"):
+    """The hash table of an operator's registrations (c10/util/flat_hash_map.h)."""
+
+    num_slots_minus_one = U64()
+    num_elements = U64()
+
+
+class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
+    """An operator. ``schema_`` is an optional ``AnnotatedSchema``."""
+
+    name_ = Inner(lambda: OperatorName, required=True)
+    schema_ = Place(required=True)
+    dispatchTable_ = Place(required=True)
+    dispatchKeyExtractor_ = Inner(lambda: DispatchKeyExtractor, required=True)
+    kernels_ = Inner(lambda: KernelMap, required=True)
+    is_observed_ = U8()
+
+
+class OperatorDef(Struct, of="c10::Dispatcher::OperatorDef"):
+    """An element of the dispatcher's list of operators."""
+
+    op = Inner(lambda: OperatorEntry, required=True)
+
+
+class OperatorNode(Struct, of="std::_List_node<c10::Dispatcher::OperatorDef>"):
+    """A node of that list: links to the next and to the previous one, then the value."""
+
+    _M_storage = Inner(lambda: OperatorDef)
+
+
+class LookupTable(Struct, of="c10::Dispatcher::operatorLookupTable_"):
+    """A c10::LeftRight: two copies of a table, of which readers use one (c10/util/LeftRight.h)."""
+
+    _foregroundDataIndex = U8()
+    _data = Place()
+
+
+class LookupMap(Struct, of="c10::Dispatcher::operatorLookupTable_.map"):
+    """One of the copies, from name to operator."""
+
+    num_elements = U64()
+
+
+class DispatcherStruct(Struct, of="c10::Dispatcher"):
+    """The singleton. ``guard_`` leads to the lock of registrations, ``mutex_`` is it (before 2.0)."""
+
+    operators_ = Place(required=True)
+    operatorLookupTable_ = Inner(lambda: LookupTable)
+    backendFallbackKernels_ = Place(required=True)
+    guard_ = U64()
+    mutex_ = Place()
+
+
+class OperatorHandle(Struct, of="c10::OperatorHandle"):
+    """The pointer to an operator that callers hold."""
+
+    operatorDef_ = U64(required=True)
+
+
+class OperatorKernel(Struct, of="c10::OperatorKernel"):
+    """The base of all functors."""
+
+
+class SafePyObject(Struct, of="c10::SafePyObject"):
+    """A Python object, and the interpreter that it is of (c10/core/SafePyObject.h)."""
+
+    data_ = U64()
+
+
+# --- tensors: c10/core/TensorImpl.h, StorageImpl.h, ATen/core/NamedTensor.h -------------------------------------------
+
+
+class SizesAndStrides(Struct, of="c10::impl::SizesAndStrides"):
+    """Up to five dimensions inline, more in a block of their own (c10/core/impl/SizesAndStrides.h)."""
+
+    size_ = U64()
+    inlineStorage_ = Place()
+    outOfLineStorage_ = U64()
+
+
+class PyObjectSlot(Struct, of="c10::impl::PyObjectSlot"):
+    """The Python object of a tensor; in older versions its lowest bits say who owns it."""
+
+    pyobj_ = U64()
+
+
+class VersionCounter(Struct, of="c10::VariableVersion::VersionCounter"):
+    """The number of changes in place, which views share."""
+
+    version_ = U32()
+
+
+class DataPtr(Struct, of="c10::DataPtr"):
+    """The address of elements, and their device (two bytes: type and index)."""
+
+    ptr_ = U64()
+    device_ = Place()
+
+
+class StorageImpl(Struct, of="c10::StorageImpl"):
+    """The memory that tensors share. ``size_bytes_`` is a SymInt."""
+
+    data_ptr_ = Inner(lambda: DataPtr)
+    size_bytes_ = I64()
+
+
+class SmallVector(Struct, of="c10::SmallVector"):
+    """The beginning of one, which is alike for any number of inline elements (c10/util/SmallVector.h)."""
+
+    BeginX = U64()
+    Size = U32()
+
+
+class SymbolicShapeMeta(Struct, of="c10::SymbolicShapeMeta"):
+    """Sizes and strides that may be expressions."""
+
+    sizes_ = Inner(lambda: SmallVector)
+    strides_ = Inner(lambda: SmallVector)
+
+
+class NamedTensorMeta(Struct, of="at::NamedTensorMeta"):
+    """Names of dimensions; no release from 2.13 on has them."""
+
+    names_ = Place()
+
+
+class Dimname(Struct, of="at::Dimname"):
+    """One of these names: a ``c10::Symbol``, or none."""
+
+    type_ = U8()
+    name_ = U32()
+
+
+class ExtraMeta(Struct, of="c10::ExtraMeta"):
+    """The members that few tensors have."""
+
+    symbolic_shape_meta_ = Link(lambda: SymbolicShapeMeta)
+    named_tensor_meta_ = Link(lambda: NamedTensorMeta)
+    fake_device_ = Place()
+
+
+class TensorImpl(Struct, of="c10::TensorImpl"):
+    """A tensor. ``device_opt_`` is an optional ``c10::Device``."""
+
+    storage_ = U64()
+    autograd_meta_ = Link(lambda: AutogradMeta)
+    extra_meta_ = Link(lambda: ExtraMeta)
+    version_counter_ = Link(lambda: VersionCounter)
+    pyobj_slot_ = Inner(lambda: PyObjectSlot)
+    sizes_and_strides_ = Inner(lambda: SizesAndStrides)
+    storage_offset_ = I64()
+    numel_ = I64()
+    data_type_ = U16()
+    device_opt_ = Place()
+    key_set_ = U64()
+    is_contiguous_ = BitField()
+    is_channels_last_contiguous_ = BitField()
+    is_channels_last_3d_contiguous_ = BitField()
+    is_non_overlapping_and_dense_ = BitField()
+    sizes_strides_policy_ = BitField()
+    has_symbolic_sizes_strides_ = BitField()
+
+
+class QuantizedTensor(Struct, of="at::QTensorImpl"):
+    """A tensor of numbers that stand for others (ATen/quantized/QTensorImpl.h)."""
+
+    quantizer_ = U64()
+
+
+class PerTensorQuantizer(Struct, of="at::PerTensorAffineQuantizer"):
+    """One scale for all of them (ATen/quantized/Quantizer.h)."""
+
+    scale_ = F64()
+    zero_point_ = I64()
+
+
+class PerChannelQuantizer(Struct, of="at::PerChannelAffineQuantizer"):
+    """Tensors of scales and zero points, along a dimension."""
+
+    scales_ = U64()
+    zero_points_ = U64()
+    axis_ = I64()
+
+
+# --- autograd: torch/csrc/autograd/variable.h, function.h, graph_task.h, engine.h, saved_variable.h -------------------
+
+
+class Node(Struct, of="torch::autograd::Node"):
+    """A node of the graph of backward. Hooks are vectors of pointers; ``retains_grad_hooks_`` is a hash table."""
+
+    sequence_nr_ = U64()
+    topological_nr_ = U64()
+    thread_id_ = U64()
+    anomaly_metadata_ = U64()
+    next_edges_ = Place()
+    pyobj_slot_ = Inner(lambda: PyObjectSlot)
+    pre_hooks_ = Place()
+    tensor_pre_hooks_ = Place()
+    post_hooks_ = Place()
+    retains_grad_hooks_ = Place()
+
+
+class Edge(Struct, of="torch::autograd::Edge"):
+    """The way from a node to the next one, and to which of its inputs."""
+
+    function = U64()
+    input_nr = U32()
+
+
+class AutogradMeta(Struct, of="torch::autograd::AutogradMeta"):
+    """The facts that autograd keeps of a tensor."""
+
+    grad_ = U64()
+    grad_fn_ = U64()
+    hooks_ = Place()
+    post_acc_grad_hooks_ = U64()
+    requires_grad_ = Flag()
+    is_view_ = Flag()
+
+
+class GraphTaskStruct(Struct, of="torch::autograd::GraphTask"):
+    """One backward pass of the engine."""
+
+    outstanding_tasks_ = U64()
+    has_error_ = Flag()
+    keep_graph_ = Flag()
+    dependencies_ = Place()
+    nodes_in_graph_ = Place()
+    exec_info_ = Place()
+    owner_ = I32()
+    reentrant_depth_ = I32()
+    cpu_ready_queue_ = U64()
+    id_ = U64()
+
+
+class ReadyQueue(Struct, of="torch::autograd::ReadyQueue"):
+    """The nodes that may run."""
+
+    heap_ = Place()
+
+
+class NodeTask(Struct, of="torch::autograd::NodeTask"):
+    """One of them; no node wakes a thread up."""
+
+    fn_ = U64()
+
+
+class Engine(Struct, of="torch::autograd::Engine"):
+    """The engine that runs the nodes."""
+
+    device_ready_queues_ = Place()
+
+
+class SavedVariable(Struct, of="torch::autograd::SavedVariable"):
+    """A tensor that a node keeps for backward."""
+
+    data_ = U64()
+    saved_version_ = U32()
+    was_default_constructed_ = U8()
+    saved_original_ = U8()
+    hooks_ = U64()
+
+
+# --- settings of threads: ATen/record_function.h, c10/util/ThreadLocalDebugInfo.h, torch/csrc/profiler/ ---------------
+
+
+class RecordFunctionTls(Struct, of="at::RecordFunctionTLS"):
+    """The callbacks of one thread."""
+
+    sorted_tls_callbacks_ = Place()
+
+
+class RecordFunctionCallback(Struct, of="at::RecordFunctionCallback"):
+    """One of a thread's callbacks."""
+
+    start_ = U64()
+    end_ = U64()
+    sampling_prob_ = F64()
+    scopes_ = Place()
+
+
+class RecordFunctionEntry(Struct, of="at::RecordFunctionCallbacksEntry"):
+    """A callback, and whether it is switched on."""
+
+    callback_ = Inner(lambda: RecordFunctionCallback)
+    enabled_ = Flag()
+
+
+class ProfilerConfig(Struct, of="torch::profiler::impl::ProfilerConfig"):
+    """The options that the profiler was started with."""
+
+    state = BitField()
+    report_input_shapes = Flag()
+    profile_memory = Flag()
+    with_stack = Flag()
+    with_flops = Flag()
+    with_modules = Flag()
+
+
+class ProfilerState(Struct, of="torch::profiler::impl::ProfilerStateBase"):
+    """A profiler that runs at present."""
+
+    config_ = Inner(lambda: ProfilerConfig)
+
+
+class DebugInfo(Struct, of="c10::ThreadLocalDebugInfo"):
+    """A chain of objects that go along with a thread."""
+
+    info_ = U64()
+    parent_info_ = U64()
+
+
+class SavedTensorHooks(Struct, of="at::impl::SavedTensorDefaultHooksTLS"):
+    """The hooks for saved tensors of one thread: ``stack`` is a deque, ``disabled_error_message`` optional."""
+
+    stack = Place()
+    disabled_error_message = Place()
+
+
+# --- the standard library ---------------------------------------------------------------------------------------------
+
+
+class Deque(Struct, of="std::deque"):
+    """Blocks of 512 bytes, and a table of them (bits/stl_deque.h)."""
+
+    first = U64("_M_impl._M_start._M_cur")
+    block_end = U64("_M_impl._M_start._M_last")
+    block = U64("_M_impl._M_start._M_node")
+    end = U64("_M_impl._M_finish._M_cur")
+
+
+class List(Struct, of="std::list"):
+    """A ring; of the old ABI without its length."""
+
+    length = U64("_M_impl._M_node._M_size")
+
+
+class String(Struct, of="std::string"):
+    """A text; of the old ABI its length is in front of the characters."""
+
+    data = U64("_M_dataplus._M_p", required=True)
+    length = U64("_M_string_length")

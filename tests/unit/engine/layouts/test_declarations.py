@@ -1,0 +1,196 @@
+"""Declared structures, read by attribute from memory made of bytes; those of PyTorch against all shipped layouts."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts.declarations import (
+    F32,
+    F64,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    BitField,
+    Flag,
+    Inner,
+    Link,
+    Place,
+    Space,
+    Struct,
+)
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts.measure.types import distributed_types, settings_types, torch_types
+from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
+from gdbext.errors import LayoutError, MemoryFault
+from gdbext.tools.info import library_settings
+from gdbext.torch import structures as torch_structures
+from gdbext.torch.distributed import group_structures
+from support.fakes.unwind_fakes import FakeTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[4]
+BASE = 0x10000
+
+
+class Low(Struct, of="Inner"):
+    low = I32()
+    high = U32()
+    wide = U64("low")
+
+
+class Whole(Struct, of="Outer"):
+    flag = U8()
+    truth = Flag("flag")
+    short = U16()
+    inner = Inner(lambda: Low)
+    number = I64("inner")
+    link = Link(lambda: Whole)
+    name = Place()
+    first_word = U64("name")
+    real = F64()
+    small = F32()
+    bits = BitField()
+    nothing = U64()
+    far = U64()
+
+
+def fields(**members: tuple[int, ...]) -> dict[str, FieldLayout]:
+    return {name: FieldLayout(name, offset, size, "", *bits) for name, (offset, size, *bits) in members.items()}
+
+
+SHAPES = {
+    "Inner": StructLayout("Inner", 8, fields(low=(0, 4), high=(4, 4))),
+    "Outer": StructLayout("Outer", 64, fields(
+        flag=(0, 1), short=(2, 2), inner=(8, 8), link=(16, 8), name=(24, 16), real=(40, 8), small=(48, 4),
+        bits=(53, 1, 427, 2), unsized=(8, 0), far=(0x100000, 8),
+    )),
+}  # fmt: skip
+
+
+class Shapes:
+    """As much of a Layout as structures use."""
+
+    def struct(self, name: str) -> StructLayout:
+        return SHAPES[name]
+
+
+@pytest.fixture
+def whole() -> Whole:
+    target = FakeTarget()
+    data = struct.pack("<BxHxxxxiIQQQdfxB", 1, 0xFFFE, -5, 0xFFFFFFFB, BASE, 77, 88, 0.5, 0.25, 0b00010000)
+    target.add(BASE, data.ljust(64, b"\0") + struct.pack("<iI", 1, 2) * 2, "rw-p")
+    return Whole(Space(Memory(target), Shapes()), BASE)  # type: ignore[arg-type]
+
+
+def test_numbers(whole: Whole) -> None:
+    assert (whole.flag, whole.truth, whole.short) == (1, True, 0xFFFE)
+    assert (whole.inner.low, whole.inner.high) == (-5, 0xFFFFFFFB)
+    assert whole.number == struct.unpack("<q", struct.pack("<iI", -5, 0xFFFFFFFB))[0]
+    assert (whole.real, whole.small) == (0.5, 0.25)
+
+
+def test_structures_in_it_and_behind_it(whole: Whole) -> None:
+    assert whole.link.address == BASE
+    assert whole.link.inner.low == -5
+    assert [each.high for each in Low.array(whole.space, BASE + 64, 2)] == [2, 2]
+
+
+def test_places(whole: Whole) -> None:
+    assert whole.name == whole.place(Whole.name) == BASE + 24
+    assert whole.first_word == 77, "of a larger member, its first word"
+    assert whole.bytes_of(Whole.name) == struct.pack("<QQ", 77, 88)
+    assert whole.value(Whole.short) == 0xFFFE
+    assert Whole.name.offset(whole.space) == 24
+
+
+def test_bits_of_a_member_and_of_an_object_s_bytes(whole: Whole) -> None:
+    raw = whole.space.memory.read(BASE, 64)
+    assert whole.bits == Whole.bits.of(whole.space.layout, raw) == 0b10
+
+
+def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
+    assert not whole.has(Whole.nothing)
+    with pytest.raises(LayoutError, match="Outer has no field nothing"):
+        _ = whole.nothing
+    with pytest.raises(LayoutError, match="4 bytes"):
+        _ = whole.inner.wide
+
+
+def test_a_fault_costs_one_member(whole: Whole) -> None:
+    with pytest.raises(MemoryFault):
+        _ = whole.far
+    assert whole.flag == 1
+
+
+# --- the declarations of PyTorch ----------------------------------------------------------------------
+
+
+def declared() -> Iterator[type[Struct]]:
+    for module in (torch_structures, group_structures, library_settings):
+        for each in vars(module).values():
+            if isinstance(each, type) and issubclass(each, Struct) and each.OF and each.__module__ == module.__name__:
+                yield each
+
+
+@cache
+def layouts() -> list[Layout]:
+    """Of a build of each release."""
+    folder = Path(store.__file__).parent / "data"
+    return [store.shipped(path) for path in sorted(folder.glob("torch-*-cxx11.json"))]
+
+
+@pytest.mark.parametrize("structure", [*declared()], ids=lambda each: each.__name__)
+def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
+    """Some release has it, as large as it is read, or larger."""
+    known = [layout for layout in layouts() if layout.has_struct(structure.OF)]
+    asked = {**torch_types.STRUCTS, **distributed_types.STRUCTS, **settings_types.STRUCTS}
+    assert known or structure.OF in asked, (
+        "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"
+    )
+    for member in structure.members() if known else ():
+        having = [layout for layout in known if member.is_in(layout)]
+        assert having, member
+        for layout in having:
+            member.checked(layout)
+
+
+def test_what_is_required_is_what_no_layout_may_lack() -> None:
+    required: dict[str, set[str]] = {}
+    for structure in declared():
+        for member in structure.members():
+            if member.required:
+                required.setdefault(structure.OF, set()).add(member.path)
+    assert required == {name: set(members) for name, members in validate.REQUIRED["torch"].items()}
+
+
+BREACH = """
+from gdbext.torch.structures import TensorImpl
+
+def read(tensor: TensorImpl) -> int:
+    return tensor.{member}
+"""
+
+
+@pytest.mark.parametrize(("member", "error"), [
+    ("numel_", ""), ("storage_.data", '"int" has no attribute'), ("nummel_", '"TensorImpl" has no attribute "nummel_"'),
+    ("extra_meta_.fake_devise_", '"ExtraMeta" has no attribute'), ("extra_meta_", "Incompatible return value type"),
+])  # fmt: skip
+def test_a_misspelt_member_is_an_error_of_mypy(member: str, error: str, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "breach.py").write_text(BREACH.format(member=member))
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(tmp_path / "breach.py")]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (error in found.stdout and found.returncode == 1) if error else found.returncode == 0, found.stdout
