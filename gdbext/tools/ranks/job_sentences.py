@@ -132,6 +132,10 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
         return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
     if all(report.problem for report in reports):
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
+    waiting = [report for report in reports if report.waits_for_ranks]
+    if waiting:
+        which = f"{labels(waiting)} {_verb(waiting, 'wait')} for others, of which none is known to hold them up"
+        return f"{which}; no rank runs: {waiting[0].label}: {waiting[0].summary}"
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
 
 

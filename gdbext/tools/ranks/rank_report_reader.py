@@ -12,6 +12,7 @@ from typing import Any
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
@@ -55,8 +56,9 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     groups = tuple(_group(each) for each in (collectives.get("groups") or ())[:MAX_RANK_GROUPS])
     path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
     waited = _collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups)
+    waited = waited or _unnamed(wait or {})
     if waited is not None and waited.op == RPC_CALL and not _answers_nobody(document["threads"]):
-        waited = None  # the rank goes on answering calls, which may end those of others
+        waited = waited._replace(peer=None)  # the other one goes on answering, perhaps: it is not to blame
     return RankReport(
         rank=_number(identity.get("rank")),
         host=_optional(identity.get("host")),
@@ -176,6 +178,12 @@ def _answers_nobody(threads: Sequence[Any]) -> bool:
     servers = [each for each in threads if each["name"] == RPC_SERVER]
     waits = [((each["wait"] or {}).get("collective") or {}).get("op") for each in servers]
     return bool(waits) and all(op == RPC_CALL for op in waits)
+
+
+def _unnamed(wait: Mapping[str, Any]) -> CollectiveWait | None:
+    """The wait for other ranks of which only the function is known: between two operations, or without a recorder."""
+    is_one = wait.get("kind") == WaitKind.COLLECTIVE.value and not _entered_nccl(wait)
+    return CollectiveWait(_text(wait["name"]).partition(",")[0]) if is_one and wait.get("name") else None
 
 
 def _through_worker(wait: Any, threads: Sequence[Any], groups: Sequence[GroupState]) -> CollectiveWait | None:

@@ -269,3 +269,11 @@ def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
     assert (crossed.verdict.kind, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
     other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2))
     assert other_tags.verdict.kind == "mismatched-collective"
+
+
+def test_ranks_that_wait_for_nobody_known_are_not_said_to_wait_for_none() -> None:
+    unnamed = CollectiveWait("c10d::Work::wait")
+    found = verdict(rank(0, wait=unnamed, summary="It waits."), rank(1, wait=unnamed), rank(2, wait=unnamed)).verdict
+    assert found.kind == "all-idle"
+    assert "No rank waits" not in found.summary
+    assert "ranks 0-2 wait for others" in found.summary
