@@ -83,6 +83,11 @@ class BreakSet:
         ours = (*self._placed, self._waiting, self._pending)
         return [each for each in ours if each is not None and each.breakpoint.is_alive()]
 
+    @property
+    def hits(self) -> int:
+        """Stops at these breakpoints, and reports of --continue."""
+        return sum(self._hits.values())
+
     def report(self) -> RequestedBreakpoints:
         """The request with its breakpoints."""
         return RequestedBreakpoints(self.request, tuple(self._report(each) for each in self.alive()))
@@ -264,6 +269,11 @@ class BreakTable:
         finally:
             self._forget()
         return found
+
+    @property
+    def hits(self) -> int:
+        """Stops at the breakpoints of all requests, and reports of --continue."""
+        return sum(each.hits for each in self._sets)
 
     def listed(self) -> tuple[RequestedBreakpoints, ...]:
         """Every request with its breakpoints, in the order in which they were made."""

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report
+from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.terminal import write
 from gdbext.errors import UsageError
 from gdbext.hosts.resume.host import LiveTool
@@ -21,6 +24,7 @@ from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, Plac
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host, RunControl
@@ -43,7 +47,8 @@ WHERE:
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
 process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
 yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
-(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
+(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on; after 5 s without a stop it says what
+the process does instead. A condition costs 0.2 ms a hit.
 
 In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
@@ -99,7 +104,9 @@ class BreakTool(LiveTool):
                 notes = _breakpoints(host).add(request, torch_session(control, session), show).notes
                 for note in () if quiet else notes:  # at once: without a stop the process may run for long
                     show(f"note: {note}\n")
-                ending = control.run()
+                with SilenceNotice(session.target.pid, _breakpoints(host), request, show) as silent:
+                    ending = control.run()
+                notes = (*notes, silent.text) if quiet and silent.text else notes
                 left = _breakpoints(host).listed()[-1:] if ending.kind.leaves_process else ()
                 return BreaksSection(left, notes, ending=ending)
             finally:
@@ -109,6 +116,62 @@ class BreakTool(LiveTool):
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
         return render(report, style)
+
+
+SILENT_AFTER = 5.0
+"""Seconds without a stop after which the process is said to be what it is."""
+_SETTLED = 1.0
+"""Seconds until each thread has had the turn that it gets by going on."""
+
+
+class SilenceNotice:
+    """A context manager around a run: says once, after some seconds without a stop, what the process does instead.
+
+    A thread of ours looks twice at what the kernel counts for the process's threads; nothing is stopped.
+    """
+
+    def __init__(self, pid: int | None, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> None:
+        self._pid = pid
+        self._table = table
+        self._request = request
+        self._show = show
+        self.text = ""
+        """The notice, once it was shown."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SilenceNotice:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if self._over.wait(_SETTLED):
+            return
+        before = activities(self._pid or 0)
+        if self._over.wait(SILENT_AFTER - _SETTLED):
+            return
+        after = activities(self._pid or 0)
+        ran = [tid for tid, one in after.items() if one != before.get(tid, one)]
+        if not self._table.hits:
+            self.text = silence(self._request, len(after), len(ran))
+            with suppress(OSError):
+                self._show(f"note: {self.text}\n")
+
+
+def silence(request: BreakRequest, threads: int, ran: int) -> str:
+    """The sentence about a process that did not stop: ``ran`` of its ``threads`` have run."""
+    what = f"no stop in {SILENT_AFTER:.0f} s"
+    if not threads:
+        return what
+    if not ran:
+        return f"{what}: none of {threads} threads ran: it waits, dispatch-diagnose says for what"
+    limits = " with that key" if request.key or request.has else ""
+    called = escape(" ".join(request.patterns))
+    return f"{what}: {ran} of {threads} threads ran, and did not come here{limits}: dispatch-top {called} counts"
 
 
 def _breakpoints(host: Host) -> BreakTable:

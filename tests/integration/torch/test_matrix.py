@@ -4,6 +4,8 @@ missing without a word."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,6 +65,16 @@ def test_recursions(program: Matrix) -> None:
     assert any("levels deep" in text for text in blocked), blocked
 
 
+@pytest.mark.parametrize("way", ["O2"])
+def test_recursions_of_every_kind(way: str) -> None:
+    """Twenty that end, blocked or running, 10 to 3,000 levels deep, and nine that do not."""
+    with matrix.started(matrix.host(), matrix.build(way, name="recursions")) as program:
+        score = matrix.compare_recursions(program.truth, program.document("dispatch-diagnose"))
+    assert (score.finite, score.endless) == (20, 9)
+    assert not score.alarms
+    assert not score.missed
+
+
 def test_a_backend_with_a_name_of_its_own(program: Matrix) -> None:
     """register_privateuse1_backend("npu"): devices have that name, keys have it, too, and it is accepted as input."""
     tid = str(program.case("device")["tid"])
@@ -103,6 +115,20 @@ def test_the_programs_own_lookups_are_stopped_at(way: str, where: str, operator:
         outcome = run([DISPATCH, *words], timeout=matrix.PATIENCE)
         (request,) = outcome.document["breaks"]["requests"]
         assert sum(one["hits"] for one in request["breakpoints"]) == 1, (operator, outcome)
+
+
+@pytest.mark.gdb
+def test_what_does_not_come_is_said_after_some_seconds() -> None:
+    """gdb waits for the process then, and a thread of ours says it."""
+    with matrix.running("O3-hidden", only="loop") as looping:
+        words = [DISPATCH, "--timeout", "60", "-p", str(looping.pid), "dispatch-break", "kernel", "zoo::number"]
+        with subprocess.Popen([*words, "--key", "CPU"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+    assert line.startswith(
+        "note: no stop in 5 s: 1 of 1 threads ran, and did not come here with that key: dispatch-top"
+    )
 
 
 @pytest.mark.gdb

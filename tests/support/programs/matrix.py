@@ -210,6 +210,29 @@ def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
     return score
 
 
+@dataclass
+class RecursionScore:
+    """What a report says of recursions.cpp: names of its cases."""
+
+    finite: int
+    endless: int
+    alarms: list[str]
+    """Those that end, and were said not to."""
+    missed: list[str]
+
+
+def compare_recursions(truth: dict[str, Any], document: dict[str, Any]) -> RecursionScore:
+    """Each recursion with the finding about its thread."""
+    found = [one["threads"] for one in document["findings"] if one["kind"] == "runaway-recursion"]
+    runaway = {tid for threads in found for tid in threads}
+    ends = [case for case in truth["cases"] if case["ends"]]
+    others = [case for case in truth["cases"] if not case["ends"]]
+    return RecursionScore(
+        len(ends), len(others), [case["name"] for case in ends if case["tid"] in runaway],
+        [case["name"] for case in others if case["tid"] not in runaway],
+    )  # fmt: skip
+
+
 def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found, at = [], 0
     while at < len(steps):

@@ -1,13 +1,16 @@
-"""How often a breakpoint of dispatch-break was hit."""
+"""How often a breakpoint of dispatch-break was hit, and what is said where none is."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
+from gdbext.tools.breaks import breaks
 from gdbext.tools.breaks.break_plan import BreakSite
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
@@ -43,3 +46,34 @@ def test_hits_are_those_where_the_condition_holds(go_on: bool) -> None:
             each.hit(Thread(keyset))
     assert [each.hits for each in breaks.report().breakpoints] == [2, 3]
     assert len(shown) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import time; print(1, flush=True); time.sleep(60)", "none of 1 threads ran"),
+        ("print(1, flush=True)\nwhile True: pass", "1 of 1 threads ran"),
+    ],
+)
+def test_a_run_without_a_stop_is_told_what_the_process_does(
+    monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    monkeypatch.setattr(breaks, "SILENT_AFTER", 0.6)
+    monkeypatch.setattr(breaks, "_SETTLED", 0.3)
+    shown: list[str] = []
+    request = BreakRequest("call", ("aten::mm",), "Meta", "", False)
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            table = SimpleNamespace(hits=0)
+            with breaks.SilenceNotice(process.pid, table, request, shown.append) as notice:  # type: ignore[arg-type]
+                notice._thread.join()
+        finally:
+            process.kill()
+    assert said in shown[0]
+    assert ("with that key" in shown[0]) == ("did not come" in shown[0])
+    table.hits = 1
+    with breaks.SilenceNotice(process.pid, table, request, shown.append) as notice:  # type: ignore[arg-type]
+        notice._thread.join()
+    assert len(shown) == 1
