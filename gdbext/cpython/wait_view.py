@@ -22,7 +22,8 @@ from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.debtors import Debtors, LostHelpers, ThreadObject
+    from gdbext.cpython.sync.debtors import Debtors
+    from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject
@@ -86,15 +87,17 @@ class PythonWaitView:
 
     def never_began(self, found: PythonWait) -> ThreadObject | None:
         """The thread that Thread.start() waits for, where it has ended before it began."""
-        from gdbext.cpython.sync.debtors import never_began
+        from gdbext.cpython.sync.helper_threads import never_began
 
         return never_began(self.runtime, found.address) if found.kind is assumed_names.Waitable.EVENT else None
 
-    def lost_executor(self, future: int) -> LostHelpers | None:
+    def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
         """The threads that should run, or hand out, the job of a future, where none of them runs."""
-        from gdbext.cpython.sync.debtors import lost_executor
+        from gdbext.cpython.sync.helper_threads import lost_executor, lost_loop
 
-        return lost_executor(self.runtime, future)
+        state = next(iter(self.states(tid)), None)
+        found = lost_executor(self.runtime, future)
+        return lost_loop(self.runtime, state, future) if found is None and state is not None else found
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
@@ -103,6 +106,13 @@ class PythonWaitView:
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
         state = next(iter(self.states(tid)), None)
         return debtors(self.runtime, state, found.address, methods) if state is not None and methods else None
+
+    def flag_debtors(self, tid: int, name: str) -> Debtors | None:
+        """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""
+        from gdbext.cpython.sync.debtors import flag_debtors
+
+        state = next(iter(self.states(tid)), None)
+        return flag_debtors(self.runtime, state, name) if state is not None else None
 
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""

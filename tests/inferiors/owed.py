@@ -239,6 +239,118 @@ def fork_executor():
     in_child(child)
 
 
+def fork_loop():
+    loop = asyncio.new_event_loop()
+
+    async def answer():
+        return 1
+
+    threading.Thread(target=loop.run_forever, name="io-loop", daemon=True).start()
+    asyncio.run_coroutine_threadsafe(answer(), loop).result()
+
+    def child():
+        tells("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
+        truth.ready()
+        asyncio.run_coroutine_threadsafe(answer(), loop).result()
+
+    in_child(child)
+
+
+class Writer:
+    """As the writers of loggers are: a queue, and a thread of a class of its own that empties it."""
+
+    class Thread(threading.Thread):
+        def __init__(self, queue):
+            super().__init__(daemon=True)
+            self._queue = queue
+
+        def run(self):
+            while True:
+                self._queue.get()
+                self._queue.task_done()
+
+    def __init__(self):
+        self._lines = queue.Queue()
+        self._thread = self.Thread(self._lines)
+        self._thread.start()
+
+    def flush(self):
+        self._lines.put("line")
+        self._lines.join()
+
+
+def fork_writer():
+    writer = Writer()
+    writer.flush()
+
+    def child():
+        tells("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
+        truth.ready()
+        writer.flush()
+
+    in_child(child)
+
+
+def barrier_short():
+    barrier = threading.Barrier(3)
+
+    def work(number):
+        if number < 2:
+            barrier.wait()
+
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    workers[2].join()
+    ended = f"the thread {workers[2].name} has ended"
+    tells("blocked", f"{ended}, and no other thread is in barrier_short.<locals>.work")
+    truth.ready()
+    workers[0].join()
+
+
+class Saver:
+    def __init__(self):
+        self.saving = True
+        self.thread = threading.Thread(target=self.save, name="saver", daemon=True)
+        self.thread.start()
+
+    def save(self):
+        if items.qsize() == 0:
+            raise SystemExit
+        self.saving = False
+
+    def wait(self):
+        while self.saving:
+            time.sleep(0.2)
+
+
+def flag_unset():
+    saver = Saver()
+    saver.thread.join()
+    tells("blocked", "looks again and again at saving", "the thread saver has ended", "Saver.save (owed.py:")
+    truth.ready()
+    saver.wait()
+
+
+def aside():
+    """Not the main thread, which only looks whether that one has ended."""
+
+    def produce():
+        for number in range(3):
+            items.put(number)
+
+    worker = threading.Thread(target=consume, name="drain", daemon=True)
+    worker.start()
+    items.put("the last")
+    worker.join()
+    producer = threading.Thread(target=produce, name="producer", daemon=True)
+    tells("blocked", "producer (tid ", "the thread drain has ended", "calls get() of it")
+    truth.ready()
+    producer.start()
+    while producer.is_alive():
+        time.sleep(0.2)
+
+
 async def account(first, second):
     async with first:
         await asyncio.sleep(0.01)

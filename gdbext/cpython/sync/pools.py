@@ -70,8 +70,8 @@ def pool_workers(runtime: PythonRuntime, result: int) -> tuple[int, ...]:
     return tuple(pid for pid in pids if pid)
 
 
-def executor_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
-    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; empty where none does."""
+def executor_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...] | None:
+    """Pids of the workers of the ProcessPoolExecutor that owes a future's result; None where none does."""
     for manager in _managers(runtime):
         try:
             if future in futures_in_queue(runtime, manager.get(assumed_names.EXECUTOR_ITEMS, 0)):
@@ -79,7 +79,7 @@ def executor_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
                 return tuple(runtime.objects.integer(pid) for pid, _ in runtime.dicts.items(processes))
         except GdbextError:
             continue
-    return ()
+    return None
 
 
 def _managers(runtime: PythonRuntime) -> Iterator[dict[str, int]]:

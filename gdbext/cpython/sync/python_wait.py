@@ -20,7 +20,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.debtors import PoolHelper
+    from gdbext.cpython.sync.helper_threads import PoolHelper
 
 _DEPTH = 8
 """Innermost Python frames that are read: Barrier.wait goes through three others."""
@@ -52,6 +52,8 @@ class PythonWait(Record):
     """The worker processes that owe the result."""
     helpers: tuple[PoolHelper, ...] = ()
     """The threads of this process that the pool of the result needs besides."""
+    lacks_workers: bool = False
+    """A ProcessPoolExecutor owes the result, and has no worker process."""
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
@@ -116,7 +118,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
 
 
 def _pool_helpers(runtime: PythonRuntime, result: int) -> tuple[PoolHelper, ...]:
-    from gdbext.cpython.sync.debtors import pool_helpers
+    from gdbext.cpython.sync.helper_threads import pool_helpers
 
     return pool_helpers(runtime, result)
 
@@ -154,11 +156,12 @@ def _for_future(
 ) -> PythonWait:
     """The wait for one future, whose job the thread ``owner`` runs; else the workers of its pool owe it."""
     tid = runtime.tid_of_ident(owner) if owner else None
-    pids = executor_workers(runtime, address) if owner is None else ()
-    exhausted = _exhausted(runtime, address) if owner is None and not pids else ()
+    pids = executor_workers(runtime, address) if owner is None else None
+    exhausted = _exhausted(runtime, address) if owner is None and pids is None else ()
     return PythonWait(
-        Waitable.FUTURE, address, frame, lock, owner_ident=owner, owner_tid=tid, pids=pids, exhausted=exhausted
-    )
+        Waitable.FUTURE, address, frame, lock, owner_ident=owner, owner_tid=tid, pids=pids or (), exhausted=exhausted,
+        lacks_workers=pids == (),
+    )  # fmt: skip
 
 
 def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:

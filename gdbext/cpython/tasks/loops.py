@@ -190,6 +190,14 @@ def _loops_of(
         yield _loop(runtime, address, current.get(address, 0), tuple(each), idents.get(address))
 
 
+def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:
+    """The loop of asyncio at an address, without its tasks; None for any other object."""
+    own = attributes(runtime, address)
+    if "_ready" not in own or "_thread_id" not in own:
+        return None
+    return _loop(runtime, address, 0, (), None)
+
+
 def owes(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
     """Only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or it is
     completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future of Lib/asyncio/futures.py)."""

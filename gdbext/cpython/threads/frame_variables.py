@@ -126,8 +126,13 @@ _CELLS = 16
 
 def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
     """The globals and attributes that the frame's code uses (co_names); empty where they cannot be read."""
+    return names_used(runtime, frame.code)
+
+
+def names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
+    """The same of a code object."""
     try:
-        names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", "co_names"))
+        names = runtime.memory.u64(code + runtime.layout.offset("PyCodeObject", "co_names"))
         return frozenset(runtime.objects.text(name, 128) for name in runtime.objects.tuple_items(names, _NAMES))
     except GdbextError:
         return frozenset()
@@ -227,3 +232,13 @@ def closure_names(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
     except GdbextError:
         return {}
     return dict(zip(names[-len(values) :], values)) if values else {}
+
+
+def method_owner(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """The object that a bound method belongs to (im_self, behind im_func); empty for anything else."""
+    try:
+        if not address or runtime.objects.type_of(address).name != "method":
+            return ()
+        return (runtime.memory.u64(address + runtime.layout.offset("PyMethodObject", "im_func") + 8),)
+    except GdbextError:
+        return ()

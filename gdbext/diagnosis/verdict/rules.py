@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Loss, Wait
+from gdbext.diagnosis.report.wait import Loss, LostThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, Observations, WaitGraph
@@ -146,20 +146,30 @@ def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]
 
 
 def _lost_threads(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
-    """Threads that wait for one that is not there. What is concluded from functions and names alone counts where
-    nobody else goes on, or a thread's own name says that its function was one of those."""
-    hopeless = seen.complete and nobody_goes_on(seen.threads)
+    """Threads that wait for one that is not there."""
     for thread in seen.threads:
         lost = thread.wait.lost if thread.wait is not None else None
-        if thread.wait is None or lost is None or thread.wait.ends_by_itself or thread.state is RunState.IDLE:
+        if thread.wait is None or lost is None or not _is_lost(thread, thread.wait, lost, seen):
             continue
-        if lost.is_recorded or lost.is_proven or hopeless:
-            left_behind = lost.loss is Loss.LEFT_BEHIND
-            kind = FindingKind.MISSING_WORKERS if left_behind else FindingKind.BLOCKED
-            theirs = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
-            text = sentences.lost(thread, thread.wait, lost, theirs)
-            tids = (thread.tid, *(each.tid for each in theirs))
-            yield Finding(kind, text, tids, thread.wait.evidence, thread.innermost, wait=thread.wait)
+        kind = FindingKind.MISSING_WORKERS if lost.loss is Loss.LEFT_BEHIND else FindingKind.BLOCKED
+        theirs = [graph.threads[tid] for tid in graph.waiters().get(thread.tid, ())]
+        text = sentences.lost(thread, thread.wait, lost, theirs)
+        tids = (thread.tid, *(each.tid for each in theirs))
+        yield Finding(kind, text, tids, thread.wait.evidence, thread.innermost, wait=thread.wait)
+
+
+def _is_lost(thread: ThreadReport, wait: Wait, lost: LostThread, seen: Observations) -> bool:
+    """Conclusions from functions and names alone count where nobody else goes on, or a thread's own name says that its
+    function was one of those. A timed wait counts where a loop repeats it."""
+    if thread.state is RunState.IDLE or (wait.ends_by_itself and not wait.looks_for):
+        return False
+    others = [other for other in seen.threads if other is not thread and not _only_looks_for(other, thread.tid)]
+    return lost.is_recorded or lost.is_proven or (seen.complete and nobody_goes_on(others))
+
+
+def _only_looks_for(thread: ThreadReport, tid: int) -> bool:
+    """True if the thread sleeps, and looks for nothing but the end of that one."""
+    return thread.wait is not None and bool(thread.wait.looks_for) and tuple(thread.wait.expects) == (tid,)
 
 
 def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

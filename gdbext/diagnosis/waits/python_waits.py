@@ -28,7 +28,8 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.debtors import Acting, PoolHelper, ThreadObject
+    from gdbext.cpython.sync.debtors import Acting, Debtors
+    from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.diagnosis.waits.readers import PythonView
 
@@ -92,12 +93,14 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
 
 def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool, evidence: str) -> Wait:
     """The wait for the workers that owe the result ``found`` is about, or for the thread that the pool needs for it."""
-    lost = next((each for each in found.helpers if each.thread.has_ended), None)
-    if lost is not None:
-        gone = LostThread((lost.thread.name,), loss_of(thread, (lost.thread,)), lost.does, is_recorded=True)
-        return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
     known = thread.process.outside.children() if thread.process.outside is not None else {}
     workers = tuple(known.get(pid, ChildProcess(pid)) for pid in found.pids)
+    at_work = bool(workers) and not all_idle(workers)
+    ended = (each for each in found.helpers if each.thread.has_ended)
+    lost = next((each for each in ended if not (each.only_replaces and at_work)), None)
+    if lost is not None or found.lacks_workers:
+        gone = _lost_helper(thread, lost.thread, lost.does) if lost is not None else NO_WORKERS
+        return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
     plural = "es" if len(workers) > 1 else ""
     text = f"{name}, which the worker process{plural} {listed(workers)} must deliver"
     held_up = _held_up(thread, found) if all_idle(workers) else None
@@ -109,6 +112,16 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
         text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
     return Wait(resource, timed=timed, evidence=(evidence,), children=workers)
+
+
+NO_WORKERS = LostThread(
+    (), Loss.ENDED, nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    "nobody starts another", is_recorded=True,
+)  # fmt: skip
+
+
+def _lost_helper(thread: ThreadSnapshot, helper: ThreadObject, does: str) -> LostThread:
+    return LostThread((helper.name,), loss_of(thread, (helper,)), does, is_recorded=True)
 
 
 def _held_up(thread: ThreadSnapshot, found: PythonWait) -> PoolHelper | None:
@@ -174,7 +187,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
     if meaning.kind is WaitKind.JOIN:
         return _join(thread.tid, futex, found, meaning.name, evidence)
-    if (found.pids or found.helpers) and not free:
+    if (found.pids or found.helpers or found.lacks_workers) and not free:
         return for_result(thread, found, meaning.name, futex.timed, evidence)
     name = ": ".join(filter(None, (meaning.name, found.lacks)))
     resource = Resource(meaning.kind, found.address, name)
@@ -292,23 +305,25 @@ def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
     they are in."""
     python = thread.process.python
     futex = futex_wait(thread.syscall)
-    settled = wait.owners or wait.expects or wait.lost is not None or wait.children or wait.being_released
+    settled = wait.owners or wait.lost is not None or wait.children or wait.being_released
     if python is None or futex is None or wait.kind not in _KINDS or settled or wait.external:
         return wait
     found = python.wait(thread.tid, futex.address)
     if found is None:
         return wait
     recorded = _recorded(thread, python, found)
-    return wait._replace(lost=recorded) if recorded is not None else _concluded(thread, python, found, wait)
+    return wait._replace(lost=recorded, expects=()) if recorded is not None else _concluded(thread, python, found, wait)
 
 
 def _recorded(thread: ThreadSnapshot, python: PythonView, found: PythonWait) -> LostThread | None:
     unborn = python.never_began(found)
     if unborn is not None:
         return LostThread((unborn.name,), Loss.NEVER_BEGAN, is_recorded=True)
-    helpers = python.lost_executor(found.address) if found.kind.is_future else None
+    helpers = python.lost_executor(thread.tid, found.address) if found.kind.is_future else None
     if helpers is None:
         return None
+    if not helpers.threads:
+        return LostThread((), Loss.ENDED, nobody=f"no thread {helpers.does}", is_recorded=True)
     names = tuple(each.name for each in helpers.threads)
     return LostThread(names, loss_of(thread, helpers.threads), helpers.does, is_recorded=True)
 
@@ -323,27 +338,59 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 
 def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> Wait:
     known = python.debtors(thread.tid, found)
-    if known is None:
-        return wait
-    alive = tuple(tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None)
+    if known is None or (wait.expects and not (known.functions and known.functions[0].by_name)):
+        return wait  # those that have it at hand may do anything with it
+    there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
+    alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
     if alive:
         return wait._replace(expects=alive)
+    nobody = "other thread" if there else "thread"
+    lost = _lost(thread, python, known, may_be_handled=wait.set_by_handlers, nobody=nobody)
+    return wait if lost is None else wait._replace(lost=lost, expects=())
+
+
+def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: int) -> bool:
+    """Another thread waits for the very object, as at a barrier."""
+    other = thread.process.thread(tid)
+    futex = futex_wait(other.syscall) if other is not None else None
+    found = python.wait(tid, futex.address) if futex is not None else None
+    return found is not None and found.address == address
+
+
+def with_lost_setter(thread: ThreadSnapshot, wait: Wait, flags: Sequence[str]) -> Wait:
+    """The sleep of a loop that looks at variables, with the thread that should change them and is not there. A handler
+    of a signal may change any."""
+    python = thread.process.python
+    if python is None or _may_be_set_by_handler(thread):
+        return wait
+    for name in flags:
+        known = python.flag_debtors(thread.tid, name)
+        if known is not None and known.functions and not known.idents and known.ended:
+            return wait._replace(lost=_lost(thread, python, known, may_be_handled=False, sets=name))
+    return wait
+
+
+def _lost(
+    thread: ThreadSnapshot, python: PythonView, known: Debtors, may_be_handled: bool, sets: str = "",
+    nobody: str = "thread",
+) -> LostThread | None:  # fmt: skip
+    """The threads that have ended, and the functions that no thread is in, or no other than those that wait alike."""
     named = tuple(each for each in known.ended if each.function)
     ended = named or known.ended
     functions = tuple(dict.fromkeys(map(_place, known.functions)))
-    if (not ended and not functions) or (wait.set_by_handlers and not named and _may_be_set_by_handler(thread)):
-        return wait
-    does = ""
+    if not (ended or functions) or (may_be_handled and not named and _may_be_set_by_handler(thread)):
+        return None
+    clause = ""
     if functions:
-        call = f"{known.functions[0].method}()"
-        of_it = " of it" if known.functions[0].by_name else ""
         more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
-        does = f"no thread is in {', '.join(functions[:_SHOWN])}{more}, which calls {call}{of_it}"
-    loss = loss_of(thread, ended) if ended else Loss.ENDED
+        of_it = " of it" if known.functions[0].by_name else ""
+        does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){of_it}"
+        clause = f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
     error = next((text for each in ended if (text := python.kept_error(each.address))), "")
+    proven = bool(named) and bool(functions)
     names = tuple(each.name for each in ended)
-    lost = LostThread(names, loss, nobody=does, error=error, is_proven=bool(named) and bool(functions))
-    return wait._replace(lost=lost)
+    loss = loss_of(thread, ended) if ended else Loss.ENDED
+    return LostThread(names, loss, nobody=clause, error=error, is_proven=proven)
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:

@@ -19,7 +19,8 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.debtors import Debtors, LostHelpers, ThreadObject
+    from gdbext.cpython.sync.debtors import Debtors
+    from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject
     from gdbext.engine.targets.system.machine import Machine
@@ -136,11 +137,15 @@ class PythonView(Protocol):
     def never_began(self, found: PythonWait) -> ThreadObject | None:
         """The thread that Thread.start() waits for, where it has ended before it began."""
 
-    def lost_executor(self, future: int) -> LostHelpers | None:
-        """The threads that should run, or hand out, the job of a future, where none of them runs."""
+    def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
+        """The threads that should run, or hand out, the job of a future which thread ``tid`` waits for, where none of
+        them runs."""
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
+
+    def flag_debtors(self, tid: int, name: str) -> Debtors | None:
+        """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""
 
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""

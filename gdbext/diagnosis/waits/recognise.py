@@ -75,7 +75,8 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if kind is PolledKind.OBJECT:
         return _objects(thread, python, wait, seen)
     if kind is PolledKind.FLAG:
-        return wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
+        looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
+        return python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
     return _files(thread, wait, [each.path for each in seen])
 
 
@@ -352,6 +353,8 @@ def _first(recognisers: Sequence[Recogniser], thread: ThreadSnapshot) -> Wait | 
 
 _LONGEST = 12
 """Threads of a chain that are followed."""
+_ASIDE = 8
+"""Further threads of which it is asked whether somebody is missing."""
 _ENDED_BY_USERS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
 
 
@@ -369,7 +372,20 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
         wait = _explained(thread, state.wait, found)
         found[tid] = state._replace(wait=wait)
         waiting += [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+    for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
+        thread, state = process.thread(tid), found[tid]
+        if thread is not None and state is not None and state.wait is not None:
+            lost = _explained(thread, state.wait, found).lost
+            found[tid] = state._replace(wait=state.wait._replace(lost=lost))
     return found
+
+
+def _may_miss_somebody(state: State | None) -> bool:
+    """A thread off the main thread's chain waits for what nobody is known to give."""
+    wait = state.wait if state is not None and state.state is RunState.WAITING else None
+    if wait is None or wait.timed or wait.owners or wait.lost is not None:
+        return False
+    return wait.kind in _ENDED_BY_USERS
 
 
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
@@ -378,11 +394,8 @@ def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | 
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
         return wait
     users = thread.process.python.users_of(wait.resource.address)
-    return _with_lost_threads(thread, wait._replace(expects=tuple(_others(thread.tid, wait, users, states))))
-
-
-def _with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    return wait if wait.expects else python_waits.with_lost_threads(thread, wait)
+    expects = tuple(_others(thread.tid, wait, users, states))
+    return python_waits.with_lost_threads(thread, wait._replace(expects=expects))
 
 
 def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:

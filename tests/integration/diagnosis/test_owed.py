@@ -9,8 +9,8 @@ from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 ON_ALL = ("queue-full", "event-unset", "future-unset", "start-unborn", "pool-results", "pool-import", "fork-executor",
-          "fork-thread", "loop-lost")  # fmt: skip
-ONCE = ("queue-join", "loop-locks", "own-futex")
+          "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset")  # fmt: skip
+ONCE = ("barrier-short", "aside", "queue-join", "loop-locks", "own-futex")
 HEALTHY = ("event-healthy", "event-signal", "queue-served", "loop-healthy", "loop-thread")
 PROGRAMS = [
     *((name, python) for name in ON_ALL for python in (OLDEST, "venv", NEWEST)),

@@ -166,6 +166,9 @@ class Outside:
     def clock(self, _number):
         return None
 
+    def handled_signals(self):
+        return [15]
+
 
 class Python:
     def __init__(
@@ -186,6 +189,15 @@ class Python:
 
     def loop_owing(self, future):
         return self._owing.get(future)
+
+    def never_began(self, _found):
+        return None
+
+    def lost_executor(self, _tid, _future):
+        return None
+
+    def debtors(self, _tid, _found):
+        return None
 
     def users_of(self, address):
         return self._users.get(address, ())

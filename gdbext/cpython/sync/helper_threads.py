@@ -1,0 +1,257 @@
+"""Threads that objects of Python need, by what these record themselves: who runs a pool, an executor, an event loop.
+
+threading keeps every Thread in a weak set, ``_dangling``, those that run in ``_active``. fork leaves all threads but
+one behind, and takes the others out of ``_active``. The function of a thread that has ended is no longer kept
+(Thread.run deletes it). The name of a thread without one of its own has it, ``Thread-3 (consume)`` (3.10 and later);
+that of a subclass is its method ``run``.
+
+Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multiprocessing/pool.py, 3.8 to 3.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.sync.pools import futures_in_queue
+from gdbext.cpython.threads.frame_variables import attributes, items, method_owner, referent, variables
+from gdbext.cpython.threads.runtime import active_threads, module_globals
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.threads.frame_reader import ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+_NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
+"""The name that Thread.__init__ makes of a number and the function's ``__name__``."""
+_THREADS = 4096
+_FRAMES = 12
+
+
+class ThreadObject(Record):
+    """One Thread. ``ident`` and ``native_id`` are 0 where it never had any."""
+
+    address: int
+    name: str
+    runs: bool
+    """It is among the threads that run."""
+    began: bool
+    """Its own code has run: it has told so."""
+    ident: int
+    native_id: int
+    target: int
+    """Address of the function that it runs, or of its method ``run`` in a class of its own; 0 where that is not known
+    any more."""
+    function: str
+    """The name of that function, "" where it is not known."""
+
+    @property
+    def has_ended(self) -> bool:
+        """It began, and runs no more in this process."""
+        return self.began and not self.runs
+
+
+def running_threads(runtime: PythonRuntime) -> frozenset[int]:
+    """Addresses of the Thread objects that threading counts as running."""
+    return frozenset(thread for _, thread in active_threads(runtime))
+
+
+def thread_objects(runtime: PythonRuntime) -> Iterator[ThreadObject]:
+    """All Thread objects that are still in memory. Raises nothing."""
+    running = running_threads(runtime)
+    for address in list(dict.fromkeys(_dangling(runtime)))[:_THREADS]:
+        found = thread_object(runtime, address, running)
+        if found is not None:
+            yield found
+
+
+def _dangling(runtime: PythonRuntime) -> Iterator[int]:
+    from gdbext.cpython.objects.object_items import set_items
+
+    for weak in module_globals(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS):
+        try:
+            data = attributes(runtime, weak).get("data", 0)
+            references = set_items(runtime, data) if data else []
+        except GdbextError:
+            continue
+        yield from (thread for each in references if (thread := referent(runtime, each)))
+
+
+def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]) -> ThreadObject | None:
+    """The Thread at an address, None for what is none; ``running`` are those that run."""
+    own = attributes(runtime, address) if address else {}
+    if assumed_names.THREAD_IDENT not in own or assumed_names.THREAD_STARTED not in own:
+        return None
+    name = _text(runtime, own.get(assumed_names.THREAD_NAME, 0))
+    flag = attributes(runtime, own[assumed_names.THREAD_STARTED]).get(assumed_names.EVENT_FLAG, 0)
+    target = own.get(assumed_names.THREAD_TARGET, 0)
+    source = runtime.functions.source(target) if target else None
+    if source is None or source.kind != "function":
+        target, source = _own_run(runtime, address)
+    made = _NAME.match(name)
+    function = source.qualname if source is not None else made.group(1) if made else ""
+    return ThreadObject(
+        address, name, address in running, bool(_number(runtime, flag)),
+        _number(runtime, own[assumed_names.THREAD_IDENT]), _number(runtime, own.get(assumed_names.THREAD_NATIVE_ID, 0)),
+        target, function,
+    )  # fmt: skip
+
+
+def _own_run(runtime: PythonRuntime, thread: int) -> tuple[int, PythonFunction | None]:
+    """The method ``run`` of a subclass; that of threading.Thread itself tells nothing."""
+    try:
+        method = runtime.dicts.inherited_attribute(runtime.objects.type_of(thread).address, "run")
+    except GdbextError:
+        return 0, None
+    source = runtime.functions.source(method) if method else None
+    if source is None or source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}"):
+        return 0, None
+    return source.address, source
+
+
+def _text(runtime: PythonRuntime, address: int) -> str:
+    try:
+        return runtime.objects.text(address, 256) if address else ""
+    except GdbextError:
+        return ""
+
+
+def _number(runtime: PythonRuntime, address: int) -> int:
+    try:
+        return runtime.objects.integer(address) if address else 0
+    except GdbextError:
+        return 0
+
+
+class PoolHelper(Record):
+    """A thread of this process without which a multiprocessing.Pool delivers no result."""
+
+    does: str
+    """The work that it does for a result: ``hands out the jobs``."""
+    tid: int | None
+    thread: ThreadObject
+    """The Thread object of the helper, which may have ended."""
+
+    @property
+    def only_replaces(self) -> bool:
+        """It only makes new workers: those that there are go on without it."""
+        return self.does == assumed_names.POOL_HELPERS[-1][1]
+
+
+def pool_helpers(runtime: PythonRuntime, result: int) -> tuple[PoolHelper, ...]:
+    """The helpers of the pool that owes a result; those that cannot be read are left out."""
+    pool = attributes(runtime, attributes(runtime, result).get(assumed_names.POOL_PROCESSES, 0))
+    running = running_threads(runtime)
+    found = []
+    for name, does in assumed_names.POOL_HELPERS:
+        thread = thread_object(runtime, pool.get(name, 0), running)
+        if thread is not None:
+            tid = runtime.tid_of_ident(thread.ident) if thread.runs and thread.ident else None
+            found.append(PoolHelper(does, tid, thread))
+    return tuple(found)
+
+
+class LostHelpers(Record):
+    """Threads that an executor needs for a job, none of which runs."""
+
+    threads: tuple[ThreadObject, ...]
+    """Empty where no Thread object of them is left."""
+    does: str
+
+
+def lost_executor(runtime: PythonRuntime, future: int) -> LostHelpers | None:
+    """The workers of the executor in whose queue a future's job is, where none of them runs, or the thread that hands
+    its jobs to processes; None where one runs, or the future is of no executor. Raises nothing."""
+    for thread in thread_objects(runtime):
+        if thread.runs:
+            continue
+        pending = attributes(runtime, thread.address).get(assumed_names.EXECUTOR_ITEMS, 0)
+        try:
+            if pending and future in futures_in_queue(runtime, pending):
+                return LostHelpers((thread,), "hands the jobs of its ProcessPoolExecutor to the workers")
+        except GdbextError:
+            continue
+    return _lost_workers(runtime, future)
+
+
+def _lost_workers(runtime: PythonRuntime, future: int) -> LostHelpers | None:
+    from gdbext.cpython.sync.pools import jobs_in_queue
+
+    running = running_threads(runtime)
+    workers: dict[int, list[ThreadObject]] = {}
+    for thread, queue in _threads_queues(runtime):
+        found = thread_object(runtime, thread, running)
+        if found is not None:
+            workers.setdefault(queue, []).append(found)
+    for queue, threads in workers.items():
+        if not any(each.runs for each in threads) and future in jobs_in_queue(runtime, queue):
+            return LostHelpers(tuple(threads), "should run its job")
+    return None
+
+
+def _threads_queues(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
+    """concurrent.futures.thread._threads_queues: each worker of every ThreadPoolExecutor with its queue of jobs."""
+    for weak in module_globals(runtime, "concurrent.futures.thread", "_threads_queues"):
+        try:
+            data = attributes(runtime, weak).get("data", 0)
+            for reference, queue in list(runtime.dicts.items(data)) if data else ():
+                thread = referent(runtime, reference)
+                if thread:
+                    yield thread, queue
+        except GdbextError:
+            continue
+
+
+def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:
+    """The thread that Thread.start() waits for at an event, where no thread of the process can be it: each one that has
+    a state of the interpreter runs a Thread of its own. None for any other event. Raises nothing."""
+    thread = next((each for each in thread_objects(runtime) if _starts(runtime, each, event)), None)
+    if thread is None or thread.began:
+        return None
+    try:
+        known = {runtime.objects.integer(ident) for ident, _ in active_threads(runtime)}
+        states: Sequence[ThreadState] = runtime.thread_states()
+    except GdbextError:
+        return None
+    idents = [state.ident for state in states]
+    return thread if all(ident in known for ident in idents) and len(set(idents)) == len(idents) else None
+
+
+def _starts(runtime: PythonRuntime, thread: ThreadObject, event: int) -> bool:
+    return attributes(runtime, thread.address).get(assumed_names.THREAD_STARTED, 0) == event
+
+
+def lost_loop(runtime: PythonRuntime, state: ThreadState, future: int) -> LostHelpers | None:
+    """The thread of the event loop that should complete a future, where no thread runs it; None for any other future.
+    ``state``: the thread that waits, whose variables may have the loop. Raises nothing."""
+    from gdbext.cpython.tasks.loops import loop_at, owes
+
+    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    for address in dict.fromkeys([*_of_threads(runtime, ended), *_of_frames(runtime, state)]):
+        loop = loop_at(runtime, address)
+        if loop is None or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):
+            continue
+        threads = tuple(each for each in ended if loop.ident and each.ident == loop.ident)
+        return LostHelpers(threads[:1], "runs the event loop that should complete it")
+    return None
+
+
+def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[int]:
+    """Objects that the functions and arguments of threads have: a thread that a fork left behind still has them."""
+    for thread in threads:
+        own = attributes(runtime, thread.address)
+        yield from items(runtime, own.get("_args", 0))
+        method = own.get(assumed_names.THREAD_TARGET, 0)
+        yield from method_owner(runtime, method)
+
+
+def _of_frames(runtime: PythonRuntime, state: ThreadState) -> Iterator[int]:
+    """The objects among the variables of a thread's functions, and their attributes."""
+    for frame in runtime.frames.stack(state).frames[:_FRAMES]:
+        for value in variables(runtime, frame).values():
+            yield value
+            yield from attributes(runtime, value).values()
