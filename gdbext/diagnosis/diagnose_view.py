@@ -100,7 +100,7 @@ def _children(report: Report, style: Style) -> Iterator[str]:
         indent = "  " if child.parent is None else "    "
         yield f"{indent}{escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
         if child.summary:
-            yield escape(f"{indent}    {child.verdict + ': ' if child.verdict else ''}{child.summary}")
+            yield escape(f"{indent}    {child.heading + ': ' if child.heading else ''}{child.summary}")
         if child.line:
             yield escape(f"{indent}    at {child.line}")
     if len(section.children) > _MAX_CHILDREN:

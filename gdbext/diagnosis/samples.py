@@ -42,6 +42,11 @@ class ChildReport:
     """The child whose child it is; None for a child of the examined process itself."""
 
     @property
+    def heading(self) -> str:
+        """The verdict's kind in plain words; "" where it was not looked at."""
+        return self._kind.traits.words if self._kind is not None else ""
+
+    @property
     def is_stuck(self) -> bool:
         """It was looked at, and does not go on by itself."""
         return self._kind is not None and self._kind.traits.is_hang

@@ -42,15 +42,15 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
-    """The verdict with its kind: ``deadlock: …``."""
+    """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
     finding, traits = verdict.finding, verdict.finding.kind.traits
     color = "red" if traits.is_defect else "yellow" if traits.is_hang else "green"
-    yield style(f"{finding.kind.value}: ", "bold", color) + escape(finding.summary)
+    yield style(f"{finding.heading}: ", "bold", color) + escape(finding.summary)
 
 
 def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
     """One finding that is not the verdict."""
-    yield style(f"{finding.kind.value}: ", "bold") + escape(finding.summary)
+    yield style(f"{finding.heading}: ", "bold") + escape(finding.summary)
     if why:
         for text in finding.evidence:
             yield f"    {escape(text)}"

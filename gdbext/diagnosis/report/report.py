@@ -160,7 +160,7 @@ def _moved(report: Report) -> Iterator[str]:
     if moved:
         named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
         yield ""
-        yield f"Ran on while memory was read, so that what is said of them may mix two moments: {named}"
+        yield f"These threads moved during the look, so that what is said of them may be of two moments: {named}"
 
 
 def _standstill(report: Report) -> Iterator[str]:

@@ -278,6 +278,8 @@ class ThreadReport(Record):
 class FindingTraits(Record):
     """Properties that distinguish a kind of finding."""
 
+    words: str
+    """The kind as people are told of it, at the beginning of a line."""
     is_defect: bool = False
     """It is an error of the program, and no state that honest programs are in."""
     is_hang: bool = True
@@ -293,22 +295,31 @@ class FindingKind(Enum):
 
     traits: FindingTraits
 
-    CRASH = "crash", FindingTraits(is_defect=True)
-    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits(is_defect=True)
-    DEADLOCK = "deadlock", FindingTraits(is_defect=True, movement_refutes_it=True)
-    SELF_DEADLOCK = "self-deadlock", FindingTraits(is_defect=True, movement_refutes_it=True)
-    ORPHANED_LOCK = "orphaned-lock", FindingTraits(is_defect=True, movement_refutes_it=True)
-    MISSING_WORKERS = "missing-workers", FindingTraits(is_defect=True, movement_refutes_it=True)
-    KERNEL_WAIT = "kernel-wait", FindingTraits(may_be_slow=True, movement_refutes_it=True)
-    BLOCKED = "blocked", FindingTraits(is_defect=True, may_be_slow=True, movement_refutes_it=True)
-    STOPPED = "stopped", FindingTraits()
-    STARVED = "starved", FindingTraits(is_hang=False, may_be_slow=True)
-    GIL_IN_DEVICE_CALL = "gil-in-device-call", FindingTraits(may_be_slow=True, movement_refutes_it=True)
-    WAITING_EXTERNAL = "waiting-external", FindingTraits(may_be_slow=True, movement_refutes_it=True)
-    SLOW = "slow", FindingTraits(is_hang=False, may_be_slow=True)
-    BUSY = "busy", FindingTraits(is_hang=False, may_be_slow=True)
-    IDLE = "idle", FindingTraits(is_hang=False, may_be_slow=True)
-    NOTE = "note", FindingTraits(is_hang=False)
+    CRASH = "crash", FindingTraits("crashed", is_defect=True)
+    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits("endless recursion", is_defect=True)
+    DEADLOCK = "deadlock", FindingTraits("deadlock", is_defect=True, movement_refutes_it=True)
+    SELF_DEADLOCK = "self-deadlock", FindingTraits("waits for itself", is_defect=True, movement_refutes_it=True)
+    ORPHANED_LOCK = (
+        "orphaned-lock",
+        FindingTraits("a lock that nobody can release", is_defect=True, movement_refutes_it=True),
+    )
+    MISSING_WORKERS = (
+        "missing-workers",
+        FindingTraits("worker threads are missing", is_defect=True, movement_refutes_it=True),
+    )
+    KERNEL_WAIT = "kernel-wait", FindingTraits("waits in the kernel", may_be_slow=True, movement_refutes_it=True)
+    BLOCKED = "blocked", FindingTraits("stuck", is_defect=True, may_be_slow=True, movement_refutes_it=True)
+    STOPPED = "stopped", FindingTraits("stopped")
+    STARVED = "starved", FindingTraits("hardly gets to run", is_hang=False, may_be_slow=True)
+    GIL_IN_DEVICE_CALL = (
+        "gil-in-device-call",
+        FindingTraits("holds the GIL while it waits for the device", may_be_slow=True, movement_refutes_it=True),
+    )
+    WAITING_EXTERNAL = "waiting-external", FindingTraits("waits", may_be_slow=True, movement_refutes_it=True)
+    SLOW = "slow", FindingTraits("slow", is_hang=False, may_be_slow=True)
+    BUSY = "busy", FindingTraits("runs", is_hang=False, may_be_slow=True)
+    IDLE = "idle", FindingTraits("idle", is_hang=False, may_be_slow=True)
+    NOTE = "note", FindingTraits("note", is_hang=False)
 
     def __new__(cls, value: str, traits: FindingTraits) -> FindingKind:
         """The member with its JSON word as value."""
@@ -357,6 +368,12 @@ class Finding(Record):
     """Advice that belongs to what was found, where its kind alone does not tell."""
     id: str = ""
     """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
+
+    @property
+    def heading(self) -> str:
+        """The first words of the finding: ``deadlock``, ``sleeps``, ``waits for other ranks``."""
+        waits = self.kind is FindingKind.WAITING_EXTERNAL and self.wait is not None
+        return (self.wait.kind.traits.heading if waits and self.wait is not None else "") or self.kind.traits.words
 
 
 class Verdict(Record):

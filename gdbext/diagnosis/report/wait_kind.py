@@ -61,6 +61,8 @@ class WaitTraits(Record):
     """A signal handler of the waiting thread may end it (signal-safety(7))."""
     told_apart_by_address: bool = False
     """Threads that wait alike at two addresses wait for two different things."""
+    heading: str = ""
+    """The first words of a verdict about a wait that something outside ends; "" for "waits"."""
     advice_in_deadlock: str = ""
     advice_when_blocked: str = ""
     advice_when_outside: tuple[str, ...] = ()
@@ -133,7 +135,7 @@ class WaitKind(Enum):
     QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
     FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
     IO = "io", WaitTraits(
-        "io", Naming.ALONE, "waits in {}", needs_thread=False,
+        "io", Naming.ALONE, "waits in {}", needs_thread=False, heading="waits for input or output",
         advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
                             "writing.",
     )  # fmt: skip
@@ -141,15 +143,21 @@ class WaitKind(Enum):
         "a page of memory", Naming.ALONE, needs_thread=False,
         advice_when_blocked="Look at who serves the page: the file system's server, or the holder of the userfaultfd.",
     )  # fmt: skip
-    CHILD_PROCESS = "child-process", WaitTraits("child-process", Naming.ALONE, is_outside=True, needs_thread=False)
-    SLEEP = "sleep", WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False)
+    CHILD_PROCESS = (
+        "child-process",
+        WaitTraits(
+            "child-process", Naming.ALONE, is_outside=True, needs_thread=False, heading="waits for a child process"
+        ),
+    )
+    SLEEP = "sleep", WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, heading="sleeps")
     DEVICE = "device", WaitTraits(
-        "the device", Naming.IN_BRACKETS, is_outside=True, needs_thread=False,
+        "the device", Naming.IN_BRACKETS, is_outside=True, needs_thread=False, heading="waits for the device",
         advice_when_outside=("The device works or hangs: look at it (nvidia-smi), and run with "
                              "CUDA_LAUNCH_BLOCKING=1.",),
     )  # fmt: skip
     COLLECTIVE = "collective", WaitTraits(
         "the other ranks", Naming.IN_BRACKETS, relation=Relation.OWES, is_outside=True, needs_thread=False,
+        heading="waits for other ranks",
         advice_when_outside=(
             "One rank is not in this collective, or in another one.",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",

@@ -281,7 +281,8 @@ class _Judge:
         for match in self._collectives:
             if match.waiting and not match.never and not match.missing:
                 yield JobVerdict(JobVerdictKind.ALL_IDLE.value, job_sentences.unfinished(match))
-        yield JobVerdict(JobVerdictKind.ALL_IDLE.value, job_sentences.idle(self._reports, self._unreached))
+        kind = JobVerdictKind.ALL_IDLE if self._reports else JobVerdictKind.NO_REPORT
+        yield JobVerdict(kind.value, job_sentences.idle(self._reports, self._unreached))
 
 
 def _is_wrong(report: RankReport) -> bool:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 
+from gdbext.diagnosis.job.job_rank import fold as ranges
+from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.record import Record
 
@@ -122,6 +124,8 @@ class JobVerdictKind(Enum):
     STORE_WAIT = "store-wait"
     ALL_BUSY = "all-busy"
     ALL_IDLE = "all-idle"
+    NO_REPORT = "no-report"
+    """No rank gave one: nothing is known of the job."""
 
 
 class MatchState(Enum):
@@ -136,11 +140,24 @@ class MatchState(Enum):
     UNDECIDED = "UNDECIDED"
 
     @property
+    def words(self) -> str:
+        """The state in words for people."""
+        return _MATCH_WORDS[self]
+
+    @property
     def is_mismatch(self) -> bool:
         """The ranks do not call the same thing; another state than the others' is only time."""
         return self in _MISMATCHES
 
 
+_MATCH_WORDS = {
+    MatchState.FULLY_MATCHED: "all ranks do the same",
+    MatchState.COLLECTIVE_TYPE_MISMATCH: "the ranks call different operations",
+    MatchState.SIZE_OR_SYNTAX_MISMATCH: "the ranks pass different sizes",
+    MatchState.COLLECTIVE_STATE_MISMATCH: "not all ranks have come",
+    MatchState.COLLECTIVE_DTYPE_MISMATCH: "the ranks pass different types",
+    MatchState.UNDECIDED: "sizes may differ here",
+}
 _MISMATCHES = (
     MatchState.COLLECTIVE_TYPE_MISMATCH,
     MatchState.SIZE_OR_SYNTAX_MISMATCH,
@@ -185,6 +202,23 @@ class TreeNode(Record):
     children: tuple[TreeNode, ...] = ()
 
 
+def kind_words(kind: str) -> str:
+    """The words for a verdict kind of one process; the kind itself where it is of a later version."""
+    return next((each.traits.words for each in FindingKind if each.value == kind), kind)
+
+
+_JOB_WORDS = {
+    JobVerdictKind.MISMATCHED_COLLECTIVE.value: "the ranks do not do the same",
+    JobVerdictKind.DEAD_RANK.value: "{ranks} {is_or_are} gone",
+    JobVerdictKind.INSIDE_NCCL.value: "stuck inside of NCCL",
+    JobVerdictKind.LATE_RANK.value: "{ranks} {is_or_are} late",
+    JobVerdictKind.STORE_WAIT.value: "not all ranks have come to the store",
+    JobVerdictKind.ALL_BUSY.value: "at work",
+    JobVerdictKind.ALL_IDLE.value: "no rank is late",
+    JobVerdictKind.NO_REPORT.value: "no report",
+}
+
+
 class JobVerdict(Record):
     """The verdict; ``kind`` is the contract's word."""
 
@@ -192,6 +226,14 @@ class JobVerdict(Record):
     summary: str
     ranks: Collection[int] = ()
     """The ranks that are at fault."""
+
+    @property
+    def heading(self) -> str:
+        """The first words of the verdict: ``rank 1 is late``."""
+        ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {ranges(self.ranks)}" if self.ranks else "a rank"
+        verb = "are" if len(self.ranks) > 1 else "is"
+        words = _JOB_WORDS.get(self.kind) or kind_words(self.kind)
+        return words.format(ranks=ranks, is_or_are=verb)
 
 
 class JobReport(Record):

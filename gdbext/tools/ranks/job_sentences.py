@@ -23,7 +23,7 @@ def ranks_text(ranks: Collection[int]) -> str:
 def mismatch(match: CollectiveMatch) -> str:
     """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
     parts = [f"{ranks_text(variant.ranks)} issued {variant.text}" for variant in match.variants]
-    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.value})."
+    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.words})."
 
 
 def ring(reports: Sequence[RankReport]) -> str:
@@ -106,7 +106,7 @@ def unfinished(match: CollectiveMatch) -> str:
     have = "has" if len(match.completed) == 1 else "have"
     done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
     text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].text}; {done}"
-    text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in it ({match.state.value})"
+    text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in it ({match.state.words})"
     return f"{text}: either it goes on, or the network between them does not."
 
 

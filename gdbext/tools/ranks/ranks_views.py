@@ -12,7 +12,15 @@ from collections.abc import Collection, Iterator, Sequence
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.render.page import Page, text
 from gdbext.render.style import Style, escape
-from gdbext.tools.ranks.job_report import CollectiveMatch, GroupState, JobReport, RankReport, TreeNode, chains
+from gdbext.tools.ranks.job_report import (
+    CollectiveMatch,
+    GroupState,
+    JobReport,
+    RankReport,
+    TreeNode,
+    chains,
+    kind_words,
+)
 
 _ODD = 4
 _GROUPS = 4
@@ -29,7 +37,7 @@ def render(report: JobReport, color: bool = False) -> str:
 
 
 def _lines(report: JobReport, style: Style) -> Iterator[str]:
-    yield style(escape(f"{report.verdict.kind}: {report.verdict.summary}"), "bold")
+    yield style(escape(f"{report.verdict.heading}: {report.verdict.summary}"), "bold")
     yield ""
     yield escape(_headline(report))
     yield from _short("Not reached", [_unreached(each.where, each.reason) for each in report.unreached], style)
@@ -90,7 +98,7 @@ def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
     for report in reports[:_ODD]:
         where = f" on {report.host}" if report.host and report.rank is not None else ""
         pid = f" (pid {report.pid}{where})" if report.rank is not None else ""
-        yield f"  {_cut(f'{report.label}{pid}: {report.kind}: {report.summary}')}"
+        yield f"  {_cut(f'{report.label}{pid}: {kind_words(report.kind)}: {report.summary}')}"
         for frame in report.path[-4:][::-1]:
             yield f"      {_cut(frame)}"
     if len(reports) > _ODD:
@@ -98,7 +106,7 @@ def _odd(reports: Sequence[RankReport], style: Style) -> Iterator[str]:
 
 
 def _match(match: CollectiveMatch) -> Iterator[str]:
-    yield f"group {match.group} ({_set(match.members)}), #{match.seq}: {match.state.value}"
+    yield f"group {match.group} ({_set(match.members)}), #{match.seq}: {match.state.words}"
     for variant in match.variants[:4]:
         yield f"  {_set(variant.ranks):{_SET}} {variant.text}"
     parts = (("pending", match.waiting), ("completed", match.completed), ("never enqueued", match.never))
@@ -139,12 +147,12 @@ _ROWS = 2000
 
 def render_page(report: JobReport) -> str:
     """The page, ending in a newline."""
-    title = f"{report.verdict.kind}: {report.job or 'job'}"
+    title = f"{report.verdict.heading}: {report.job or 'job'}"
     return Page(title).whole(_body(report))
 
 
 def _body(report: JobReport) -> Iterator[str]:
-    yield f"<h1>{text(report.verdict.kind)}</h1><p>{text(report.verdict.summary)}</p>"
+    yield f"<h1>{text(report.verdict.heading)}</h1><p>{text(report.verdict.summary)}</p>"
     yield from (f"<p>Note: {text(note)}</p>" for note in report.notes)
     yield from (f"<p>Not reached: {text(each.where)}: {text(each.reason)}</p>" for each in report.unreached)
     yield "<h2>The odd ones</h2>"
@@ -162,7 +170,7 @@ def _collectives(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
     yield "<h2>Collectives</h2><table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
         issued = "<br>".join(f"{_ranks(each.ranks)} {text(each.text)}" for each in match.variants)
-        yield f"<tr><td>{text(match.group)}<td>#{match.seq}<td>{match.state.value}<td>{issued}"
+        yield f"<tr><td>{text(match.group)}<td>#{match.seq}<td>{match.state.words}<td>{issued}"
         yield f"<td>{_ranks(match.waiting)}<td>{_ranks(match.never)}</tr>"
     yield "</table>"
 
@@ -225,7 +233,7 @@ def render_dot(report: JobReport) -> str:
 
 def _dot_lines(report: JobReport) -> Iterator[str]:
     yield "digraph ranks {"
-    yield '  graph [rankdir=LR, label="' + _quoted(f"{report.verdict.kind}: {report.verdict.summary}") + '"];'
+    yield '  graph [rankdir=LR, label="' + _quoted(f"{report.verdict.heading}: {report.verdict.summary}") + '"];'
     yield '  node [shape=box, fontname="monospace", fontsize=10];'
     above: list[int] = []
     odd = set(report.verdict.ranks)

@@ -93,7 +93,7 @@ class RedispatchPredictor:
         if name.kind == "ambiguous":
             return None, END, "ambiguous: PyTorch raises an error here"
         if name.kind == "python":
-            return None, UNKNOWN, "a Python function: what it calls next is its own affair"
+            return None, UNKNOWN, "a Python function: the tables do not tell what it calls next"
         if entry.source == "CompositeImplicitAutograd":
             return None, END, "composite: calls other operators"
         if entry.source.startswith("CompositeExplicitAutograd"):

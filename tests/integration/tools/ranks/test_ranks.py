@@ -34,7 +34,7 @@ def ranks(*words: object, status: int = 0) -> dict[str, Any]:
     [
         ("late_sleep", "late-rank", "1", "never enqueued #4 all_reduce float32[8, 2] of group default_pg"),
         ("late_gil", "late-rank", "1", "waits for the GIL, which gil-keeper"),
-        ("other_order", "mismatched-collective", "1", "COLLECTIVE_TYPE_MISMATCH"),
+        ("other_order", "mismatched-collective", "1", "different operations"),
         ("crossing", "mismatched-collective", "0-1", "wait for each other"),
         ("dead", "dead-rank", "1", "zombie"),
         ("alone", "blocked", "0", "threading.RLock"),

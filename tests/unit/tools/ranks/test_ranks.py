@@ -37,7 +37,9 @@ def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
 
 def test_a_job_as_text(tmp_path: Path) -> None:
     lines = run("--reports", written(tmp_path / "job", jobs.documents("late-lock"))).output.splitlines()
-    assert lines[0].startswith("late-rank: rank 1 of 2 never enqueued #4 all_reduce float32[8, 2] of group default_pg")
+    assert lines[0].startswith(
+        "rank 1 is late: rank 1 of 2 never enqueued #4 all_reduce float32[8, 2] of group default_pg"
+    )
     assert "rank 0 waits; rank 1: MainThread" in lines[0]
     assert any("threading.RLock" in line for line in lines)
     assert any("never enqueued 1" in line for line in lines)
