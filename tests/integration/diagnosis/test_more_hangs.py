@@ -40,16 +40,16 @@ def test_deadlocks_through_the_gil_of_newer_pythons(kind, python):
 
 
 @pytest.mark.parametrize("scenario", ["once-again"])
-def test_a_thread_that_waits_for_itself(scenario, look, inferior):
+def test_a_thread_that_waits_for_itself(scenario, plain_look, inferior):
     target = inferior("more-native", scenario)
-    verdict = look(target, "dispatch-diagnose")["verdict"]
+    verdict = plain_look(target, "dispatch-diagnose")["verdict"]
     assert (verdict["kind"], verdict["threads"]) == ("self-deadlock", [target.tid("0")]), verdict["summary"]
 
 
 @pytest.mark.parametrize("scenario", ["static-late"])
-def test_a_thread_before_the_static_does_not_initialise_it(scenario, look, inferior):
+def test_a_thread_before_the_static_does_not_initialise_it(scenario, plain_look, inferior):
     target = inferior("more-native", scenario)
-    wait = waits_of(look(target, "all-threads"))[target.tid("0")]
+    wait = waits_of(plain_look(target, "all-threads"))[target.tid("0")]
     assert (wait["kind"], wait["certainty"]) == ("static-init", "inferred")
     assert wait["owner"] == {"tid": target.tid("1"), "state": "alive"}
 
@@ -71,9 +71,9 @@ PYTHONS = [
 
 
 @pytest.mark.parametrize(("scenario", "python", "kind"), PYTHONS)
-def test_python_waits(scenario, python, kind, look, inferior):
+def test_python_waits(scenario, python, kind, plain_look, inferior):
     target = inferior("more-python", scenario, python=python)
-    report = look(target, "dispatch-diagnose")
+    report = plain_look(target, "dispatch-diagnose")
     verdict = report["verdict"]
     assert verdict["kind"] == kind, verdict["summary"]
     if kind == "deadlock":
@@ -85,9 +85,9 @@ def test_python_waits(scenario, python, kind, look, inferior):
 
 
 @pytest.mark.parametrize(("scenario", "python"), [("given-up", "venv"), ("given-up", "3.8"), ("released", "3.12")])
-def test_who_let_go_of_a_lock_does_not_own_it(scenario, python, look, inferior):
+def test_who_let_go_of_a_lock_does_not_own_it(scenario, python, plain_look, inferior):
     target = inferior("more-python", scenario, python=python)
-    report = look(target, "dispatch-diagnose")
+    report = plain_look(target, "dispatch-diagnose")
     wait = waits_of(report)[target.tid("main")]
     assert (wait["kind"], wait["owner"], wait["certainty"]) == ("python-lock", None, "unknown")
     assert report["verdict"]["kind"] not in ("deadlock", "self-deadlock")

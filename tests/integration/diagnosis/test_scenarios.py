@@ -18,12 +18,13 @@ from support.recorded.scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
-ON_CORES = {
+FAMILIES = {
     "meta-mm", "meta-mm-debian", "guard-entry", "gil-mutex", "gil-mutex-debian", "mutex-abba", "python-lock-abba",
     "python-lock-abba-3.8", "python-lock-abba-3.13", "fork-mutex", "boxed-recursion", "dataloader", "gloo-mismatch",
 }  # fmt: skip
-"""Scenarios of which a core is looked at, too: one of each family. Of the others a core proves nothing that these do
-not: the contract of targets says that memory and registers of a core are those of the process."""
+"""Scenarios of which a core is looked at, too, and with gdb: one of each family. Of the others that proves nothing that
+these do not: the contract of targets says that memory and registers are the same by each way, and a start of gdb takes
+three seconds of a processor."""
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -31,8 +32,8 @@ def test_verdict(scenario, look, inferior):
     """What holds of every report holds of this one, too."""
     if scenario.only and scenario.only != look.kind:
         pytest.skip(f"only as {scenario.only}")
-    if look.core and not scenario.only and str(scenario) not in ON_CORES:
-        pytest.skip("one core of each family")
+    if (look.core or look.debugger == "gdb") and not scenario.only and str(scenario) not in FAMILIES:
+        pytest.skip("one core, and one look with gdb, of each family")
     target = inferior(scenario.name, *scenario.args, python=scenario.python)
     report = look(target, "dispatch-diagnose")
     check_verdict(scenario.verdict, report, target.truth)
@@ -45,10 +46,10 @@ def test_waits_of_every_kind(look, inferior):
 
 
 @pytest.mark.parametrize("kind", ["join", "openmp", "stream", "loader"])
-def test_the_gil_and_something_else(kind, look, inferior):
+def test_the_gil_and_something_else(kind, plain_look, inferior):
     """A cycle of the GIL with a join, an OpenMP team, a stdio stream or the dynamic loader's lock."""
     target = inferior("families", kind)
-    check_cycle_of_families(look(target, "dispatch-diagnose"), target.truth)
+    check_cycle_of_families(plain_look(target, "dispatch-diagnose"), target.truth)
 
 
 def test_missing_kernel_names_what_is_registered(look, inferior):

@@ -51,9 +51,9 @@ def test_a_lock_that_another_may_have(inferior, kind, python):
     assert "itself" not in verdict["summary"]
 
 
-def test_a_backward_hook_that_waits_for_ever(look, inferior):
+def test_a_backward_hook_that_waits_for_ever(plain_look, inferior):
     target = inferior("strangers", "backward-hook")
-    verdict = look(target, "dispatch-diagnose")["verdict"]
+    verdict = plain_look(target, "dispatch-diagnose")["verdict"]
     assert (verdict["kind"], verdict["threads"]) == ("blocked", [target.tid("main")]), verdict["summary"]
     node, line = target.truth["node"], target.truth["line"]
     assert f"in the backward of {node}, made at " in verdict["summary"]
@@ -96,14 +96,14 @@ def test_the_cause_in_a_child_that_is_waited_for(inferior):
     assert "In process" not in unstopped.stdout, "who is not to be stopped brings no children along"
 
 
-def test_a_timed_wait_for_an_orphaned_lock_says_so(look, inferior):
-    verdict = look(inferior("strangers", "timed-orphan"), "dispatch-diagnose")["verdict"]
+def test_a_timed_wait_for_an_orphaned_lock_says_so(plain_look, inferior):
+    verdict = plain_look(inferior("strangers", "timed-orphan"), "dispatch-diagnose")["verdict"]
     assert verdict["kind"] == "orphaned-lock", verdict["summary"]
     assert "timed and gives up by itself" in verdict["summary"]
 
 
-def test_a_rank_that_only_os_environ_knows(look, inferior):
-    found = look(inferior("strangers", "rank-by-itself"), "dispatch-diagnose")["collectives"]
+def test_a_rank_that_only_os_environ_knows(plain_look, inferior):
+    found = plain_look(inferior("strangers", "rank-by-itself"), "dispatch-diagnose")["collectives"]
     said = {name: found["identity"][name] for name in ("rank", "size", "local_rank", "job")}
     assert said == {"rank": 3, "size": 4, "local_rank": 1, "job": "127.0.0.1:1"}
 
