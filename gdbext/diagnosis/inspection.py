@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
     from gdbext.diagnosis.verdict.progress import SamplePlace
     from gdbext.diagnosis.verdict.slowness import Slowness
-    from gdbext.engine.vocabulary import ErrorLog
     from gdbext.known.signatures import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
 
@@ -162,7 +161,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     """Inspects every thread, ``frames``: with its whole stack, ``placed``: with what several samples are compared by.
     What cannot be read is in the session's errors."""
     process = session.threads.all()
-    states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
+    states = {thread.tid: _state(thread, session) for thread in process.threads}
     for tid, state in states.items():
         if state is not None and _lacks_owner(state):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
@@ -294,12 +293,15 @@ def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
     return event_loops(process, users)
 
 
-def _state(thread: ThreadSnapshot, errors: ErrorLog) -> State | None:
-    """The state of a thread, None where its wait cannot be read."""
+def _state(thread: ThreadSnapshot, session: Session) -> State | None:
+    """The state of a thread, None where its wait cannot be read. What its descriptors are belongs to it only where it
+    still stands there after they were read: another file may have their numbers by now."""
     try:
-        return state_of(thread)
+        found = state_of(thread)
+        is_io = found is not None and found.wait is not None and found.wait.kind is WaitKind.IO
+        return state_of(thread.alone()) if is_io and session.target.has_moved_on(thread.tid) else found
     except GdbextError as error:
-        errors.note(error, f"wait of thread {thread.tid}")
+        session.errors.note(error, f"wait of thread {thread.tid}")
         return None
 
 

@@ -164,12 +164,14 @@ def make_report(
     ``errors`` are those that the session does not know.
     A live command gives the ``ending`` of its run, and the ``target`` as it was if it may have changed since.
     """
+    shown = target or report_target(session)
+    threads = [each.of_two_moments() if each.tid in shown.moved else each for each in threads]
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
     failed = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, tool.name),)
     return Report(
         command=tool.name,
-        target=(target or report_target(session))._replace(withheld_sources=_withheld(session.target, threads)),
+        target=shown._replace(withheld_sources=_withheld(session.target, threads)),
         view=tool.view,
         threads=tuple(threads),
         verdict=verdict,

@@ -72,6 +72,10 @@ class Frame(Record):
     hidden_variables: str = ""
     """Text about variables that are not shown: "3 more: dispatch-bt --locals", "not in the recording"."""
 
+    def without_values(self) -> Frame:
+        """The frame with what its variables are, and not what they hold."""
+        return self._replace(variables=tuple(each._replace(text="?") for each in self.variables))
+
     @property
     def is_users(self) -> bool:
         """It runs Python code outside of Python's library and site-packages."""
@@ -244,6 +248,15 @@ class ThreadReport(Record):
         """The thread as people call it: its Python name, else the kernel's, with the tid."""
         name = self.python_name or self.name
         return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
+
+    def of_two_moments(self) -> ThreadReport:
+        """The report of a thread that ran on while memory was read. Its stack was copied; values that lie elsewhere
+        may be those of another call, and are unknown."""
+        return self._replace(
+            dispatch=tuple(step.without_values() for step in self.dispatch),
+            frames=tuple(frame.without_values() for frame in self.frames),
+            python=tuple(frame.without_values() for frame in self.python),
+        )
 
     @property
     def innermost(self) -> DispatchFrame | None:

@@ -7,6 +7,7 @@ a fork is stated only where something in this process, or in its parent, shows i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Union
 
@@ -229,6 +230,12 @@ class ThreadSnapshot:
         self.notes = notes
         self.kernel_side = kernel_side
         self.stop_signal = stop_signal
+
+    def alone(self) -> ThreadSnapshot:
+        """The same thread, of which the system tells nothing but what stands in its own memory."""
+        found, found.process = copy(self), copy(self.process)
+        found.process.outside = None
+        return found
 
     @cached_property
     def syscall(self) -> Syscall | None:

@@ -300,6 +300,12 @@ class Target(ABC):
         del tid
         return False
 
+    def has_moved_on(self, tid: int) -> bool:
+        """True if that thread is not known to stand where it was seen. To be asked after reading what belongs to that
+        moment and is in no copy: its descriptors, for example. Stops nobody."""
+        del tid
+        return False
+
     def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
         """Have ``prepare`` called before each stop to come, and what it returns while the process stands still: all
         that this reads is of the moment of the stop. It must be quick."""

@@ -113,6 +113,11 @@ class DispatchFrame(Record):
     arguments: tuple[Argument, ...] = ()
     """The arguments where they were asked for, in the order of the schema."""
 
+    def without_values(self) -> DispatchFrame:
+        """The pass with its arguments' names, and not what they were."""
+        unknown = (Argument(each.name, each.type, "", Certainty.UNKNOWN) for each in self.arguments)
+        return self._replace(arguments=tuple(unknown))
+
     @property
     def key_text(self) -> str:
         """The key for people: ``PrivateUse1 (npu)`` for a backend with a name of its own; "" where it is unknown."""

@@ -186,6 +186,11 @@ class SnapshotTarget(LocalProcess):
         moved = self._copy.has_moved(tid, self.architecture, self._code)
         return moved and not self._is_confirmed(_STOPS_IN_DOUBT)
 
+    def has_moved_on(self, tid: int) -> bool:
+        """The thread is not known to have slept since the copy was made."""
+        runs_on = self._copy is not None and self._held is None and self._memory >= 0
+        return runs_on and self._copy is not None and self._copy.has_moved(tid, self.architecture, self._code)
+
     def retake(self) -> bool:
         """Go on with a later look, if threads have moved since the last one, or libraries were loaded since the first
         began; or with a stop, where registers are wanted. All that was read so far is copied."""

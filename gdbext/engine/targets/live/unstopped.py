@@ -189,6 +189,10 @@ class UnstoppedProcess(RunningProcess):
         now = place_of(self.pid, tid)
         return bool(now.call) if seen is None else now.has_moved(seen.place)
 
+    def has_moved_on(self, tid: int) -> bool:
+        """The same: nothing is copied."""
+        return self.has_run(tid)
+
     def _sleeping(self) -> Sequence[SleepingThread]:
         if self._threads is None:
             try:
