@@ -20,9 +20,19 @@ from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.gdb.gdb_target import execute
+from gdbext.hosts.resume.breakpoint_setter import holds
 
 if TYPE_CHECKING:
-    from gdbext.hosts.resume.breakpoint_setter import Condition, Reached
+    from gdbext.hosts.resume.breakpoint_setter import (
+        Breakpoint,
+        BreakpointSetter,
+        Condition,
+        Reached,
+        StoppedThread,
+        Trap,
+    )
+    from gdbext.hosts.resume.host import HookSpec
+    from gdbext.tools.probes.thread_stopper import ProbedHook, ProbeHooks
 
 _WORD = (1 << 64) - 1
 
@@ -147,27 +157,27 @@ class GdbBreakpointSetter:
     def __init__(self) -> None:
         gdb.events.stop.connect(_stopped)
 
-    def set_stop(self, address: int, condition: Condition, reached: Reached) -> GdbStop:
+    def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds. Raises TargetError, as all others do."""
         with _refusals():
             return GdbStop(address, condition_text(condition), reached)
 
-    def set_call(self, address: int, reached: Reached) -> GdbCall:
+    def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """One that calls ``reached`` and goes on; gdb takes no condition for it."""
         with _refusals():
             return GdbCall(address, reached)
 
-    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> GdbPending:
+    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
         """One at a function of a library that gdb may not have seen yet."""
         with _refusals():
             return GdbPending(symbol, reached)
 
-    def set_placeholder(self, address: int) -> GdbPlaceholder:
+    def set_placeholder(self, address: int) -> Breakpoint:
         """Set a breakpoint that does nothing, for the user to see."""
         with _refusals():
             return GdbPlaceholder(f"*{address:#x}")
 
-    def set_trap(self, address: int, reached: Reached) -> GdbTrap:
+    def set_trap(self, address: int, reached: Reached) -> Trap:
         """Set a breakpoint that the user does not see."""
         with _refusals():
             return GdbTrap(address, reached)
@@ -179,6 +189,10 @@ class GdbBreakpointSetter:
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call a function from gdb's event loop."""
         gdb.post_event(action)
+
+    def by_probes(self) -> BreakpointSetter:
+        """One that has kernel probes stop the threads. Raises ProbesRefused."""
+        return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """Not when gdb follows a forked child, whose addresses are the same, and lets the parent go."""
@@ -207,18 +221,19 @@ def _stopped(event: Any) -> None:
 _NAME = "_gdbext_stop"
 
 
-def _never() -> bool:
-    return False
-
-
 class HitFunction(gdb.Function):  # type: ignore[misc]
     """Used by gdbext where kernel probes stop the program (--engine probes)."""
 
-    reached: Callable[[], bool] = staticmethod(_never)
+    def __init__(self) -> None:
+        super().__init__(_NAME)
+        self.given = 0
+        """Numbers that were given to catchpoints."""
+        self.reached: dict[int, Callable[[], bool]] = {}
 
-    def invoke(self) -> int:
-        """Called by gdb where a thread has stopped by our signal."""
-        return int(self.reached())
+    def invoke(self, number: gdb.Value) -> int:
+        """Called by gdb for each catchpoint of ours where a thread has stopped by its signal."""
+        reached = self.reached.get(int(number))
+        return int(reached is not None and reached())
 
 
 def _function() -> HitFunction:
@@ -226,21 +241,184 @@ def _function() -> HitFunction:
     anew."""
     found: HitFunction | None = vars(gdb).get(_NAME)
     if found is None:
-        found = vars(gdb)[_NAME] = HitFunction(_NAME)
+        found = vars(gdb)[_NAME] = HitFunction()
     return found
+
+
+class GdbCatch:
+    """A catchpoint for a signal, at which ``reached`` says whether gdb stops."""
+
+    def __init__(self, signal: int, reached: Callable[[], bool]) -> None:
+        """Set the catchpoint, with a condition of ours. Raises TargetError."""
+        execute(f'interpreter-exec console "catch signal {signal_name(signal)}"')  # MI would print it otherwise
+        self.number = int(gdb.convenience_variable("bpnum"))
+        function = _function()
+        function.given += 1
+        self._key = function.given
+        function.reached[self._key] = reached
+        execute(f"condition {self.number} ${_NAME}({self._key})")
+
+    def is_alive(self) -> bool:
+        """The user has not deleted it."""
+        return f"${_NAME}({self._key})" in execute(f"info breakpoints {self.number}")
+
+    def delete(self) -> None:
+        """Delete the catchpoint, and forget its function; idempotent."""
+        _function().reached.pop(self._key, None)
+        if self.is_alive():
+            execute(f"delete {self.number}")
+
+    def switch_off(self) -> None:
+        """It may be the one that gdb is asking right now."""
+        _function().reached.pop(self._key, None)
+
+    def delete_later(self) -> None:
+        """It may be the one that gdb is asking right now."""
+        self.switch_off()
+        gdb.post_event(self.delete)
 
 
 @contextmanager
 def catching(signal: int, reached: Callable[[], bool]) -> Iterator[None]:
     """gdb calls ``reached`` when a thread has stopped by that signal, and stops where that is true. Raises
     TargetError."""
-    function = _function()
-    function.reached = reached
-    execute(f"catch signal {signal_name(signal)}")
-    number = int(gdb.convenience_variable("bpnum"))
+    catch = GdbCatch(signal, reached)
     try:
-        execute(f"condition {number} ${_NAME}()")
         yield
     finally:
-        function.reached = _never
-        execute(f"delete {number}")
+        catch.delete()
+
+
+class ProbedThread(SelectedThread):
+    """The thread that a probe has stopped: its registers as they were there."""
+
+    def __init__(self, hooks: ProbeHooks) -> None:
+        self._hooks = hooks
+
+    def register(self, name: str) -> int:
+        """A register of its innermost frame, unsigned. Raises TargetError."""
+        noted = self._hooks.register(name)
+        return super().register(name) if noted is None else noted
+
+
+class ProbedCatch(GdbCatch):
+    """A catchpoint for one probe, which goes with it."""
+
+    def __init__(self, signal: int, reached: Callable[[], bool], hook: ProbedHook | None) -> None:
+        self._hook = hook
+        super().__init__(signal, reached)
+
+    def delete(self) -> None:
+        """Delete the catchpoint, and switch the probe off; idempotent."""
+        super().delete()
+        if self._hook is not None:
+            self._hook.remove()
+
+
+class ProbedTrap:
+    """A probe that the user does not see. Whichever catchpoint gdb asks first has it called."""
+
+    def __init__(self, hooks: ProbeHooks, spec: HookSpec) -> None:
+        self._hooks, self._spec = hooks, spec
+        self._hook: ProbedHook | None = hooks.place(spec)
+
+    def enable(self, wanted: bool) -> None:
+        """Switch it on or off."""
+        if wanted and self._hook is None:
+            self._hook = self._hooks.place(self._spec)
+        elif not wanted:
+            self.delete()
+
+    def delete(self) -> None:
+        """Nobody stops there any more; idempotent."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+class ProbedSetter(GdbBreakpointSetter):
+    """Has kernel probes stop the threads of gdb's selected inferior. The user sees a catchpoint for each."""
+
+    note_on_calls = ""
+
+    def __init__(self) -> None:
+        self._hooks: ProbeHooks | None = None
+        self._process = 0
+        self._due: tuple[int, object] | None = None
+        """The thread that is to stop, and the key of the catchpoint to say so."""
+
+    def _of_process(self) -> ProbeHooks:
+        """The hooks of the process that gdb has now. Raises ProbesRefused, TargetError."""
+        from gdbext.hosts.gdb.gdb_batch import stopped_target
+        from gdbext.tools.probes.thread_stopper import ProbeHooks
+
+        target = stopped_target()
+        if self._hooks is None or target.pid != self._process:
+            if self._hooks is not None:
+                self._hooks.close()
+            self._hooks = ProbeHooks(target, _memory)
+            self._process = target.pid
+        return self._hooks
+
+    def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
+        from gdbext.hosts.resume.host import HookSpec
+        from gdbext.torch.stack.lookup_sites import CfaRule
+
+        hooks = self._of_process()
+        frame = CfaRule(hooks.stack_pointer, 0, 0)
+        return HookSpec(address, frame, lambda *_: bool(called(ProbedThread(hooks))))
+
+    def _catch(self, address: int, called: Callable[[StoppedThread], bool]) -> ProbedCatch:
+        """A catchpoint that stops where ``called`` says so at the probe's place."""
+        hooks, key = self._of_process(), object()
+
+        def hit(thread: StoppedThread) -> bool:
+            if called(thread):
+                self._due = (thread.tid, key)
+            return False
+
+        def reached() -> bool:
+            thread = SelectedThread().tid
+            hooks.handle(thread)
+            is_due, self._due = self._due == (thread, key), None if self._due == (thread, key) else self._due
+            return is_due
+
+        hook = hooks.place(self._spec(address, hit))
+        hooks.begin()
+        return ProbedCatch(hooks.signal, reached, hook)
+
+    def set_stop(self, address: int, condition: Condition, reached: Reached) -> ProbedCatch:
+        """One that stops where the condition holds. Raises TargetError, as all others do."""
+
+        def called(thread: StoppedThread) -> bool:
+            if not holds(condition, thread):
+                return False
+            reached(thread)
+            return True
+
+        return self._catch(address, called)
+
+    def set_call(self, address: int, reached: Reached) -> ProbedCatch:
+        """One that calls ``reached`` and goes on."""
+
+        def called(thread: StoppedThread) -> bool:
+            reached(thread)
+            return False
+
+        return self._catch(address, called)
+
+    def set_placeholder(self, address: int) -> ProbedCatch:
+        """Set a catchpoint that stops for nothing, for the user to see."""
+        del address
+        hooks = self._of_process()
+        return ProbedCatch(hooks.signal, lambda: hooks.handle(SelectedThread().tid), None)
+
+    def set_trap(self, address: int, reached: Reached) -> ProbedTrap:
+        """Set a probe that the user does not see."""
+        trap = ProbedTrap(self._of_process(), self._spec(address, reached))
+        self._of_process().begin()
+        return trap
+
+
+def _memory(address: int, size: int) -> bytes:
+    return bytes(gdb.selected_inferior().read_memory(address, size))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.errors import MemoryFault, TargetError
+from gdbext.errors import MemoryFault, TargetError, UsageError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_run_control import register_of
@@ -21,7 +21,7 @@ from gdbext.hosts.resume.breakpoint_setter import holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.lldb.selection import Selection
-    from gdbext.hosts.resume.breakpoint_setter import Condition, Reached
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Condition, Reached
 
 _START = ("__libc_start_main", "libc.so.6")
 """A function that each run of a program calls once, before any library of torch is used."""
@@ -185,6 +185,10 @@ class LldbBreakpointSetter:
     def call_soon(self, action: Callable[[], None]) -> None:
         """Call the function at once, which LLDB does not mind."""
         action()
+
+    def by_probes(self) -> BreakpointSetter:
+        """Refuse: LLDB asks nobody whether a signal is to stop. Raises UsageError."""
+        raise UsageError("dispatch-break has no kernel probes in LLDB", help="use gdb, or leave --engine probes out")
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """LLDB tells nobody that a process has ended; it is noticed when the next one starts."""

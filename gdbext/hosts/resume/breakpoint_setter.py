@@ -178,3 +178,7 @@ class BreakpointSetter(Protocol):
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """Call ``action`` whenever the process has ended and no other one runs."""
+
+    def by_probes(self) -> BreakpointSetter:
+        """One that has kernel probes stop the threads, so that a kill of the debugger harms nobody. Raises UsageError
+        where this debugger has none, ProbesRefused."""

@@ -239,12 +239,26 @@ class BreakTable:
 
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
         """``open_session`` gives a fresh session of the stopped process, also while the debugger calls us."""
-        self._setter = setter
+        self._breakpoints = self._setter = setter
+        self._probed = False
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None
         self._kernel_watch: KernelWatch | None = None
         setter.on_exit(self._ended)
+
+    def use_probes(self, wanted: bool) -> None:
+        """Have kernel probes stop the threads, or breakpoints. Raises UsageError, ProbesRefused."""
+        self._forget()
+        if wanted == self._probed:
+            return
+        if self._sets:
+            raise UsageError(
+                f"what is set stops by {'probes' if self._probed else 'breakpoints'}: both at once cannot be",
+                why="breakpoints are not seen at the places of probes", help="dispatch-break --delete",
+            )  # fmt: skip
+        self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
+        self._probed = wanted
 
     @property
     def note_on_calls(self) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.host import Host, RunControl
     from gdbext.tools.breaks.break_set import BreakTable
 
+ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
+
 DESCRIPTION = """
 WHERE:
   call        in at::_ops::OP::call, at the lookup: the keyset is known
@@ -53,6 +55,10 @@ the process does instead. A condition costs 0.2 ms a hit.
 In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
 next run of the program are noticed. In a second run deleted ones are only off until it ends.
+
+--engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON): a kill of the debugger
+does the process no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind
+the place, and the breakpoints are catchpoints for it. See dispatch-values for what probes cannot.
 """
 
 
@@ -72,6 +78,9 @@ class BreakTool(LiveTool):
         parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
         parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
         parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        parser.add_argument(
+            "--engine", choices=ENGINES, default=BREAKPOINTS, help="breakpoints (default), or kernel probes, see above"
+        )
         parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
         parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
 
@@ -84,6 +93,7 @@ class BreakTool(LiveTool):
             return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
         control = host.run_control(session)
         request = _request(session, args)
+        _breakpoints(host).use_probes(args.engine == PROBES)
         if host.is_batch:
             return self._report(session, args, self._set_and_run(session, host, control, request, args.json))
         return self._report(session, args, _set(session, host, request))

@@ -185,6 +185,9 @@ class ProbeHooks:
         self._hooks: list[ProbedHook] = []
         self._hit: ProbeHit | None = None
 
+        self.stack_pointer = target.architecture.stack_pointer
+        """The name of that register."""
+
     @property
     def signal(self) -> int:
         """The signal by which threads stop."""

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.engine.process.code_reader import CodeReader
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Function, Symbolizer
@@ -119,6 +120,7 @@ class SiteFinder:
         self._memory = memory
         self._architecture = memory.architecture
         self.tables = FrameTables(memory, modules)
+        self._files = CodeReader(memory, modules)
         self._symbolizer = symbolizer
         self.shift = num_backends
         self._table = table
@@ -130,8 +132,7 @@ class SiteFinder:
 
         ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
         """
-        raw = self._memory.read(start, min(size, FUNCTION_LIMIT))
-        code = list(self._architecture.decode(raw, start))
+        code = self._decoded(start, min(size, FUNCTION_LIMIT))
         found = self._lookup(code, handles)
         if found is None:
             return None
@@ -157,8 +158,7 @@ class SiteFinder:
 
         A call asks for the callbacks of profilers before it enters the kernel, a redispatch does not (Dispatcher.h).
         """
-        raw = self._memory.read(function.start, min(function.size, FUNCTION_LIMIT))
-        code = list(self._architecture.decode(raw, function.start))
+        code = self._decoded(function.start, min(function.size, FUNCTION_LIMIT))
         this, keyset = self._architecture.argument_registers[:2]
         targets = ((index, one.target) for index, one in enumerate(code) if one.is_call and one.target)
         called = [(index, keyset, this) for index, target in targets if self.is_lookup(target)]
@@ -190,7 +190,7 @@ class SiteFinder:
         if function is None or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
             return False
         try:
-            code = list(self._architecture.decode(self._memory.read(address, function.size), address))
+            code = self._decoded(address, function.size)
         except MemoryFault:
             return False
         enters = any(one.is_call and one.target is None for one in code)
@@ -198,8 +198,19 @@ class SiteFinder:
 
     def code(self, span: range) -> list[Instruction]:
         """The instructions of a function; none where it cannot be read."""
-        raw = self._memory.try_read(span.start, min(len(span), FUNCTION_LIMIT)) or b""
-        return list(self._architecture.decode(raw, span.start))
+        try:
+            return self._decoded(span.start, min(len(span), FUNCTION_LIMIT))
+        except MemoryFault:
+            return []
+
+    def _decoded(self, start: int, size: int) -> list[Instruction]:
+        """The instructions in memory; those in the file where a trap is among them, which may be that of a kernel probe
+        or of somebody's breakpoint. Raises MemoryFault."""
+        raw = self._memory.read(start, size)
+        code = list(self._architecture.decode(raw, start))
+        if any(one.kind == "trap" for one in code):
+            code = list(self._architecture.decode(self._files.read(start, size) or raw, start))
+        return code
 
     def dispatch_step(self, one: Instruction) -> str:
         """ "lookup" where an instruction looks a kernel up, "kernel" where it may enter one, or what boxes its

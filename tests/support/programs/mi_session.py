@@ -40,6 +40,14 @@ class MiSession:
             self._read(left)
         return [line for line in self.lines[first:] if not line.startswith(f"{self._token + 1}^")]
 
+    def until(self, text: str, seconds: float = 90) -> None:
+        """Wait for a line with that text."""
+        end = time.monotonic() + seconds
+        while not any(text in line for line in self.lines):
+            left = end - time.monotonic()
+            assert left > 0, f"no {text} in {seconds} s: {self.lines[-9:]}"
+            self._read(left)
+
     def send(self, text: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(text.encode())

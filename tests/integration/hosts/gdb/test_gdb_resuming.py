@@ -181,6 +181,35 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command:
         goes_on(job)
 
 
+@PROBES
+def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
+    """The stop is reported as that of a breakpoint is; each is in gdb's list; and nothing is in the code."""
+    with harness.started("small_calls") as job:
+        editor = MiSession(gdbs.executable("gdb18"), SOURCE)
+        try:
+            editor.command(f"-target-attach {job.pid}")
+            editor.console("dispatch-break lookup aten::add.Tensor --key CPU --engine probes")
+            lines = editor.console("continue") + editor.console("dispatch-break --list")
+            stopped = [line for line in lines if line.startswith("*stopped")]
+            assert len(stopped) == 1, lines
+            assert ",frame={" in stopped[0]
+            shown = console_text(lines)
+            assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
+            assert "Catchpoint 1" not in shown
+            assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
+            assert "key CPU, table index" in shown
+            assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
+            assert "both at once cannot be" in "".join(editor.console("dispatch-break call aten::add.Tensor"))
+            editor.console("dispatch-break --delete")
+            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+            editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")
+            editor.send('-interpreter-exec console "continue"\n')
+            editor.until("dispatch-break: aten::add.Tensor at call")
+        finally:
+            editor.close()  # kill -9
+        goes_on(job)
+
+
 def changed_text(pid: int) -> list[str]:
     """The mapped files whose executable pages in memory are not those of the file."""
     changed = []
