@@ -117,7 +117,7 @@ class BreakSet:
         if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.patterns):
             self._watch_kernels(session)
         awaited = "" if self._add(plan) or missing else self._absent()
-        notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
+        notes = [f"{error.what} ({error.why or error.help}): waiting until it is" for error in missing.values()]
         if awaited:
             notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
         self.notes = (*notes, *plan.not_seen(self.request.where))

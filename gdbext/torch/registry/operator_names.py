@@ -83,6 +83,10 @@ def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0) ->
     close = _closest(pattern, names)
     hint = f"did you mean {', '.join(close)}?" if close else "list them: dispatch-op '*'"
     why = f"the names of {nameless} registered operators cannot be read" if nameless else ""
+    namespace = pattern.partition("::")[0] + "::"
+    is_named = pattern.startswith(namespace) and namespace[:-2].isidentifier()
+    if is_named and not why and not any(name.startswith(namespace) for name in names):
+        why = f"nothing of {namespace} is: the library or module that defines it is not loaded in this process"
     return UsageError(f"no operator {pattern!r} is registered in the target", why=why, help=hint)
 
 

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -139,7 +138,9 @@ def test_values_of_the_programs_own_calls() -> None:
         outcome = run([DISPATCH, *words, "zoo::plain", "zoo::layered", "--limit", "4"], timeout=matrix.PATIENCE)
     *calls, _ = [json.loads(line) for line in outcome.stdout.splitlines()]
     seen = {(call["op"], call["key"], call["arguments"][0]["tensor"]["short"]) for call in calls}
-    assert seen == {("zoo::plain", "AutogradCPU", TENSOR), ("zoo::layered", "AutogradCPU", TENSOR)}, outcome
+    assert seen == {("zoo::plain", "AutogradCPU", matrix.TENSOR), ("zoo::layered", "AutogradCPU", matrix.TENSOR)}, (
+        outcome
+    )
 
 
 @pytest.fixture(scope="module")
@@ -158,31 +159,8 @@ def test_traces_are_nested_as_the_program_says(turning: Matrix, engine: str, lim
     """A call has ended where its caller goes on: what is called then is not inside of it."""
     words = ["--timeout", "90", "--json", "-p", str(turning.pid), "dispatch-trace", "--all", "--engine", engine]
     outcome = run([DISPATCH, *words, "--limit", limit], timeout=matrix.PATIENCE)
-    calls = called(outcome.document["trace"]["events"])
-    turn = turning.truth["turn"]
-    begins = [at for at in range(len(calls) - len(turn)) if calls[at : at + len(turn)] == turn]
-    assert begins, (turn, calls)
-    for at in range(begins[0], len(calls) - len(turn), len(turn)):  # from there on there is nothing else
-        assert calls[at : at + len(turn)] == turn
-
-
-def called(events: list[dict[str, Any]]) -> list[Any]:
-    """[operator, [calls inside of it]] of the calls that a trace shows; those of torch's operators are left out."""
-    outermost: list[Any] = []
-    open_calls: list[tuple[int, list[Any] | None]] = [(0, outermost)]
-    for event in events:
-        if event["step"] != "dispatch":
-            continue
-        while open_calls[-1][0] >= event["depth"]:
-            open_calls.pop()
-        around = open_calls[-1][1]
-        if not event["event"].startswith("call") or around is None:
-            open_calls.append((event["depth"], around))
-            continue
-        inside: list[Any] = []
-        around.append([event["op"], inside])
-        open_calls.append((event["depth"], inside if event["op"].startswith("turns") else None))
-    return outermost
+    calls = matrix.called(outcome.document["trace"]["events"])
+    assert matrix.repeats(calls, turning.truth["turn"]), calls
 
 
 @PROBES
@@ -212,26 +190,9 @@ def test_a_backward_pass_on_a_devices_thread() -> None:
     assert begin["wait"]["owner"]["tid"] == hung.truth["last"]
 
 
-TENSOR = "f32[3] cpu"
-GIVEN = {
-    "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
-              "e": "8", "e2": "None", "f": "[4, 5]", "g": "[6]"},
-    "numbers": {"a": TENSOR, "b": "0.5", "c": "1.5", "d": "[1.5, 2.5]", "e": "True", "f": "False",
-                "g": "[True, False, True]", "h": "3", "i": "4.5", "j": "(1-2j)"},
-    "words": {"a": TENSOR, "b": '"here"', "c": '"there"', "d": "torch.float32", "e": "torch.float16",
-              "f": "torch.strided", "g": "cpu", "h": "cuda:1", "i": "torch.channels_last", "j": "9", "k": "[2, 3]"},
-}  # fmt: skip
-"""What the program calls its operators with: every kind of the schema language."""
-
-
 def test_arguments_of_every_kind(program: Matrix) -> None:
     """None is wrong; with symbols four of five are known, boxed and unboxed."""
-    document = program.document("dispatch-bt", "--all", "--args")
-    shown = []
-    for case in ("kinds", "numbers", "words", "words/boxed"):
-        (thread,) = [each for each in document["threads"] if each["tid"] == program.case(case)["tid"]]
-        given = GIVEN[case.partition("/")[0]]
-        shown += [(one["value"], given[one["name"]]) for step in thread["dispatch"] for one in step["arguments"]]
+    shown = matrix.shown_arguments(program.truth, program.document("dispatch-bt", "--all", "--args"))
     known = [(value, true) for value, true in shown if value is not None]
     assert [pair for pair in known if pair[0] != pair[1]] == []
     if "-s" not in program.way:

@@ -1,7 +1,7 @@
 """Compiles and runs tests/inferiors/native/matrix: operators of every kind in a program without Python.
 
 Each of its threads stands inside of one call, and wrote down by which passes it came there. `compare` counts what a
-report says of them. Run as a program it prints these counts for every way of compiling that the machine knows.
+report says of them. scripts/measure_cpp.py does so for every way of compiling that the machine knows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -327,19 +326,6 @@ def _short(step: dict[str, Any]) -> str:
     return " ".join(str(word) for word in words)
 
 
-def main() -> None:
-    """Print the counts of each way of compiling."""
-    wanted = sys.argv[1:]
-    for compiler in COMPILERS:
-        for way in FLAGS:
-            label = f"{compiler} {way}"
-            if not has(compiler) or (wanted and not any(word in label for word in wanted)):
-                continue
-            with running(way, compiler) as matrix:
-                score = compare(matrix.truth, matrix.document("dispatch-bt", "--all"))
-            print(report(label, score), flush=True)
-
-
 def report(label: str, score: Score) -> str:
     """A line of counts, and what is wrong."""
     line = f"{label}: passes {score.passes}, found {score.found}, right {score.right}, proven {score.proven}, "
@@ -354,5 +340,50 @@ def report(label: str, score: Score) -> str:
     )
 
 
-if __name__ == "__main__":
-    main()
+TENSOR = "f32[3] cpu"
+GIVEN = {
+    "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
+              "e": "8", "e2": "None", "f": "[4, 5]", "g": "[6]"},
+    "numbers": {"a": TENSOR, "b": "0.5", "c": "1.5", "d": "[1.5, 2.5]", "e": "True", "f": "False",
+                "g": "[True, False, True]", "h": "3", "i": "4.5", "j": "(1-2j)"},
+    "words": {"a": TENSOR, "b": '"here"', "c": '"there"', "d": "torch.float32", "e": "torch.float16",
+              "f": "torch.strided", "g": "cpu", "h": "cuda:1", "i": "torch.channels_last", "j": "9", "k": "[2, 3]"},
+}  # fmt: skip
+"""What the program calls its operators with: every kind of the schema language."""
+
+
+def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tuple[str | None, str]]:
+    """What is shown of the arguments of these calls, each with what was given."""
+    shown = []
+    for case in truth["cases"]:
+        given = GIVEN.get(case["name"].partition("/")[0])
+        if given is not None:
+            (thread,) = [each for each in document["threads"] if each["tid"] == case["tid"]]
+            shown += [(one["value"], given[one["name"]]) for step in thread["dispatch"] for one in step["arguments"]]
+    return shown
+
+
+def called(events: list[dict[str, Any]]) -> list[Any]:
+    """[operator, [calls inside of it]] of the calls that a trace shows; those of torch's operators are left out."""
+    outermost: list[Any] = []
+    open_calls: list[tuple[int, list[Any] | None]] = [(0, outermost)]
+    for event in events:
+        if event["step"] != "dispatch":
+            continue
+        while open_calls[-1][0] >= event["depth"]:
+            open_calls.pop()
+        around = open_calls[-1][1]
+        if not event["event"].startswith("call") or around is None:
+            open_calls.append((event["depth"], around))
+            continue
+        inside: list[Any] = []
+        around.append([event["op"], inside])
+        open_calls.append((event["depth"], inside if event["op"].startswith("turns") else None))
+    return outermost
+
+
+def repeats(calls: list[Any], turn: list[Any]) -> bool:
+    """Somewhere ``turn`` begins, and from there on there is nothing else, to the last whole turn."""
+    size = len(turn)
+    begins = [at for at in range(len(calls) - size) if calls[at : at + size] == turn]
+    return bool(begins) and all(calls[at : at + size] == turn for at in range(begins[0], len(calls) - size, size))

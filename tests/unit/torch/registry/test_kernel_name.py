@@ -133,6 +133,13 @@ def test_closest_operators_are_offered(word: str, close: str) -> None:
     error = unknown_operator(word, {"aten::mm", "aten::mm.out", "aten::addmm", "aten::bmm"})
     assert isinstance(error, UsageError)
     assert close in error.help
+    assert not error.why
+
+
+def test_a_namespace_whose_library_is_not_loaded_is_told_so() -> None:
+    error = unknown_operator("mylib::foo", {"aten::mm", "my::foo"})
+    assert "nothing of mylib:: is: the library or module that defines it is not loaded" in error.why
+    assert not unknown_operator("my*::foo", {"aten::mm"}).why
 
 
 @pytest.mark.parametrize(
