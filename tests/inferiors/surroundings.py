@@ -3,7 +3,7 @@
 ``computes``: one thread that works without end, for a quota or a limit to be put around it. ``pinned``: three threads
 that work outside of the GIL, on one processor that they share. ``descriptors``: all of them are in use, and the next
 one is tried again and again. ``tasks``: the same with child processes, at the limit that the test sets. ``team``: an
-OpenMP team of many threads.
+OpenMP team of many threads. ``database``: SQLite waits for the lock of a file, the second argument.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import hashlib
 import os
 import resource
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -55,10 +56,20 @@ def tasks():
             time.sleep(0.1)
 
 
+def database(path):
+    connection = sqlite3.connect(path, timeout=10_000)
+    truth.ready()
+    with connection:
+        connection.execute("insert into t values (1)")
+    sys.exit(0)
+
+
 scenario = sys.argv[1]
 truth.thread("main", waits=None)
 if scenario == "descriptors":
     descriptors()
+if scenario == "database":
+    database(sys.argv[2])
 if scenario == "tasks":
     tasks()
 if scenario == "pinned":

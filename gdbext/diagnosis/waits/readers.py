@@ -71,6 +71,9 @@ class PeerReader(Protocol):
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
         """The thread or process that has locked a descriptor's file; ``whole_file``: by flock(2), else by fcntl(2)."""
 
+    def locked_elsewhere(self) -> tuple[str, Peer] | None:
+        """A file that this process has open, and another one has locked."""
+
     def watched(self, fd: int) -> Sequence[int]:
         """The descriptors in an epoll set."""
 

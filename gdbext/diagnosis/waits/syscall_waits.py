@@ -84,6 +84,8 @@ _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
 _EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _PYTHONS = ("python", "libpython", "time.")
 """The interpreter, and its module ``time`` where that is a file of its own."""
+_SQLITE = "sqlite"
+"""The part of the names of SQLite's own library, and of Python's module with it."""
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _PATH_ARGUMENTS = {"open": 0, "openat": 1}
 """The argument with the path of calls that block on a FIFO until its other end is open (fifo(7))."""
@@ -162,6 +164,21 @@ def _futex_name(thread: ThreadSnapshot, address: int) -> str:
 
 
 def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
+    return _for_database(thread, _slept(thread, call))
+
+
+def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The sleep of SQLite between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout), with who has it."""
+    outside = thread.process.outside
+    found = outside.peers.locked_elsewhere() if outside is not None and _SQLITE in _caller(thread) else None
+    if found is None:
+        return wait
+    path, peer = found
+    evidence = (f"/proc/locks: {path}",)
+    return wait._replace(looks_for=f"the lock of {path}, {peer.text}", looks_outside=True, peer=peer, evidence=evidence)
+
+
+def _slept(thread: ThreadSnapshot, call: Syscall) -> Wait:
     process = thread.process
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:

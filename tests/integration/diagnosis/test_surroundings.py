@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_all_descriptors_are_used() -> None:
         assert verdict["kind"] == "starved", verdict
         assert "64 descriptors" in verdict["summary"]
         assert f"{2 * (target.truth['sockets'] // 2)} socket" in verdict["summary"]
+
+
+def test_a_database_that_another_process_has_locked(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    ours = sqlite3.connect(path, isolation_level=None)
+    ours.execute("create table t (x)")
+    ours.execute("begin exclusive")
+    with started("surroundings", "database", str(path)) as target:
+        wait_until(lambda: "data.db" in diagnose(target)["verdict"]["summary"], "it waits")
+        report = diagnose(target)
+        assert report["verdict"]["kind"] == "waiting-external", report["verdict"]
+        assert f"which process {os.getpid()} " in report["verdict"]["summary"]
+        assert report["threads"][0]["wait"]["peer"]["kind"] == "file-lock"
+        ours.execute("commit")
+        target.process.wait(30)
+        assert list(ours.execute("select x from t")) == [(1,)]
 
 
 def test_no_more_processes_may_be_started() -> None:

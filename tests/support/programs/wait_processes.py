@@ -142,6 +142,9 @@ class Outside:
     def lock_holder(self, _fd, _whole_file):
         return None
 
+    def locked_elsewhere(self):
+        return None
+
     def watched(self, _fd):
         return ()
 

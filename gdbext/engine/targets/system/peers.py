@@ -8,11 +8,12 @@ Which processes of this machine have a pipe or a socket open, and for what. Linu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
+from gdbext.engine.targets.host_files import link_of
 from gdbext.engine.targets.system.linux import number
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 
@@ -117,10 +118,16 @@ class Peers:
 
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
         """The process that has locked the file of a descriptor; ``whole_file``: by flock(2), else by fcntl(2)."""
-        kind = "FLOCK" if whole_file else "POSIX"
+        kinds = ("FLOCK",) if whole_file else ("POSIX", "OFDLCK")  # these two exclude each other
         place = f"/proc/{self._pid}/fd/{fd}"
-        found = self._list(f"{kind} of {self._pid}/{fd}", lambda: _lock_holders(lambda: _status(place), (kind,)))
+        found = self._list(f"{kinds[0]} of {self._pid}/{fd}", lambda: _lock_holders(lambda: _status(place), kinds))
         return self._lock(found)
+
+    def locked_elsewhere(self) -> tuple[str, Peer] | None:
+        """A file that this process has open, and another one has locked: its path, and who that is."""
+        found = self._list(f"locked files of {self._pid}", lambda: next(_locked_files(self._pid), []))
+        peer = self._lock(found[1:]) if found else None
+        return (found[0], peer) if peer is not None else None
 
     def lock_of(self, path: str, place: Callable[[], str]) -> Peer | None:
         """The process that has locked the target's file at ``place``, which it calls ``path``."""
@@ -128,7 +135,7 @@ class Peers:
         return self._lock(self._list(f"locks of {path}", lambda: _lock_holders(lambda: status(place()), _KINDS)))
 
     def _lock(self, found: Sequence[str]) -> Peer | None:
-        pids = [pid for each in found if (pid := number(each)) is not None and pid != self._pid]
+        pids = [pid for each in found if (pid := number(each)) and pid != self._pid]
         holders = tuple(map(self._process, pids))
         if not holders:
             return None
@@ -211,12 +218,55 @@ def _lock_holders(of: Callable[[], os.stat_result], kinds: Collection[str]) -> l
     """Pids of those that have the file locked (proc_locks(5)). Who waits is not told while a debugger has stopped him,
     so the file decides."""
     try:
-        status = of()
-        with open("/proc/locks") as text:
-            rows = [line.split() for line in text]
+        return _holders_of(of(), _locks(), kinds)
     except OSError:
         return []
+
+
+def _locks() -> list[list[str]]:
+    """The rows of /proc/locks. Raises OSError."""
+    with open("/proc/locks") as text:
+        return [line.split() for line in text]
+
+
+def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Collection[str]) -> list[str]:
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     locked = [row for row in rows if len(row) > 5 and row[1] in kinds and row[5].endswith(f":{status.st_ino}")]
-    exact = [row[4] for row in locked if row[5].startswith(f"{device}:")]
-    return exact or [row[4] for row in locked]  # some file systems show another device to stat(2)
+    exact = [row for row in locked if row[5].startswith(f"{device}:")]
+    found = [row[4] for row in exact or locked]  # some file systems show another device to stat(2)
+    return [*(pid for pid in found if pid != _NO_PID), *(_description_holders(status) if _NO_PID in found else ())]
+
+
+_NO_PID = "-1"
+"""The pid of a lock that belongs to an open file description (fcntl(2), F_OFD_SETLK): processes may share it."""
+
+
+def _description_holders(status: os.stat_result) -> Iterator[str]:
+    """Pids of the processes that have a lock of an open file description on that file (proc_pid_fdinfo(5))."""
+    for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
+        for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
+            try:
+                with open(f"/proc/{pid}/fdinfo/{fd}") as text:
+                    told = text.read()
+                if "OFDLCK" in told and f":{status.st_ino} " in told:
+                    yield pid
+                    break
+            except OSError:
+                continue
+
+
+def _locked_files(pid: int) -> Iterator[list[str]]:
+    """Each regular file that the process has open and others have locked, with their pids."""
+    try:
+        rows = _locks()
+    except OSError:
+        return
+    for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS] if rows else ():
+        try:
+            path = link_of(f"/proc/{pid}/fd/{fd}")
+            holders = _holders_of(_status(f"/proc/{pid}/fd/{fd}"), rows, _KINDS) if path.startswith("/") else []
+        except OSError:
+            continue
+        others = [each for each in holders if each != str(pid)]
+        if others:
+            yield [path, *others]

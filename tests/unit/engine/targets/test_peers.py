@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def test_an_address_of_ipv6():
         assert found.local == f"[::1]:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("call", ["flock", "lockf"])
+@pytest.mark.parametrize("call", ["flock", "lockf", "open description"])
 def test_who_has_locked_a_file(call, tmp_path, peers, child):
     path = tmp_path / "lock"
 
@@ -169,10 +170,14 @@ def test_who_has_locked_a_file(call, tmp_path, peers, child):
         assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
         by_path = peers.lock_of("model.lock", lambda: mine.name)
         assert by_path == found
+        assert peers.locked_elsewhere() == (str(path), found)
 
 
 def open_and_lock(path, call):
     file = path.open("w")
+    if call == "open description":
+        fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_SETLK
+        return file
     getattr(fcntl, call)(file, fcntl.LOCK_EX)
     return file
 
