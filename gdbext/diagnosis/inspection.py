@@ -15,6 +15,7 @@ from gdbext.diagnosis.verdict.judge import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, SameArguments, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
@@ -162,8 +163,9 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     What cannot be read is in the session's errors."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session) for thread in process.threads}
-    for tid, state in states.items():
-        if state is not None and _lacks_owner(state):
+    for thread in process.threads:
+        tid, state = thread.tid, states[thread.tid]
+        if state is not None and (_lacks_owner(state) or is_of_two_moments(thread, state.wait)):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
     collectives = _collectives(session, process, states)
     device = _device(session, process, states)

@@ -258,8 +258,8 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
     if len(around.allowed) < around.online:
         yield _pinned(facts, around, share, told, crowded=len(wanting) > len(around.allowed))
         return
-    team = sum(1 for each in wanting if _is_in_a_team(facts, each.tid))
-    if team > len(around.allowed) and team > len(wanting) / 2:
+    team = _team_size(facts, wanting)
+    if team > len(around.allowed):
         text = f"{team} threads of an OpenMP team run on {len(around.allowed)} processors, and each waits for the last"
         yield Explanation(
             ExplanationKind.OVERSUBSCRIPTION, text, (*told, *facts.variables(_THREAD_VARIABLES)), (), round(share, 2),
@@ -279,9 +279,14 @@ def _wanted(turns: Turns) -> float:
     return (turns.running_ms or 0) + (turns.delayed_ms or 0)
 
 
-def _is_in_a_team(facts: Facts, tid: int) -> bool:
-    snapshot = facts.process.thread(tid)
-    return snapshot is not None and pool_workers.is_in_a_team(snapshot)
+def _team_size(facts: Facts, wanting: Sequence[Turns]) -> int:
+    """Threads of an OpenMP team, where all teams are equally large; 0 without one. Each thread that is no worker may
+    have a team of its own, so that many small ones are not taken for a large one."""
+    known = [snapshot for each in wanting if (snapshot := facts.process.thread(each.tid)) is not None]
+    workers = sum(map(pool_workers.is_worker, known))
+    if not workers or not any(pool_workers.is_in_a_team(each) for each in known):
+        return 0
+    return workers // max(1, len(known) - workers) + 1
 
 
 def _pinned(facts: Facts, around: Surroundings, share: float, told: tuple[str, ...], crowded: bool) -> Explanation:

@@ -38,6 +38,13 @@ def gil_wait(thread: ThreadSnapshot) -> Wait | None:
     return None
 
 
+def is_of_two_moments(thread: ThreadSnapshot, wait: Wait | None) -> bool:
+    """It sleeps in the wait for the GIL, and yet has its mutex: it woke up while memory was read."""
+    if wait is None or wait.kind is not WaitKind.GIL or thread.syscall is None or not thread.own_tid:
+        return False
+    return any(gil.mutex_owner == thread.own_tid for gil in thread.process.gils)
+
+
 def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
     level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR - 2)
@@ -45,10 +52,18 @@ def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
         return None
     for gil in thread.process.gils:
         holder = _holder(thread, gil)
-        if holder is not None and holder[0] != thread.tid and _uses(thread, gil):
+        if holder is not None and holder[0] == thread.tid and not _waits_on_condition(thread, level):
+            continue  # it has just taken it
+        if holder is not None and _uses(thread, gil):
             evidence = "it runs inside the function that takes the GIL, between two timed waits"
             return _held(gil, holder, evidence)
     return None
+
+
+def _waits_on_condition(thread: ThreadSnapshot, level: int | None) -> bool:
+    """Below the function that takes the GIL there is a wait for its condition: what the thread holds it has held for
+    longer, and will never be given."""
+    return thread.first(FunctionTag.CONDVAR, within=_NEAR if level is None else level) is not None
 
 
 def _in_the_loops_take_gil(thread: ThreadSnapshot) -> bool:

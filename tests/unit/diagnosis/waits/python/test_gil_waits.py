@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
@@ -38,6 +39,23 @@ def test_a_waiter_between_two_timed_waits():
     assert wait_of(process, python=Python(gil())).owner == Owner(2)
     holder = process.snapshot(2, Python(gil()))
     assert state_of(holder).state is RunState.RUNNING
+
+
+def test_a_holder_that_waits_for_itself_between_two_timed_waits():
+    held = Python(gil(holder_tid=1))
+    process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
+    assert wait_of(process, python=held).owner == Owner(1)
+    taken = Process({DATA: bytes(256)}).thread(1, GIL_STACK[2:], call=(1 << 64) - 1, rax=0)
+    assert state_of(taken.snapshot(1, held)).state is RunState.RUNNING
+
+
+def test_a_sleep_and_a_mutex_of_two_moments():
+    waits = wants_gil()
+    for owner, expected in ((1, True), (2, False)):
+        python = Python(gil(holder=None, holder_tid=None, mutex_owner=owner))
+        snapshot = waits.snapshot(1, python)
+        snapshot.own_tid = 1
+        assert is_of_two_moments(snapshot, state_of(snapshot).wait) is expected
 
 
 def test_another_futex_below_restore_thread_is_not_the_gil():
