@@ -120,10 +120,17 @@ class Sampled:
 
     def with_calls(self, calls: int) -> Sampled:
         """And so many calls of operators were counted meanwhile."""
-        judgement = self.inspection.judgement
-        note = progress.dispatches(calls, self.section.seconds)
-        judgement = judgement._replace(findings=(*judgement.findings[:1], note, *judgement.findings[1:]))
-        return Sampled(self.inspection._replace(judgement=judgement), replace(self.section, calls=calls))
+        judgement, threads, section = self.inspection.judgement, self.inspection.threads, self.section
+        found = progress.with_calls(section.threads, threads, calls)
+        summary = progress.summary(found, threads, section.count, section.seconds)
+        note = progress.dispatches(calls, section.seconds)
+        judgement = progress.agreeing(judgement._replace(findings=judgement.findings[1:]), found, threads)
+        judgement = judgement._replace(
+            verdict=progress.goes_on(judgement.verdict, calls, section.seconds),
+            findings=(summary, note, *judgement.findings),
+        )
+        section = replace(section, calls=calls, threads=tuple(found))
+        return Sampled(self.inspection._replace(judgement=judgement), section)
 
 
 def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
@@ -167,13 +174,8 @@ def _sampled(
     last = looks[-1]
     waking = {thread.tid for thread in last.threads if thread.wait is not None and thread.wait.wakes_by_itself}
     found = progress.compare([look.places for look in looks], done, ran, waking)
-    judgement = last.judgement
     note = progress.summary(found, last.threads, len(looks), elapsed)
-    revised = progress.revised(judgement.verdict, found, last.threads)
-    if revised is not judgement.verdict:
-        judgement = judgement._replace(
-            findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
-        )
-    judgement = judgement._replace(verdict=revised, findings=(note, *judgement.findings))
+    judgement = progress.agreeing(last.judgement, found, last.threads)
+    judgement = judgement._replace(findings=(note, *judgement.findings))
     section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
     return Sampled(last._replace(judgement=judgement), section)

@@ -17,6 +17,10 @@ from gdbext.diagnosis.report.thread_report import (
 from gdbext.diagnosis.verdict import sentences
 from gdbext.engine.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.verdict.judge import Judgement
+
 INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
 BUSY_SHARE = 0.2
@@ -33,6 +37,8 @@ _TEXTS = {
 }
 _COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
 """The counters of a thread, in the order of Done."""
+_MAY_HAVE_CALLED = (Progress.MOVED, Progress.NEW, Progress.SAME_PLACE)
+_CALLS = "calls of operators"
 _EFFECTS = 2
 """The first counters also change in a wait that wakes up and begins again."""
 
@@ -118,12 +124,54 @@ def _moved(one: SamplePlace, other: SamplePlace) -> bool:
     return _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
 
 
+def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], calls: int) -> list[ThreadProgress]:
+    """The progress in the light of so many calls of operators meanwhile: a thread that calls operators leaves its
+    place, though it was found there each time. Who called them is known where one thread alone can have."""
+    known = {thread.tid: thread for thread in threads}
+    callers = [each.tid for each in found if each.progress is Progress.SPINNING and each.tid in known]
+    others = [each.tid for each in found if each.progress in _MAY_HAVE_CALLED and each.tid in known]
+    if not calls or not callers:
+        return list(found)
+    proven = len(callers) == 1 and not others
+    became = Progress.MOVED if proven else Progress.SAME_PLACE
+    return [
+        each._replace(progress=became, moved=(*each.moved, *((_CALLS,) if proven else ())), place="")
+        if each.tid in callers else each
+        for each in found
+    ]  # fmt: skip
+
+
+def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
+    """The judgement on the last sample in the light of all: what is refuted by movement is not listed either."""
+    verdict = revised(judgement.verdict, found, threads)
+    moved = {each.tid for each in found if each.progress is Progress.MOVED}
+    kept = tuple(
+        each for each in judgement.findings
+        if not (each.kind.traits.movement_refutes_it and not moved.isdisjoint(each.threads))
+    )  # fmt: skip
+    next_one = next((each for each in kept if each.kind is not FindingKind.NOTE), None)
+    if verdict is not judgement.verdict and next_one is not None:
+        verdict = judgement.verdict._replace(finding=next_one)
+    return judgement._replace(verdict=verdict, findings=kept)
+
+
+def goes_on(verdict: Verdict, calls: int, seconds: float) -> Verdict:
+    """An idle process in which operators are called is busy."""
+    if not calls or verdict.kind is not FindingKind.IDLE:
+        return verdict
+    text = f"Operators are called ({_rate(calls, seconds)} a second); in the last look no thread was inside of one."
+    return verdict._replace(finding=verdict.finding._replace(kind=FindingKind.BUSY, summary=text))
+
+
+def _rate(calls: int, seconds: float) -> str:
+    return f"{calls / seconds if seconds > 0 else 0.0:,.0f}"
+
+
 def dispatches(calls: int, seconds: float) -> Finding:
     """The dispatches that a probe counted between the samples."""
-    rate = calls / seconds if seconds > 0 else 0.0
     text = "No operator was called meanwhile."
     if calls:
-        text = f"Dispatches go on: {rate:,.0f} calls of operators a second."
+        text = f"Dispatches go on: {_rate(calls, seconds)} calls of operators a second."
     return Finding(FindingKind.NOTE, text, (), id="dispatches")
 
 
@@ -134,6 +182,12 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
     parts = []
     for progress, text in _TEXTS.items():
         tids = [each.tid for each in found if each.progress is progress and each.tid not in idle]
+        if progress is Progress.STUCK:
+            ready = [tid for tid in tids if tid in known and known[tid].state is RunState.RUNNING]
+            tids = [tid for tid in tids if tid not in ready]
+            if ready:
+                names = sentences.listed([known[tid].label for tid in ready], 4)
+                parts.append(f"{names} {'was' if len(ready) == 1 else 'were'} ready to run, and had no turn")
         labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
         if labels:
             parts.append(f"{sentences.listed(labels, 4)} {text}")

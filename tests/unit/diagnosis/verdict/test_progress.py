@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.diagnosis.inspection import Inspection
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, Verdict
-from gdbext.diagnosis.verdict.progress import SamplePlace, compare, dispatches, revised, summary
+from gdbext.diagnosis.samples import Sampled, SamplesSection
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.verdict.progress import (
+    SamplePlace,
+    agreeing,
+    compare,
+    dispatches,
+    revised,
+    summary,
+    with_calls,
+)
 from support.fakes.analysis_facts import step, thread, wait
 
 NOTHING = (0, 0, 0, 0)
@@ -83,3 +95,55 @@ def test_the_summary_leaves_idle_workers_out():
 def test_dispatches_between_samples() -> None:
     assert dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
     assert dispatches(0, 2.0).summary == "No operator was called meanwhile."
+
+
+SPINS = (3_500_000_000, 0, 0, 0)
+STATES = {
+    "runs": thread(1, dispatch=[step("aten::mm")]),
+    "waits": thread(1, wait("mutex", 2)),
+    "idles": thread(1, state=RunState.IDLE),
+}
+PLACES = {"moves": place(line=2), "stays": place()}
+
+
+def sampled(first, second, moves, done, calls):
+    """Two looks at two threads, as one judgement: the first may move, the second stays where it is."""
+    threads = (STATES[first], STATES[second]._replace(tid=2))
+    looks = [{1: place(), 2: place()}, {1: PLACES[moves], 2: place()}]
+    judgement = judge(Observations(threads, 1))
+    inspection = Inspection(threads, judgement)
+    progress = found(*looks, done=done)
+    made = agreeing(judgement, progress, threads)
+    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
+    section = SamplesSection(2, 2.0, tuple(progress))
+    return Sampled(inspection._replace(judgement=made), section).with_calls(calls)
+
+
+@pytest.mark.parametrize("calls", [0, 174])
+@pytest.mark.parametrize("done", [NOTHING, SPINS])
+@pytest.mark.parametrize("moves", PLACES)
+@pytest.mark.parametrize("second", STATES)
+@pytest.mark.parametrize("first", STATES)
+def test_findings_of_one_report_do_not_contradict_each_other(first, second, moves, done, calls):
+    result = sampled(first, second, moves, done, calls)
+    verdict, findings = result.inspection.judgement.verdict, result.inspection.judgement.findings
+    text = " ".join(finding.summary for finding in findings)
+    moved = {each.tid for each in result.section.threads if each.progress.value == "moved"}
+    assert not ("without leaving one place" in text and "Dispatches go on" in text)
+    assert not (verdict.kind is FindingKind.IDLE and "Dispatches go on" in text)
+    for finding in (verdict.finding, *findings):
+        if finding.kind.traits.movement_refutes_it:
+            assert moved.isdisjoint(finding.threads), finding
+    for each in result.inspection.threads:
+        if each.state is RunState.RUNNING:
+            assert f"thread {each.tid} stands still" not in text
+    strongest = min((each.kind.rank for each in findings if each.kind is not FindingKind.NOTE), default=None)
+    assert strongest is None or verdict.kind.rank <= strongest
+
+
+def test_who_calls_operators_leaves_his_place():
+    (only,) = with_calls(found({1: place()}, {1: place()}, done=SPINS), [STATES["runs"]], 5)
+    assert (only.progress.value, only.moved[-1]) == ("moved", "calls of operators")
+    two = [STATES["runs"], STATES["runs"]._replace(tid=2)]
+    both = with_calls(found(*[{1: place(), 2: place()}] * 2, done=SPINS), two, 5)
+    assert {each.progress.value for each in both} == {"same-place"}
