@@ -61,7 +61,7 @@ def between_gil_waits(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _waits_on_condition(thread: ThreadSnapshot, level: int | None) -> bool:
-    """Below the function that takes the GIL there is a wait for its condition: what the thread holds it has held for
+    """A wait for the GIL's condition lies below the function that takes it: what the thread holds it has held for
     longer, and will never be given."""
     return thread.first(FunctionTag.CONDVAR, within=_NEAR if level is None else level) is not None
 
