@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,15 @@ class Neutral:
         shutil.copytree(ROOT / "tests" / "inferiors", PLACE / "inferiors", ignore=shutil.ignore_patterns("__pycache__"))
         self._packages = PLACE / "site-packages"
         _link(Path(sysconfig.get_path("purelib")), self._packages)
+
+    def packages(self, scenario: Scenario) -> Path:
+        """The folder of the packages that one scenario needs."""
+        return PLACE / str(scenario) / "site-packages"
+
+    def install(self, scenario: Scenario) -> None:
+        """Let pip install them, for the Python that runs it."""
+        pip = [pythons.need(scenario.python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
+        subprocess.run([*pip, "--target", str(self.packages(scenario)), *scenario.packages.split()], check=True)
 
     def enter(self) -> None:
         """From here on the harness starts everything in there."""
@@ -156,13 +166,16 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         parser.error(f"there is no scenario {', '.join(sorted(unknown))}; there are: {', '.join(map(str, RECORDED))}")
     neutral = Neutral()
+    chosen = [each for each in RECORDED if str(each) in wanted or not (wanted or each.torch)]
+    for scenario in chosen:
+        if scenario.packages:
+            neutral.install(scenario)
     neutral.enter()
     failed = []
-    for scenario in RECORDED:
-        if str(scenario) in wanted or not (wanted or scenario.torch):
-            problem = record(scenario, neutral)
-            print(f"{scenario}: {problem or _sizes(scenario)}", flush=True)
-            failed += [scenario] if problem else []
+    for scenario in chosen:
+        problem = record(scenario, neutral)
+        print(f"{scenario}: {problem or _sizes(scenario)}", flush=True)
+        failed += [scenario] if problem else []
     shutil.rmtree(PLACE, ignore_errors=True)
     return 1 if failed else 0
 
@@ -170,7 +183,9 @@ def main(argv: Sequence[str]) -> int:
 def record(scenario: Scenario, neutral: Neutral) -> str:
     """Make the files of one scenario; says why not, "" when it was done."""
     commands = (*COMMANDS, *MORE.get(str(scenario), ()))
-    with harness.started(scenario.name, *scenario.args, python=scenario.python) as inferior:
+    folders = (harness.INFERIORS, neutral.packages(scenario))
+    env = {"PYTHONPATH": os.pathsep.join(map(str, folders))} if scenario.packages else {}
+    with harness.started(scenario.name, *scenario.args, python=scenario.python, env=env) as inferior:
         target = RecordingTarget(_target(inferior, scenario))
         try:
             reports = _reports(target, commands)

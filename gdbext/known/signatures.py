@@ -157,6 +157,8 @@ class ProcessFacts:
         self._libraries = libraries
         self._has: dict[str, bool] = {}
         self.has_tasks = any(thread.tasks for thread in threads)
+        self.has_groups = any(thread.group for thread in threads)
+        self.has_lost_signals = any(thread.lost_signal for thread in threads)
         self.kinds = {thread.waits_for for thread in threads}
         self.functions = {function.rpartition(".")[2] for thread in threads for _, function in thread.python}
 
@@ -167,7 +169,9 @@ class ProcessFacts:
         for _, function in pattern.python:
             if function and function.rpartition(".")[2] not in self.functions:
                 return False
-        if pattern.task and not self.has_tasks:
+        if (pattern.task and not self.has_tasks) or (pattern.same_group >= 0 and not self.has_groups):
+            return False
+        if pattern.lost_signal and not self.has_lost_signals:
             return False
         if pattern.library and not self.has_library(pattern.library):
             return False

@@ -17,6 +17,7 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.diagnosis.verdict.rules import RULES
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known.catalogue import catalogue
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 
@@ -223,9 +224,9 @@ class _Versions:
 
 
 def _variable(session: Session, name: str) -> tuple[bool, str] | None:
-    """The variable as the process was started with it; a recording has not all."""
+    """The variable as the process was started with it; a recording has not all, and hides the values of some."""
     environ = session.target.environ()
-    if not environ or (name not in environ and session.target.recorded is not None):
+    if not environ or (name not in environ and session.target.recorded is not None) or environ.get(name) == HIDDEN:
         return None
     return name in environ, environ.get(name, "")
 

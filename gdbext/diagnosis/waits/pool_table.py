@@ -138,7 +138,11 @@ _POOL_THREADS = ("_handle_workers", "_handle_tasks", "_handle_results", "worker"
 MULTIPROCESSING = Pool(
     "multiprocessing.Pool", tuple(("pool.py", each) for each in _POOL_THREADS), works_in=(("pool.py", "worker"),)
 )
-EXECUTOR_MANAGER = Pool("ProcessPoolExecutor manager", (("process.py", "wait_result_broken_or_wakeup"),))
+EXECUTOR_MANAGER = Pool(
+    "ProcessPoolExecutor manager",
+    (("process.py", "wait_result_broken_or_wakeup"),),
+    idles_in=("selectors.py", "select"),  # it may also wait for the executor's lock there
+)
 _PROCESS_WORKER = (("process.py", "_process_worker"),)
 PROCESS_WORKER = Pool("ProcessPoolExecutor", _PROCESS_WORKER, works_in=_PROCESS_WORKER)
 DATA_LOADER = Pool("DataLoader", (LOADER_WORKER,), works_in=(LOADER_WORKER,))

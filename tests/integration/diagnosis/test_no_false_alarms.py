@@ -25,6 +25,7 @@ def test_healthy_processes(kind, inferior):
         verdict = report["verdict"]
         assert verdict["kind"] in HEALTHY, verdict["summary"]
         assert not [each for each in report["findings"] if each["kind"] in ALARMS], report["findings"]
+        assert not report.get("known"), report["known"]
         assert (verdict["kind"] != "waiting-external") or kind in ("dataloader", "gloo"), verdict["summary"]
 
 

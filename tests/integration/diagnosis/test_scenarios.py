@@ -14,7 +14,7 @@ from support.recorded.scenario_checks import (
     check_verdict,
     check_waits_of_every_kind,
 )
-from support.recorded.scenarios import SCENARIOS
+from support.recorded.scenarios import KNOWN, SCENARIOS
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -38,6 +38,7 @@ def test_verdict(scenario, look, inferior):
     report = look(target, "dispatch-diagnose")
     check_verdict(scenario.verdict, report, target.truth)
     check_nobody_is_accused_without_need(report, target.truth)
+    assert [bug["id"] for bug in report.get("known", [])] == KNOWN.get(str(scenario), [])
 
 
 def test_waits_of_every_kind(look, inferior):

@@ -66,6 +66,7 @@ JOINS = f"""
 ~/multiprocessing/queues.py Queue.join_thread
 {MANAGER}_join_executor_internals
 {MANAGER}join_executor_internals
+{MANAGER}run
 """
 FEEDS = """
 ~/multiprocessing/connection.py Connection._send
@@ -281,7 +282,9 @@ STACKS = [
     Stuck("tensorboard#6167", [thread("MainThread", "condvar", f"{WRITES}{WRITER} _AsyncWriter.write")],
           {"tensorboard": "2.11.0"}),
 ]  # fmt: skip
-"""What each page shows. cpython#140746, 94777 and 123720 hang really in tests/inferiors/reported/known_bug.py."""
+"""What each page shows: made reports. Of those in KNOWN (support/recorded/scenarios.py) a real program is recorded as
+well, those of tests/integration/known/test_real_programs.py are started there; of all others there is no more than
+this."""
 RUNS = thread("writes", "queue", f"~/queue.py Queue.get\n{WRITER} _AsyncWriterThread._run")
 KEMPNER = next(each for each in STACKS if each.bug == "KempnerForge#104").threads
 ALIKE = [

@@ -17,6 +17,8 @@ class Scenario:
     """"live" where a core cannot show it, "core" where the process has ended."""
     torch: str = ""
     """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
+    packages: str = ""
+    """What pip installs for it, in the versions that have a bug: ``threadpoolctl==3.6.0``."""
 
     def __str__(self) -> str:
         python = [self.python] if self.python != "venv" else []
@@ -111,6 +113,10 @@ REPORTED = [
     Scenario("known-bug", ("serve",), python="3.13"),
     Scenario("known-bug", ("executor-killed",), python="3.9"),
     Scenario("known-bug", ("lost-signal",), python="3.8"),
+    Scenario("known-bug", ("loader-lock",), python="3.12", packages="threadpoolctl==3.6.0"),
+    Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),
+    Scenario("known-bug", ("event-writer",), python="3.11", packages="tensorboard==2.11.2"),
+    Scenario("known-bug", ("finalizer",), python="3.11", packages="wandb==0.27.2"),
     Scenario("python-lock-abba", python="3.13.18"),
     Scenario("python-lock-abba", python="3.13t"),
     Scenario("python-lock-abba", python="3.14t"),
@@ -149,3 +155,16 @@ RECORDED = [
     Scenario("families", ("join",), "3.14", "deadlock"),
 ]
 """Those that tests/recordings has."""
+
+KNOWN = {
+    "fork-openmp": ["gcc#52303"],
+    "known-bug-thread-start-3.13": ["cpython#140746"],
+    "known-bug-serve-3.13": ["cpython#123720"],
+    "known-bug-executor-killed-3.9": ["cpython#94777"],
+    "known-bug-lost-signal-3.8": ["glibc#25847"],
+    "known-bug-loader-lock-3.12": ["joblib/threadpoolctl#239"],
+    "known-bug-tokenizer-3.10": ["tokenizers#187"],
+    "known-bug-event-writer-3.11": ["tensorboard#6167"],
+    "known-bug-finalizer-3.11": ["wandb#12079"],
+}
+"""The scenarios that hang because of a bug of the catalogue; no entry fits any other."""

@@ -18,15 +18,7 @@ from gdbext.known.report_facts import report_facts
 from gdbext.known.signatures import matches
 from support.recorded import recordings
 from support.recorded.recordings import Replay
-
-FITTING = {
-    "fork-openmp": ["gcc#52303"],
-    "known-bug-thread-start-3.13": ["cpython#140746"],
-    "known-bug-serve-3.13": ["cpython#123720"],
-    "known-bug-executor-killed-3.9": ["cpython#94777"],
-    "known-bug-lost-signal-3.8": ["glibc#25847"],
-}
-"""The recordings of programs that have a bug of the catalogue; no entry fits any other."""
+from support.recorded.scenarios import KNOWN
 
 
 @pytest.mark.parametrize("name", recordings.names())
@@ -34,7 +26,7 @@ def test_no_entry_fits_where_its_bug_is_not(name: str, replay: Callable[[str], R
     """Of all recorded programs; and what is told of a process is told again of its report, as far as it has it."""
     session = replay(name).session
     known = with_known_bugs(session, inspect_threads(session)).known
-    assert sorted(match.bug.id for match in known) == FITTING.get(name, [])
+    assert sorted(match.bug.id for match in known) == KNOWN.get(name, [])
 
 
 @pytest.fixture

@@ -1,0 +1,13 @@
+"""openmp-limit: libgomp wants more threads than the program may have, and ends it (pytorch/pytorch issue 193859)."""
+
+from __future__ import annotations
+
+import native_library
+import truth
+
+native = native_library.load("openmp_limit")
+truth.thread("main", waits="any")
+truth.note(verdict="idle")
+truth.ready()
+native.limit_threads()
+native.run_in_parallel(64)
