@@ -12,6 +12,8 @@ class GdbextError(Exception):
 
     why: str = ""
     help: str = ""
+    exit_status: int = 1
+    """The exit status of a program of ours that ends with it."""
 
     def __init__(self, what: str, *, why: str | None = None, help: str | None = None) -> None:
         super().__init__(what)
@@ -25,6 +27,8 @@ class GdbextError(Exception):
 class UsageError(GdbextError):
     """The command line cannot be understood (exit status 2)."""
 
+    exit_status = 2
+
 
 class TargetError(GdbextError):
     """The process or the core cannot be analysed (exit status 1)."""
@@ -37,7 +41,7 @@ class NoSuchProcess(TargetError):
     """No process has that PID."""
 
     why = "it may have ended, or the PID belongs to another PID namespace (a container)"
-    help = "find the PID with: pgrep -af python"
+    help = "find the process with: scripts/dispatch ps"
 
 
 class NotPermitted(TargetError):
@@ -47,10 +51,7 @@ class NotPermitted(TargetError):
         "ptrace is allowed only for the same user, for children where "
         "/proc/sys/kernel/yama/ptrace_scope is 1, and never where it is 3 or another debugger is attached"
     )
-    help = (
-        "run it as root or with CAP_SYS_PTRACE (docker run --cap-add=SYS_PTRACE), or "
-        "set /proc/sys/kernel/yama/ptrace_scope to 0, or take a core with gcore and use: scripts/dispatch -c CORE"
-    )
+    help = "run it as the user of the process, or as root on the host"
 
 
 class TargetGone(TargetError):
@@ -58,6 +59,17 @@ class TargetGone(TargetError):
 
     why = "the process exited, was killed or replaced itself by exec"
     help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
+
+
+class ProgramEnded(TargetGone):
+    """A program that was started to be watched has ended by itself; its exit status is kept."""
+
+    why = ""
+    help = ""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the program ended by itself with exit status {status}: it neither crashed nor hung")
+        self.exit_status = status
 
 
 class BadCore(TargetError):
@@ -85,7 +97,7 @@ class NotTorch(TargetError):
     """No PyTorch is loaded in the process."""
 
     why = "libtorch_cpu.so is not mapped: torch is not imported (yet), or this is another process of the job"
-    help = "find the process with: grep -l libtorch_cpu /proc/[0-9]*/maps"
+    help = "find the process with: scripts/dispatch ps"
 
 
 class ProbesRefused(TargetError):

@@ -516,9 +516,8 @@ def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None)
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
     """The error as text and, with --json, as the contract's error document."""
-    status = 2 if isinstance(error, UsageError) else 1
     output = error_document(name, error) if "--json" in argv else ""
-    return Outcome(status, output, error_text(error))
+    return Outcome(error.exit_status, output, error_text(error))
 
 
 def error_text(error: GdbextError) -> str:

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from gdbext import log
-from gdbext.cache import cache_folder, may_fill
+from gdbext.cache import cache_folder, find_program, may_fill
 from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.errors import GdbextError, TargetError
@@ -18,7 +18,7 @@ from gdbext.tools import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from gdbext.hosts.cli.options import Options
@@ -282,6 +282,7 @@ def run(options: Options, debugger: str, color: bool) -> table.Outcome:
 
 def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerProcess:
     executable = launch.find()
+    program = runnable(options.program)
     live = table.find(options.command).resumes and options.core is None
     if not options.program:  # that gets what the caller left open, as from a shell
         _keep_descriptors()
@@ -296,7 +297,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
         memory=options.memory, program=options.called.program, source=options.called.source,
     )  # fmt: skip
     code = batch_job.code(launch.name, job, _ROOT)
-    words = [executable, *launch.arguments(code, options.core, options.program, live)]
+    words = [executable, *launch.arguments(code, options.core, program, live)]
     try:
         return DebuggerProcess(launch.name, words, environment, result, options.pid, bool(options.program), live)
     finally:
@@ -304,6 +305,41 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
         for descriptor in (output, terminal_of_ours):
             if descriptor is not None:
                 os.close(descriptor)
+
+
+def runnable(program: Sequence[str]) -> list[str]:
+    """The program as a debugger can start it: a script by its interpreter, as the kernel would (execve(2)). Raises
+    TargetError: there is none."""
+    words = list(program)
+    for _ in range(_INTERPRETERS if words else 0):
+        path = words[0] if "/" in words[0] else find_program(words[0])
+        if path is None or not os.path.isfile(path):  # noqa: PTH113
+            raise TargetError(
+                f"there is no program {words[0]}",
+                why="no such file" if "/" in words[0] else "no folder of $PATH has it",
+                help="give its path, as after ./ in a shell",
+            )
+        if not os.access(path, os.X_OK):
+            raise TargetError(
+                f"{words[0]} is not a program",
+                why="nobody may execute that file",
+                help=f"python3 {words[0]}",
+            )
+        try:
+            with open(path, "rb") as file:
+                first = file.readline(_LINE)
+        except OSError:
+            return words
+        if not first.startswith(b"#!"):
+            return words
+        words = [*os.fsdecode(first[2:]).strip().split(None, 1), path, *words[1:]]
+    return words
+
+
+_INTERPRETERS = 4
+"""Scripts whose interpreters are scripts that the kernel follows (fs/exec.c: BINPRM_MAX_RECURSION)."""
+_LINE = 256
+"""BINPRM_BUF_SIZE: the part of a script's first line that counts."""
 
 
 def _keep_descriptors() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.budget import raise_gc_threshold
@@ -17,7 +18,7 @@ from gdbext.tools import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
     from gdbext.diagnosis.session import Session
@@ -53,6 +54,7 @@ options:
   --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
+  -q, --quiet          nothing on standard error but why there is no report: no progress, no warnings
   --color WHEN         auto (default: on a terminal), always or never
   -V, --version        show the version
   --init-path DEBUGGER print the file to load: {loading}
@@ -86,7 +88,10 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         if program is not None:
             return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:], typed)), typed)
         parse(argv, options)
-        outcome = _run_supervised(options)
+        with _silence(options.quiet and not options.program):
+            outcome = _run_supervised(options)
+        if options.quiet and not outcome.status:
+            outcome.error = ""
     except GdbextError as error:
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
@@ -94,6 +99,22 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
     return deliver(outcome, typed)
+
+
+@contextmanager
+def _silence(wanted: bool) -> Iterator[None]:
+    """Nothing that is written to standard error meanwhile is seen, where that is wanted."""
+    if not wanted:
+        yield
+        return
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def leave(status: int) -> NoReturn:
@@ -130,7 +151,7 @@ def deliver(outcome: table.Outcome, typed: str = PROGRAM) -> int:
         status = 1
     if outcome.error:
         try:
-            write(2, f"{_name(typed)}: {outcome.error}\n")
+            write(2, f"{_name(typed)}: {_as_called(outcome.error, typed)}\n")
         except OSError:  # there is nobody left to tell
             return status
     return status
@@ -149,6 +170,17 @@ def _occupy_standard_descriptors() -> None:
 def _name(typed: str) -> str:
     """The program's name without folders, as its messages begin with it."""
     return typed if " " in typed else typed.rpartition("/")[2]
+
+
+def _as_called(text: str, typed: str) -> str:
+    """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``."""
+    for word in _SUGGESTED:
+        for name in (PROGRAM, "dispatch"):
+            text = text.replace(f" {name} {word}", f" {typed}\0{word}")
+    return text.replace("\0", " ")
+
+
+_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "watch ", "ranks ", "shell ", "help ")
 
 
 def usage(typed: str = PROGRAM) -> str:

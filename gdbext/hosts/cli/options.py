@@ -47,6 +47,7 @@ class Options:
         self.typed = PROGRAM
         """Our own program, as it was called."""
         self.color = "auto"
+        self.quiet = False
 
     @property
     def called(self) -> CommandLine:
@@ -89,6 +90,9 @@ def parse(argv: Sequence[str], options: Options) -> None:
         position += 1
         if name == "--no-stop" and not equals:
             options.no_stop = True
+            continue
+        if name in ("-q", "--quiet") and not equals:
+            options.quiet = True
             continue
         if name == "--measure-as-me" and not equals:
             options.measure_as_me = True
@@ -159,7 +163,7 @@ def _check_default(rest: Sequence[str]) -> None:
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def pid(value: str) -> None:
         if not value.isdecimal():
-            raise UsageError(f"{value!r} is not a process id", help="find it with: pgrep -af python")
+            raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
         options.pid = int(value)
 
     def core(value: str) -> None:

@@ -5,6 +5,7 @@ This gdb reads no symbols at all, so that attaching takes milliseconds (launch.p
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import gdb
 
+from gdbext import log
 from gdbext.engine.formats.elf_core import is_core
 from gdbext.engine.targets.base_target import Target, TargetThread
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
-from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
+from gdbext.errors import GdbextError, NotPermitted, ProgramEnded, TargetError, TargetGone
 from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, execute, gdb_sysroot, selected_of
 
 if TYPE_CHECKING:
@@ -88,8 +90,18 @@ def _start_program() -> None:
         raise TargetError(f"gdb cannot run the program: {error}") from error
 
 
+def _hush(_event: object = None) -> None:
+    """Send what gdb says on its own (``[Inferior 1 … exited with code 03]``) nowhere: the terminal is the program's,
+    which has its own descriptors from the moment on at which gdb knows of its first thread."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1,) if log.is_wanted() else (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def _run_program() -> None:
     """Run the program until it stops: a crash, or Ctrl+C (or --timeout) in a hang. Raises TargetGone: it ended."""
+    gdb.events.new_thread.connect(_hush)
     try:
         gdb.execute("run", False, False)
     except KeyboardInterrupt:
@@ -97,13 +109,7 @@ def _run_program() -> None:
     except gdb.error as error:
         raise TargetError(f"gdb cannot run the program: {error}") from error
     if gdb.selected_inferior().pid == 0:
-        status = gdb.convenience_variable("_exitcode")
-        how = "" if status is None else f" with exit status {int(status)}"
-        raise TargetGone(
-            f"the program ended by itself{how}",
-            why="it neither crashed nor was interrupted",
-            help="press Ctrl+C when it hangs, or use --timeout SECONDS",
-        )
+        raise ProgramEnded(int(gdb.convenience_variable("_exitcode") or 0))
 
 
 def let_go(job: Job, runs_on: bool) -> None:
@@ -112,7 +118,7 @@ def let_go(job: Job, runs_on: bool) -> None:
         return
     try:
         if job.pid is None and runs_on and gdb.selected_inferior().pid:
-            gdb.execute("continue", False, False)
+            gdb.execute("continue", False, True)
         if gdb.selected_inferior().pid:
             gdb.execute("detach" if job.pid is not None else "kill", False, True)
     except KeyboardInterrupt:

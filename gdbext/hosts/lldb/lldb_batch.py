@@ -15,7 +15,7 @@ import lldb
 from gdbext.cache import cache_folder, may_fill
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
-from gdbext.errors import NotPermitted, TargetError, TargetGone
+from gdbext.errors import NotPermitted, ProgramEnded, TargetError, TargetGone
 from gdbext.hosts.lldb.lldb_target import current_target, is_there
 from gdbext.hosts.lldb.parsed_command import check_version
 
@@ -131,12 +131,7 @@ def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
     if error.Fail() or not process.IsValid():
         raise TargetError(f"lldb cannot run the program: {error.GetCString()}")
     if not is_there(process):
-        status = process.GetExitStatus()
-        raise TargetGone(
-            f"the program ended by itself with exit status {status}",
-            why="it neither crashed nor was interrupted",
-            help="press Ctrl+C when it hangs, or use --timeout SECONDS",
-        )
+        raise ProgramEnded(process.GetExitStatus())
     return process
 
 

@@ -43,7 +43,7 @@ class LldbCommands:
         for row in table.every_command():
             name = row.name.replace("-", "_")
             classes[name] = type(name, (kind,), {"row": row, "commands": self})
-            for words in (row.name, f"{table.PREFIX} {_word(row)}"):
+            for words in (row.name, f"{table.PREFIX} {table.short_name(row)}"):
                 self._command(f"{add} -o -c {_NAMESPACE}.{name} {words}")
 
     def execute(self, row: table.ToolRow, argv: Sequence[str], context: lldb.SBExecutionContext) -> table.Outcome:
@@ -84,11 +84,6 @@ def _kind_of_command(debugger: lldb.SBDebugger) -> tuple[type[LldbCommand], str]
     from gdbext.hosts.lldb.parsed_command import ParsedCommand
 
     return ParsedCommand, "command script add --parsed"
-
-
-def _word(row: table.ToolRow) -> str:
-    """The command's name in the container: ``dispatch bt`` for dispatch-bt."""
-    return row.name[len(table.PREFIX) + 1 :] if row.name.startswith(f"{table.PREFIX}-") else row.name
 
 
 def _api_lock(

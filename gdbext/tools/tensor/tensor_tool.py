@@ -221,7 +221,11 @@ def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
     if found is not None:
         return found
     if pointed is None:
-        raise BadData(f"there is no tensor at {address:#x}: that memory cannot be read", help="check the address")
+        raise BadData(
+            f"there is no tensor at {address:#x}: nothing can be read there",
+            why="no memory of the process is mapped there",
+            help="check the address",
+        )
     raise BadData(
         f"there is no tensor at {address:#x}",
         why="no TensorImpl of libtorch is there, no at::Tensor and no Python object that is a tensor; one that was "

@@ -171,21 +171,39 @@ def open_memory(pid: int) -> int:
         raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
 
 
+_NOBODY = 3
+"""The value of ptrace_scope with which nobody may attach until the next boot (admin-guide/LSM/Yama.rst)."""
+
+
 def refusal(pid: int) -> NotPermitted:
     """NotPermitted with what is known of the reason: owner, ptrace_scope, capability, container."""
-    reasons = []
+    reasons, remedies = [], []
+    as_root = os.geteuid() == 0
     owner = status_fields(f"/proc/{pid}/status").get("Uid", "?").split()[0]
     if owner != str(os.geteuid()):
         reasons.append(f"it belongs to uid {owner} and you are uid {os.geteuid()}")
+        if not as_root:
+            remedies.append(f"run it as that user or as root: sudo scripts/dispatch -p {pid}")
     scope = _ptrace_scope()
     if scope > 0:
         meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "nobody may attach"}
         reasons.append(f"{PTRACE_SCOPE} is {scope}: {meaning.get(scope, 'restricted')}")
+        if scope == _NOBODY:
+            remedies = ["only a reboot changes that"]
+        elif not remedies and not as_root:
+            lower = ", or let all your processes be looked at: sudo sysctl kernel.yama.ptrace_scope=0"
+            remedies.append(f"sudo scripts/dispatch -p {pid}{lower if scope == 1 else ''}")
     if not has_ptrace_capability():
         reasons.append("this process has no CAP_SYS_PTRACE")
+        if as_root and scope != _NOBODY:
+            remedies.append(
+                "give the container the capability (docker run --cap-add=SYS_PTRACE; Kubernetes: securityContext: "
+                "capabilities: add: [SYS_PTRACE]), or run it on the host"
+            )
     return NotPermitted(
         f"not permitted to look at process {pid}",
         why="; ".join(reasons) or "a security module, a user namespace or PR_SET_DUMPABLE forbids it",
+        help="; ".join(remedies) or "run it on the host, outside of the container or sandbox",
     )
 
 
@@ -230,7 +248,7 @@ def check_architecture(pid: int) -> int:
         raise TargetError(
             f"process {pid} runs no program: it is a kernel thread",
             why="the kernel's own threads have no memory that a program could use",
-            help="find the PID with: pgrep -af python",
+            help="find the process with: scripts/dispatch ps",
         ) from error
     except PermissionError:
         raise refusal(pid) from None

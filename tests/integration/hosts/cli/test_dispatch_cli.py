@@ -526,10 +526,12 @@ def test_a_program_that_crashes(program: Path) -> None:
 
 
 def test_a_program_that_ends() -> None:
-    document = assert_error_document(
-        dispatch("dispatch-bt", "--json", "--", "/bin/sh", "-c", "exit 3"), "ended by itself"
-    )
-    assert "status 3" in document["errors"][0]["what"]
+    outcome = dispatch("dispatch-bt", "--json", "--", "/bin/sh", "-c", "echo said; exit 3")
+    assert outcome.status == 3
+    assert outcome.stderr.splitlines() == [
+        "said", "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung",
+    ]  # fmt: skip
+    assert "status 3" in outcome.document["errors"][0]["what"]
 
 
 def test_a_program_that_hangs(program: Path) -> None:

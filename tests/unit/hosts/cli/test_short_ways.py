@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine import terminal
+from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.terminal import CommandLine, quoted, typed_name
-from gdbext.errors import UsageError
+from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.cli import launcher
+from gdbext.hosts.cli.debugger_runner import runnable
 from gdbext.hosts.cli.options import Options, parse, spelled_out
 from gdbext.tools import table
 from support.recorded import recordings
@@ -119,3 +121,65 @@ def test_what_is_suggested_can_be_pasted(path: Path, capfd: pytest.CaptureFixtur
         assert words[1:3] == ["-r", str(path)]
         assert launcher.main(words[1:], "try-this") == 0, (words, capfd.readouterr())
     capfd.readouterr()
+
+
+def test_what_an_error_suggests_has_the_program_as_it_was_called() -> None:
+    text = "no such process\n  try: find it with: dispatch ps, or scripts/dispatch -p PID; dispatch-info says why"
+    assert launcher._as_called(text, "python3 gdbext.pyz") == (
+        "no such process\n  try: find it with: python3 gdbext.pyz ps, or python3 gdbext.pyz -p PID; "
+        "dispatch-info says why"
+    )
+
+
+def test_quiet_leaves_standard_error_to_what_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+    recording = str(recordings.FOLDER / "idle.rec")
+    assert launcher.main(["-q", "-r", recording]) == 0
+    assert capfd.readouterr().err == ""
+    assert launcher.main(["-q", "-r", "/nowhere.rec"]) == 1
+    assert "/nowhere.rec" in capfd.readouterr().err
+
+
+def test_a_script_is_started_by_its_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, plain = tmp_path / "script", tmp_path / "plain"
+    script.write_text("#!/bin/sh -e\nexit 3\n")
+    plain.write_text("exit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert runnable(["script", "x"]) == ["/bin/sh", "-e", str(script), "x"]
+    assert runnable(["sh"]) == ["sh"]
+    assert runnable([]) == []
+    with pytest.raises(TargetError, match="there is no program nowhere"):
+        runnable(["nowhere"])
+    with pytest.raises(TargetError, match="is not a program"):
+        runnable([str(plain)])
+
+
+@pytest.mark.parametrize(
+    ("uid", "scope", "capable", "helps", "never"),
+    [
+        (1000, 0, False, "sudo scripts/dispatch -p 7", "ptrace_scope"),
+        (0, 0, False, "--cap-add=SYS_PTRACE", "sudo"),
+        (0, 3, True, "only a reboot", "sudo"),
+        (0, 0, True, "outside of the container", "sudo"),
+    ],
+)
+def test_the_remedy_that_fits_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, uid: int, scope: int, capable: bool, helps: str, never: str
+) -> None:
+    monkeypatch.setattr(proc_checks.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(proc_checks, "_ptrace_scope", lambda: scope)
+    monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda: capable)
+    monkeypatch.setattr(proc_checks, "status_fields", lambda _: {"Uid": "0 0 0 0"})
+    found = proc_checks.refusal(7)
+    assert helps in found.help
+    assert never not in found.help
+    assert "gcore" not in found.help
+
+
+def test_yama_among_the_processes_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc_checks.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(proc_checks, "_ptrace_scope", lambda: 1)
+    monkeypatch.setattr(proc_checks, "status_fields", lambda _: {"Uid": "1000 1000", "CapEff": "0"})
+    assert proc_checks.refusal(7).help == (
+        "sudo scripts/dispatch -p 7, or let all your processes be looked at: sudo sysctl kernel.yama.ptrace_scope=0"
+    )
