@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
-    from gdbext.cpython.sync.polled_objects import PolledObject
+    from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -113,6 +113,14 @@ class PythonWaitView:
 
         state = next(iter(self.states(tid)), None)
         return flag_debtors(self.runtime, state, name) if state is not None else None
+
+    def question(self, tid: int) -> Question | None:
+        """The question that the thread's Python functions ask somebody who should type; None for none."""
+        from gdbext.cpython.sync.polled_objects import asked_question
+
+        stacks = (self.runtime.frames.stack(state).frames for state in self.states(tid))
+        found = (asked_question(self.runtime, frames) for frames in stacks if frames)
+        return next((each for each in found if each is not None), None)
 
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""

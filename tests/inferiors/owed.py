@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
+import fcntl
+import getpass
 import multiprocessing
 import os
+import pty
 import queue
 import signal
 import subprocess
@@ -446,6 +449,71 @@ void own_wait(void) { for (;;) syscall(SYS_futex, &own_word, FUTEX_WAIT_PRIVATE,
     tells("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
     truth.ready()
     library.own_wait()
+
+
+def confirm(question):
+    return input(question)
+
+
+def on_pipe():
+    """Standard input is a pipe that nobody writes to."""
+    os.dup2(os.pipe()[0], 0)
+
+
+def on_terminal(own):
+    """Standard input is a terminal: the harness has made us a session's leader, who may make it his own."""
+    ours, theirs = pty.openpty()
+    if own:
+        fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
+        os.tcsetpgrp(theirs, os.getpgrp())
+    os.dup2(theirs, 0)
+    return ours
+
+
+def prompt_pipe():
+    on_pipe()
+    tells("waiting-external", "input() asks 'Overwrite it? [y/N] ' at ", "owed.py:", "(confirm)")
+    truth.ready()
+    confirm("Overwrite it? [y/N] ")
+
+
+def prompt_pdb():
+    on_pipe()
+    tells("waiting-external", "the debugger pdb has stopped the program at ", "owed.py:", "(prompt_pdb), and waits")
+    truth.ready()
+    breakpoint()
+    truth.note(after=True)
+
+
+def prompt_password():
+    on_pipe()
+    tells("waiting-external", "getpass() asks 'Token: ' at ", "owed.py:", "(prompt_password)")
+    truth.ready()
+    getpass.getpass("Token: ")
+
+
+def prompt_terminal():
+    kept = on_terminal(own=True)
+    tells("idle", never=["waiting-external"])
+    truth.ready()
+    confirm(f"Go on, {kept}? ")
+
+
+def prompt_elsewhere():
+    kept = on_terminal(own=False)
+    tells("waiting-external", "input() asks 'Go on? ' at ", "/dev/pts/", never=["idle"])
+    truth.ready()
+    confirm("Go on? ")
+    os.close(kept)
+
+
+def prompt_filter():
+    """A filter reads its standard input, and asks nobody."""
+    on_pipe()
+    tells("idle", never=["waiting-external", " asks "])
+    truth.ready()
+    for line in sys.stdin:
+        print(line)
 
 
 globals()[sys.argv[1].replace("-", "_")]()

@@ -10,20 +10,20 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.objects import FLAG_UNICODE
-from gdbext.cpython.threads.frame_variables import attributes, items, stack_slots, used_names, variables
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.frame_variables import attributes, items, local_of, stack_slots, used_names, variables
 from gdbext.cpython.threads.loop_names import loop_names
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -42,8 +42,68 @@ def asked_to_sleep(runtime: PythonRuntime, frame: PythonFrame) -> float | None:
 
 
 def _is_sleep(runtime: PythonRuntime, address: int) -> bool:
+    return _is_builtin(runtime, address, _SLEEP)
+
+
+def _is_builtin(runtime: PythonRuntime, address: int, name: str) -> bool:
     found = runtime.functions.source(address)
-    return found is not None and (found.kind, found.qualname) == ("builtin", _SLEEP)
+    return found is not None and (found.kind, found.qualname) == ("builtin", name)
+
+
+_NEAR = 24
+"""Innermost Python frames in which a debugger's are looked for."""
+_DEBUGGERS = {"pdb.py": "pdb", "debugger.py": "IPython's pdb"}
+_OF_DEBUGGERS = frozenset({*_DEBUGGERS, "bdb.py", "cmd.py"})
+_ASKS = "input"
+_LONGEST_QUESTION = 300
+
+
+class Question(Record):
+    """Something that a program asks of somebody who should type."""
+
+    by: str
+    """The function or debugger that asks: ``input()``, ``getpass()``, ``pdb``."""
+    frame: PythonFrame
+    """The function that has called it, or where the debugger has stopped the program."""
+    words: str = ""
+    is_debugger: bool = False
+
+
+def asked_question(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Question | None:
+    """The question that the innermost frames ask, None where they do not. Raises nothing.
+
+    A debugger is known by the frames of its own files (Lib/pdb.py, Lib/bdb.py, Lib/cmd.py), ``getpass`` by its file and
+    its variable ``prompt``, the built-in ``input`` by the call that is still on the value stack of its caller.
+    """
+    files = [frame.file.rpartition("/")[2] for frame in frames[:_NEAR]]
+    debugger = next((level for level, file in enumerate(files) if file in _DEBUGGERS), None)
+    if debugger is not None and all(file in _OF_DEBUGGERS or _is_inside(frames[at])
+                                    for at, file in enumerate(files[:debugger])):  # fmt: skip
+        outer = next((at for at in range(debugger, len(files)) if files[at] not in _OF_DEBUGGERS), None)
+        return Question(_DEBUGGERS[files[debugger]], frames[outer], is_debugger=True) if outer is not None else None
+    if files[:1] == ["getpass.py"]:
+        outer = next((at for at, file in enumerate(files) if file != "getpass.py"), len(files) - 1)
+        return Question("getpass()", frames[outer], _question(runtime, local_of(runtime, frames[0], "prompt")))
+    try:
+        slots = stack_slots(runtime, frames[0]) if frames else ()
+        places = [number for number, slot in enumerate(slots) if _is_builtin(runtime, slot, _ASKS)]
+    except GdbextError:
+        return None
+    if len(places) != 1:
+        return None
+    return Question("input()", frames[0], _question(runtime, *slots[places[0] + 1 : places[0] + 2]))
+
+
+def _is_inside(frame: PythonFrame) -> bool:
+    """True for a function of Python's own library, by which a debugger reads a line."""
+    return "/lib/python" in frame.file
+
+
+def _question(runtime: PythonRuntime, address: int = 0) -> str:
+    try:
+        return runtime.objects.text(address, _LONGEST_QUESTION) if address else ""
+    except GdbextError:
+        return ""
 
 
 _PATH_LIMIT = 4096

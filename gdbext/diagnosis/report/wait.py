@@ -341,6 +341,8 @@ class Wait(Record):
     """Seconds that a sleep takes from now on, None where that is not known."""
     collective: CollectiveWait | None = None
     """The operation of other ranks that is waited for, where that is known."""
+    question: str = ""
+    """The program's question that waits for somebody to type, where it is asked and how; for people."""
     kernel: KernelSide | None = None
     """The kernel's word, where no lock of the process may end the wait."""
     device: DeviceWait | None = None

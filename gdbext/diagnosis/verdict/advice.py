@@ -197,6 +197,11 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
 
 def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     wait = finding.wait
+    if wait is not None and wait.question:
+        yield (
+            "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
+            "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
+        )
     if wait is not None and wait.kind.traits.advice_when_outside:
         if wait.collective is not None and wait.collective.on_device:
             yield from WaitKind.COLLECTIVE.traits.advice_when_outside

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
     from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
     from gdbext.cpython.sync.parking import Parked
-    from gdbext.cpython.sync.polled_objects import PolledObject
+    from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.engine.targets.system.machine import Machine
 
 
@@ -149,6 +149,9 @@ class PythonView(Protocol):
 
     def flag_debtors(self, tid: int, name: str) -> Debtors | None:
         """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""
+
+    def question(self, tid: int) -> Question | None:
+        """The question that the thread's Python functions ask somebody who should type; None for none."""
 
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""

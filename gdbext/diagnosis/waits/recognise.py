@@ -32,7 +32,6 @@ from gdbext.diagnosis.waits import (
     syscall_waits,
     torch_waits,
 )
-from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
@@ -121,33 +120,6 @@ def _listed(tids: Sequence[int]) -> str:
 
 def _s(tids: Sequence[int]) -> str:
     return "s" if len(tids) > 1 else ""
-
-
-_PROMPTS = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
-"""Sources of prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells."""
-_LOOPS = ("/selectors.py", "/asyncio/base_events.py", "/asyncio/runners.py", "/asyncio/unix_events.py", "/asyncio.py")
-"""Event loops that such a prompt may wait in (the last one is tornado's)."""
-_NEAR = 24
-"""Frames between the kernel and the function that reads the interpreter's prompt."""
-
-
-def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
-    """The thread waits for input, and outside of the dispatcher: no program of anybody's runs."""
-    if wait.kind is not WaitKind.IO or thread.dispatch:
-        return False
-    if thread.first(FunctionTag.PROMPT, within=_NEAR) is not None or _is_python_prompt(thread):
-        return True
-    return thread.syscall is not None and thread.syscall.name == "read" and thread.syscall.arguments[0] == 0
-
-
-def _is_python_prompt(thread: ThreadSnapshot) -> bool:
-    """True if nothing but an event loop is between the wait and the prompt's code: no user code runs."""
-    for frame in thread.python:
-        if any(part in frame.file for part in _PROMPTS):
-            return True
-        if not frame.file.endswith(_LOOPS):
-            return False
-    return False
 
 
 POOLS_GROUP = "gdbext.pools"
@@ -319,9 +291,21 @@ def _state_of(thread: ThreadSnapshot) -> State:
     wait = wait_of(thread)
     if wait is None:
         return State(RunState.RUNNING)
-    if is_at_prompt(thread, wait):
-        return State(RunState.IDLE, wait)
+    if wait.kind is WaitKind.IO:
+        asked = _at_prompt(thread, wait)
+        if asked is not None:
+            return asked
     return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_workers(thread, wait)))
+
+
+def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
+    """The state of a thread that waits for somebody to type, None for any other."""
+    from gdbext.diagnosis.waits.prompts import is_at_prompt, with_question
+
+    asked, is_heard = with_question(thread, wait)
+    if is_heard is False or (asked.question and thread.dispatch):
+        return State(RunState.WAITING, asked)
+    return State(RunState.IDLE, asked) if is_heard or is_at_prompt(thread, wait) else None
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:

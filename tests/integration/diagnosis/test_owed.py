@@ -8,12 +8,17 @@ from support.installed import pythons
 from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
-ON_ALL = ("queue-full", "event-unset", "future-unset", "start-unborn", "pool-results", "pool-import", "fork-executor",
-          "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset")  # fmt: skip
-ONCE = ("barrier-short", "aside", "queue-join", "loop-locks", "own-futex")
-HEALTHY = ("event-healthy", "event-signal", "queue-served", "loop-healthy", "loop-thread")
+ON_ALL = ("queue-full", "pool-results")
+ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-executor",
+          "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset", "prompt-pipe",
+          "prompt-pdb")  # fmt: skip
+ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
+        "own-futex")  # fmt: skip
+HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-signal", "queue-served", "loop-healthy",
+           "loop-thread")  # fmt: skip
 PROGRAMS = [
     *((name, python) for name in ON_ALL for python in (OLDEST, "venv", NEWEST)),
+    *zip(ON_ONE, [OLDEST, "venv", NEWEST] * len(ON_ONE)),
     *((name, "venv") for name in (*ONCE, *HEALTHY)),
     ("child-pipe", "venv"),
 ]

@@ -196,6 +196,9 @@ class Python:
     def never_began(self, _found):
         return None
 
+    def question(self, _tid):
+        return None
+
     def lost_executor(self, _tid, _future):
         return None
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PROCESSES = 4096
 _DESCRIPTORS = 256
+_GROUP, _FOREGROUND = 5 - 3, 8 - 3
 _TTY = 7 - 3
 """tty_nr of proc_pid_stat(5), counted from the state, its third field."""
 _PTS_MAJORS = range(136, 144)
@@ -86,6 +87,15 @@ class Machine:
     def terminal(self) -> str:
         """The controlling terminal of the process, by tty_nr of proc_pid_stat(5); "" where it has none."""
         return self._files.fact(f"terminal of {self._pid}", "", self._terminal)
+
+    def has_foreground(self) -> bool:
+        """True if the process is in the foreground of its terminal: pgrp and tpgid of proc_pid_stat(5) are equal."""
+
+        def read() -> float | None:
+            fields = _first(f"/proc/{self._pid}/stat").rpartition(")")[2].split()
+            return float(fields[_GROUP] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None
+
+        return bool(self._files.fact(f"foreground of {self._pid}", None, read))
 
     def _terminal(self) -> str:
         fields = _first(f"/proc/{self._pid}/stat").rpartition(")")[2].split()
