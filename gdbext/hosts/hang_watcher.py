@@ -18,6 +18,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gdbext.tools.family import FamilyEvidence
 
 SIZE = 2 * mmap.PAGESIZE
@@ -110,7 +112,7 @@ class HangWatcher:
                 continue
             if prepared != test[0] and time.monotonic() - test[1] > self._threshold / 2:
                 prepared = test[0]
-                _prepare()
+                _family().prepare()
             if time.monotonic() - test[1] >= self._threshold:
                 handled = test[0]
                 self._explain(handled, test[2])
@@ -127,13 +129,12 @@ class HangWatcher:
     def _explain(self, number: int, name: str) -> None:
         from gdbext.errors import GdbextError
         from gdbext.hosts.cli import launcher
-        from gdbext.tools.family import look_at_family
 
         self._board.tell(number, 0)
         file = ""
         try:
             stem = re.sub(r"[^\w.-]+", "_", name)[-120:].strip("._") or "test"
-            found = look_at_family(self._pid, self._folder, stem, launcher.main)
+            found = _family().look_at_family(self._pid, self._folder, stem, launcher.main)
             text = found.text
             file = self._keep(name, found)
         except GdbextError as error:
@@ -161,22 +162,18 @@ class HangWatcher:
 
     def _end(self, number: int, began: float) -> None:
         """Fail the test; failing that, end the children that it started, and at last its process. None is left."""
-        from gdbext.tools.family import end_processes
-
         started = _started_since(began, self._others())  # not later, when the next test has started its own
         for number_of_signal in (SIGNAL, signal.SIGCONT):
             os.kill(self._pid, number_of_signal)
         has_ended = self._has_ended(number)
-        end_processes(started, 0.0, signal.SIGKILL)
+        _family().end_processes(started, 0.0, signal.SIGKILL)
         if has_ended or self._has_ended(number):
             return
         self._print("the test cannot be failed: its process is ended")
-        end_processes([self._pid, *self._others()], 0.0, signal.SIGKILL)
+        _family().end_processes([self._pid, *self._others()], 0.0, signal.SIGKILL)
 
     def _others(self) -> list[int]:
-        from gdbext.tools.family import descendants
-
-        return [each for each in descendants(self._pid) if each != os.getpid()]
+        return [each for each in _family().descendants(self._pid) if each != os.getpid()]
 
     def _has_ended(self, number: int) -> bool:
         deadline = time.monotonic() + PATIENCE
@@ -188,10 +185,11 @@ class HangWatcher:
         return False
 
 
-def _prepare() -> None:
-    from gdbext.tools.family import prepare
+def _family() -> ModuleType:
+    """The module that looks at processes, imported when a test takes long."""
+    from gdbext.tools import family
 
-    prepare()
+    return family
 
 
 def _process_descriptor(pid: int) -> list[int]:

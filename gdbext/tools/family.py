@@ -209,7 +209,7 @@ def _publish(place: Workplace, names: Sequence[str]) -> None:
 
 def _job(place: Workplace, reports: list[str], stem: str, family: Sequence[int], dispatch: Dispatch) -> str:
     """The merged verdict on the ranks of the family; "" where less than two of them are ranks."""
-    if sum(_is_rank(pid) for pid in family) < 2 or len(reports) < 2:
+    if sum(is_rank(pid) for pid in family) < 2 or len(reports) < 2:
         return ""
 
     def merge() -> int:
@@ -225,7 +225,7 @@ def _job(place: Workplace, reports: list[str], stem: str, family: Sequence[int],
     return text
 
 
-def _is_rank(pid: int) -> bool:
+def is_rank(pid: int) -> bool:
     """A launcher of PyTorch's gave it a rank, or that is in its environment as another one would say it."""
     from gdbext.diagnosis.job.job_rank import rank_of
     from gdbext.engine.targets.system.linux import parse_environ

@@ -228,6 +228,12 @@ TABLE = (
         "gdbext.tools.ps:PsProgram",
     ),
     ToolRow(
+        "mcp",
+        "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
+        ("program",),
+        "gdbext.hosts.mcp_server:McpProgram",
+    ),
+    ToolRow(
         "shell",
         "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …",
         ("program",),

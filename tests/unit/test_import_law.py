@@ -50,6 +50,9 @@ ORDER = (
     "hosts.opening",
     "hosts.library",
     "hosts.cli",
+    "hosts.py_spy",
+    "hosts.debug_server",
+    "hosts.mcp_server",
     "hosts.hang_watcher",
     "hosts.pytest_plugin",
 )

@@ -38,12 +38,17 @@ class DispatchActivity:
 
     def is_active(self, seconds: float) -> bool:
         """Something was dispatched within that time. Raises ProbesRefused, OSError."""
+        return self.seen(seconds) > 0
+
+    def seen(self, seconds: float) -> int:
+        """Number of dispatches until some were seen, 0 where there was none within that time. Raises ProbesRefused,
+        OSError."""
         with self.counting() as count:
             for _ in range(_LOOKS):
                 time.sleep(seconds / _LOOKS)
-                if count.total():
-                    return True
-        return False
+                if found := count.total():
+                    return found
+        return 0
 
 
 class CallCount:

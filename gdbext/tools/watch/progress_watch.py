@@ -82,6 +82,8 @@ class ProcessProgress(Record):
 
     moves: bool
     computes_only: bool = False
+    dispatches: int = 0
+    """Dispatches that a short look at the probe saw; it is not asked where bytes have moved."""
 
 
 class ProgressWatch:
@@ -103,15 +105,16 @@ class ProgressWatch:
         computes = current.seconds - before.seconds > BUSY * (now - then)
         if transferred > TRANSFER or current.processes != before.processes:
             return ProcessProgress(True)
-        if self._dispatches(now - then):
-            return ProcessProgress(True)
+        dispatches = self._dispatches(now - then)
+        if dispatches:
+            return ProcessProgress(True, dispatches=dispatches)
         return ProcessProgress(computes, computes and self.pulse is not None)
 
-    def _dispatches(self, interval: float) -> bool:
+    def _dispatches(self, interval: float) -> int:
         if self.pulse is None:
-            return False
+            return 0
         try:
-            return self.pulse.is_active(min(_WINDOW, interval / 2))
+            return self.pulse.seen(min(_WINDOW, interval / 2))
         except (GdbextError, OSError):
             self.pulse = None  # another user's probes, or the program was replaced: what /proc says must do
-            return False
+            return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render.style import escape
@@ -82,6 +83,11 @@ class WatchProgram(Program):
             help="with --save: also write the last S seconds of a trace",
         )
         parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
+        parser.add_argument(
+            "--metrics",
+            metavar="FILE.prom",
+            help="keep figures for Prometheus' node_exporter (textfile collector) in that file",
+        )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
@@ -111,6 +117,7 @@ class Watch:
         self._args = args
         self._folder = EvidenceFolder(args.save, dispatch)
         self._commands: list[subprocess.Popen[bytes]] = []
+        self._hangs, self._was_hung = 0, False
         self._program = _started(program) if program else None
         self.pid: int = self._program.pid if self._program is not None else args.pid
         if self._program is None:
@@ -150,6 +157,7 @@ class Watch:
         progress = ProgressWatch(self.pid)
         moved = dispatched = time.monotonic()
         hangs = tried = False
+        dispatches = 0
         self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
         while True:
             self._sleep(interval)
@@ -160,6 +168,7 @@ class Watch:
                 self._keep_trace()
             found = progress.look()
             now = time.monotonic()
+            dispatches += found.dispatches
             moved = now if found.moves else moved
             dispatched = now if found.moves and not found.computes_only else dispatched
             if hangs and dispatched == now:
@@ -170,6 +179,23 @@ class Watch:
             elif not hangs and found.computes_only and now - dispatched > after:
                 hangs = self._hung(now - dispatched, computes=True)
                 dispatched = dispatched if hangs else now
+            self._count(hangs, now - moved, dispatches if progress.pulse is not None else None)
+
+    def _count(self, hangs: bool, idle: float, dispatches: int | None) -> None:
+        """Write the metrics, where they are wanted."""
+        if not self._args.metrics:
+            return
+        self._hangs += hangs and not self._was_hung
+        self._was_hung = hangs
+        metrics = [
+            ("hung", "gauge", "1 while the process makes no progress", int(hangs)),
+            ("hangs_total", "counter", "hangs since the watch began", self._hangs),
+            ("seconds_since_progress", "gauge", "seconds without progress", round(idle, 1)),
+            ("watch_time_seconds", "gauge", "when this was written, in seconds since the epoch", int(time.time())),
+        ]
+        if dispatches is not None:
+            metrics.append(("dispatches_seen_total", "counter", "dispatches that short looks saw", dispatches))
+        write_text(self._args.metrics, prometheus_text(metrics, self.pid))
 
     def _keep_trace(self) -> None:
         if self._trace is not None:
@@ -260,6 +286,15 @@ class Watch:
             if evidence is not None:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)
+
+
+def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:
+    """Metrics (name, type, help, value) in the text format of Prometheus, version 0.0.4; the label is the process."""
+    lines = []
+    for name, kind, meaning, value in metrics:
+        lines += [f"# HELP gdbext_{name} {meaning}", f"# TYPE gdbext_{name} {kind}"]
+        lines.append(f'gdbext_{name}{{pid="{pid}"}} {value}')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:

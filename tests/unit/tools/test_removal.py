@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
-DEBUGGERS = ("hosts.gdb", "hosts.lldb", "init", "lldb_init")
-"""What only the Python of a debugger can import."""
+DEBUGGERS = ("hosts.gdb", "hosts.lldb", "init", "lldb_init", "hosts.debug_server")
+"""What only the Python of a debugger, or one with PyTorch, can import."""
 CHECK = """
 import importlib, json, sys
 sys.path.append(sys.argv[1])

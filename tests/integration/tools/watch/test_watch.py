@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from support.programs import procfs
 from support.programs.harness import DISPATCH, run, wait_until
@@ -40,6 +41,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     script, told, end = tmp_path / "hangs.py", tmp_path / "told", tmp_path / "end"
     script.write_text(HANGS)
     words = [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
+             "--metrics", tmp_path / "gdbext.prom",
              "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--",
              sys.executable, script, end]  # fmt: skip
     events = []
@@ -63,6 +65,11 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     hung, ended = events[1], events[3]
     assert "threading.Lock" in hung["verdict"]["summary"]
     assert ended["text"] == "the program exited with status 3"
+    metrics = list(text_string_to_metric_families((tmp_path / "gdbext.prom").read_text()))
+    values = {sample.name: sample.value for family in metrics for sample in family.samples}
+    assert (values["gdbext_hangs_total"], values["gdbext_hung"]) == (1, 0)
+    assert values["gdbext_seconds_since_progress"] < 60
+    assert all(sample.labels == {"pid": str(hung["pid"])} for family in metrics for sample in family.samples)
     kind, pid, file = told.read_text().split()
     assert (kind, int(pid), file) == (hung["verdict"]["kind"], hung["pid"], hung["file"])
     assert "threading.Lock" in Path(f"{file}.txt").read_text()

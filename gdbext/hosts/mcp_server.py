@@ -1,0 +1,195 @@
+"""``gdbext mcp``: the Model Context Protocol on standard input and output, for agents that debug.
+
+By the official package ``mcp``, an optional extra. Each tool runs scripts/dispatch in a process of its own, with its
+limits of time and memory; answers are short, the strongest first, with the commands that say more. A running process is
+looked at only where the server was started with --allow-attach.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.errors import AddOnError
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Callable, Sequence
+
+    from gdbext.tools.program import Dispatch
+
+_LONGEST = 6000
+"""Most characters of an answer."""
+_FINDINGS, _ADVICE = 5, 6
+_ROOT = str(Path(__file__).parents[2])
+_CODE = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from gdbext.hosts.cli.launcher import leave, main; leave(main(sys.argv[1:]))"
+)
+_INSTRUCTIONS = """\
+Explains hung, crashed and slow PyTorch processes from their memory. Start with diagnose; its answer names what to ask
+next. A target is one of: recording (a file that --record made), core (a core dump), pid (a running process, only where
+this server may attach). Nothing is ever changed in a process."""
+_EPILOG = """\
+The package mcp is needed: pip install 'gdbext[mcp]', then start it with that Python: gdbext mcp. In a client's file:
+  {"mcpServers": {"gdbext": {"command": "gdbext", "args": ["mcp", "--allow-attach"]}}}
+"""
+
+
+class McpProgram(Program):
+    """The program ``gdbext mcp`` as a tool."""
+
+    name = "mcp"
+    summary = "Serve diagnoses to agents by the Model Context Protocol on standard input and output."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the one permission that the server may have."""
+        parser.epilog = _EPILOG
+        parser.add_argument("--allow-attach", action="store_true", help="also look at running processes")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Serve until standard input ends. Raises GdbextError."""
+        try:
+            args = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        server(args.allow_attach).run("stdio")
+        return Outcome(0)
+
+
+def server(may_attach: bool) -> Any:
+    """The server with its tools. Raises AddOnError: the package is not installed."""
+    try:
+        import mcp.server as mcp_server
+    except ImportError as error:
+        raise AddOnError(
+            "the package mcp is not installed for this Python",
+            why=f"scripts/dispatch uses no installed packages, and {sys.executable} has none of that name",
+            help="pip install 'gdbext[mcp]', then: gdbext mcp",
+        ) from error
+    kind = getattr(mcp_server, "MCPServer", None) or vars(mcp_server)["FastMCP"]  # the name in versions 2 and 1
+    made = kind("gdbext", instructions=_INSTRUCTIONS)
+    for tool in McpTools(may_attach).every():
+        made.tool()(tool)
+    return made
+
+
+class McpTools:
+    """The tools; the text of each function is what an agent reads of it."""
+
+    def __init__(self, may_attach: bool) -> None:
+        self._may_attach = may_attach
+
+    def every(self) -> tuple[Callable[..., str], ...]:
+        """All tools, the first to use first."""
+        tools = (self.diagnose, self.threads, self.backtrace, self.operator, self.lookup, self.ranks, self.known)
+        return (*tools, self.replay)
+
+    def diagnose(self, recording: str = "", core: str = "", pid: int = 0) -> str:
+        """Say why a process hangs or crashed: the verdict, the strongest findings, what to try next."""
+        return self._diagnosis(self._target(recording, core, pid))
+
+    def threads(self, recording: str = "", core: str = "", pid: int = 0, stacks: bool = False) -> str:
+        """List the threads: what each does and waits for, who holds that. stacks: with their native stacks."""
+        words = ["all-threads", "--stacks"] if stacks else ["all-threads"]
+        return self._text(self._target(recording, core, pid), words)
+
+    def backtrace(
+        self, recording: str = "", core: str = "", pid: int = 0, thread: int = 0, native: bool = False
+    ) -> str:
+        """Show the dispatcher's path and the Python frames of a thread (a tid; 0: the selected or main thread)."""
+        words = ["dispatch-bt", *(["--thread", str(thread)] if thread else []), *(["--native"] if native else [])]
+        return self._text(self._target(recording, core, pid), words)
+
+    def operator(self, name: str, recording: str = "", core: str = "", pid: int = 0) -> str:
+        """Show an operator (aten::mm): its schema, registrations and computed dispatch table."""
+        return self._text(self._target(recording, core, pid), ["dispatch-op", _word(name)])
+
+    def lookup(self, name: str, keyset: str, recording: str = "", core: str = "", pid: int = 0) -> str:
+        """Show which kernel an operator finds for a key set (0x1000018000, or names: Meta,AutogradMeta)."""
+        return self._text(self._target(recording, core, pid), ["dispatch-lookup", _word(name), _word(keyset)])
+
+    def ranks(self, pid: int = 0, reports: str = "", recordings: str = "") -> str:
+        """Say which rank of a distributed job the others wait for: by the pid of one, or folders of reports (JSON) or
+        recordings."""
+        chosen = {"--reports": reports, "--recordings": recordings, "-p": str(pid) if pid else ""}
+        words = [each for option, value in chosen.items() if value for each in (option, _word(value))]
+        if not words:
+            return "Name one of pid, reports and recordings."
+        return self._attach_refusal(pid) or self._cut(_run(["ranks", *words]))
+
+    def known(self, words: str = "", report: str = "") -> str:
+        """Compare a report (JSON) or a recording with known bugs of other projects, or list those with these words."""
+        return self._cut(_run(["known", _word(report)] if report else ["known", "--list", *map(_word, words.split())]))
+
+    def replay(self, recording: str, command: str = "dispatch-diagnose") -> str:
+        """Run any reading command with its options on a recording: "dispatch-info --settings"."""
+        return self._text(["-r", _word(recording)], command.split())
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _target(self, recording: str, core: str, pid: int) -> list[str] | str:
+        """The words for a target, or why there is none."""
+        chosen = [["-r", _word(recording)]] if recording else []
+        chosen += [["-c", _word(core)]] if core else []
+        chosen += [["-p", str(pid)]] if pid else []
+        if len(chosen) != 1:
+            return "Name one target: recording, core or pid."
+        return self._attach_refusal(pid) or chosen[0]
+
+    def _attach_refusal(self, pid: int) -> str:
+        if not pid or self._may_attach:
+            return ""
+        return (
+            "This server may not look at running processes: start it with --allow-attach. "
+            f"Or record the process, and name the file: scripts/dispatch -p {pid} --record FILE"
+        )
+
+    def _text(self, target: list[str] | str, words: list[str]) -> str:
+        return target if isinstance(target, str) else self._cut(_run([*target, *words]))
+
+    def _diagnosis(self, target: list[str] | str) -> str:
+        if isinstance(target, str):
+            return target
+        try:
+            document = json.loads(_run([*target, "--json", "dispatch-diagnose"]))
+            verdict = document["verdict"]
+            if verdict is None:
+                return self._cut("\n".join(f"error: {each['what']}; {each['help']}" for each in document["errors"]))
+            lines = [f"{verdict['kind']}: {verdict['summary']}"]
+            lines += [
+                f"known bug: {each['title']} ({each['url']}); {each['cure']}" for each in document.get("known", ())
+            ]
+            findings = [each for each in document["findings"] if each["summary"] != verdict["summary"]]
+            lines += [f"also: {each['kind']}: {each['summary']}" for each in findings[:_FINDINGS]]
+            lines += [f"next: {each}" for each in verdict["advice"][:_ADVICE]]
+            lines += [f"not read: {each['what']}" for each in document["errors"][:_FINDINGS]]
+        except (ValueError, LookupError, TypeError):
+            return "No report was made."
+        return self._cut("\n".join(lines))
+
+    @staticmethod
+    def _cut(text: str) -> str:
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[:_LONGEST]}\n… cut: {len(text)} characters in all; ask for one thread or operator"
+
+
+def _word(text: str) -> str:
+    """An argument that is no option, whatever it begins with."""
+    return f"./{text}" if text.startswith("-") else text
+
+
+def _run(words: list[str]) -> str:
+    """Standard output of scripts/dispatch with these words, its errors where that is empty."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _CODE, _ROOT, *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout or done.stderr

@@ -1,0 +1,278 @@
+"""``gdbext-py-spy``: answers ``py-spy dump`` in the words of py-spy 0.4, for whoever calls that by its name.
+
+The text, the members of the JSON and their order are those that py-spy 0.4.3 prints. Only ``dump`` is answered: for
+sampling there are dispatch-top and dispatch-trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import struct
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gdbext.cpython.objects import objects as python_objects
+from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.report.thread_report import FrameKind, RunState
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.thread_reporting import all_frames
+from gdbext.engine.targets import budget
+from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.terminal import escape, write
+from gdbext.errors import GdbextError, PythonUnsupported
+from gdbext.hosts import opening
+from gdbext.tools.family import descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.engine.targets.base_target import Target
+
+VERSION = "py-spy 0.4.3"
+"""The version whose words these are."""
+_SECONDS = 60.0
+_LINE = "-" * 80
+_LONGEST = 128
+"""Most characters of a value (py-spy, format_variable)."""
+_DEPTH = 3
+
+
+class DumpedProcess:
+    """The Python threads of one process, in py-spy's order: the newest first."""
+
+    def __init__(self, target: Target, options: argparse.Namespace) -> None:
+        """Read its threads, of one moment. Raises GdbextError."""
+        self._options = options
+        self.pid = target.pid
+        self.command = _command(target)
+        session, self._inspected = Session(target).settled(inspect_threads)
+        self._session = session
+        table = session.python_threads
+        if table is None or session.python is None:
+            raise PythonUnsupported(f"process {self.pid} runs no Python that can be read")
+        self.version = session.python.version or "?"
+        self._runtime = table.runtime
+        self._names = table.names
+        self._tids = {state.address: tid for tid, states in table.states.items() for state in states}
+
+    @cached_property
+    def traces(self) -> list[dict[str, Any]]:
+        """A stack for each thread of the interpreter that runs Python, as py-spy's JSON has it."""
+        found = [self._trace(state) for state in self._runtime.thread_states()]
+        return [trace for trace in found if trace["frames"]]
+
+    def _trace(self, state: Any) -> dict[str, Any]:
+        tid = self._tids.get(state.address)
+        report = next((each for each in self._inspected.threads if each.tid == tid), None)
+        groups = self._runtime.frames.groups([state])
+        frames = [each for group in groups for each in self._frames(group, group is groups[-1])]
+        if self._options.native and tid is not None:
+            frames = self._with_native(tid, frames)
+        return {
+            "pid": self.pid,
+            "thread_id": state.ident,
+            "thread_name": report.python_name if report is not None else None,
+            "os_thread_id": tid,
+            "active": report is not None and report.state is RunState.RUNNING,
+            "owns_gil": report is not None and any(each.kind is WaitKind.GIL for each in report.holds),
+            "frames": frames,
+            "process_info": None,
+        }
+
+    def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
+        for number, frame in enumerate(group):
+            ends = number == len(group) - 1
+            yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), ends, ends and is_last)
+
+    def _frame(
+        self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
+    ) -> dict[str, Any]:
+        return {
+            "name": name, "filename": file, "module": None, "short_filename": self._short(file), "line": line,
+            "locals": variables, "is_entry": is_entry, "is_shim_entry": is_last,
+        }  # fmt: skip
+
+    def _locals(self, frame: Any) -> list[dict[str, Any]] | None:
+        if not self._options.locals:
+            return None
+        try:
+            count = self._runtime.memory.u32(frame.code + self._runtime.layout.offset("PyCodeObject", "co_argcount"))
+            names = self._runtime.codes.get(frame.code).local_names()
+            found = locals_of(self._runtime, frame)
+        except GdbextError:
+            return []
+        return [
+            {"name": name, "addr": found[name], "arg": at < count, "repr": _value(self._runtime, found[name])}
+            for at, name in enumerate(names)
+            if name in found
+        ]
+
+    def _with_native(self, tid: int, python: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The stack with its native frames; those of the interpreter's own evaluation are the Python frames."""
+        thread = next((each for each in self._session.target.threads() if each.tid == tid), None)
+        if thread is None:
+            return python
+        left, merged = list(python), []
+        for frame in all_frames(self._session, self._session.threads.of(thread)):
+            if frame.kind is FrameKind.PYTHON:
+                merged += left[:1]
+                del left[:1]
+            elif not frame.function.startswith(("_Py", "Py", "_PyEval", "method_", "cfunction_", "object_")):
+                name = f"{frame.pc or 0:#x}" if frame.function in ("", "??") else frame.function
+                merged.append(self._frame(name, os.path.basename(frame.module), 0))  # noqa: PTH119
+        return merged + left
+
+    def _short(self, file: str) -> str:
+        """The part of a path from its outermost package on: ``torch/nn/modules/module.py``."""
+        if self._options.full_filenames or not file.startswith("/"):
+            return file
+        folder, _, name = file.rpartition("/")
+        while folder and self._session.target.foreign.exists(f"{folder}/__init__.py"):
+            folder, _, package = folder.rpartition("/")
+            name = f"{package}/{name}"
+        return name
+
+    def text(self, parent: DumpedProcess | None) -> Iterator[str]:
+        """The lines of the process and of its threads, the oldest first."""
+        yield f"Process {self.pid}: {self.command}"
+        yield f"Python v{self.version} ({_executable(self._session.target)})"
+        if parent is not None:
+            yield f"Parent Process {parent.pid}: {parent.command}"
+        yield ""
+        for trace in reversed(self.traces):
+            identity = trace["os_thread_id"] or f"0x{trace['thread_id']:X}"
+            state = ("active+gil" if trace["owns_gil"] else "active") if trace["active"] else "idle"
+            yield f"Thread {identity} ({state})" + (f': "{trace["thread_name"]}"' if trace["thread_name"] else "")
+            for frame in trace["frames"]:
+                place = frame["short_filename"] + (f":{frame['line']}" if frame["line"] else "")
+                yield f"    {frame['name']} ({place})"
+                yield from _variables(frame["locals"] or ())
+
+
+def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for title, is_argument in (("Arguments", True), ("Locals", False)):
+        some = [each for each in found if each["arg"] is is_argument]
+        if some:
+            yield f"        {title}:"
+        yield from (f"            {each['name']}: {each['repr']}" for each in some)
+
+
+def _command(target: Target) -> str:
+    if target.is_core:
+        return str(getattr(target, "command", ""))
+    return " ".join(read_file(target.pid, "cmdline").rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+
+
+def _executable(target: Target) -> str:
+    if target.is_core:
+        return str(target.executable()) if hasattr(target, "executable") else "?"
+    try:
+        return os.readlink(f"/proc/{target.pid}/exe")  # noqa: PTH115
+    except OSError:
+        return "?"
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _value(runtime: PythonRuntime, address: int) -> str:
+    """The value as py-spy writes it: strings in double quotes, objects by type and address."""
+    try:
+        text = _text(runtime, address, 0)
+    except GdbextError:
+        return "?"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _text(runtime: PythonRuntime, address: int, depth: int) -> str:
+    objects = runtime.objects
+    info = objects.type_of(address)
+    if info.name == "NoneType":
+        return "None"
+    if info.name == "bool":
+        return str(bool(objects.integer(address)))
+    if info.name == "int":
+        return str(objects.integer(address))
+    if info.name == "float":
+        at = address + runtime.layout.offset("PyFloatObject", "ob_fval")
+        return repr(struct.unpack("<d", runtime.memory.read(at, 8))[0])
+    if info.name == "str":
+        text = objects.text(address, _LONGEST).replace("\n", "\\n")
+        return f'"{text}"'
+    if depth < _DEPTH and info.flags & python_objects.FLAG_DICT:
+        pairs = [(_text(runtime, key, depth + 1), value) for key, value in runtime.dicts.items(address)]
+        return "{" + ", ".join(f"{key}: {_text(runtime, value, depth + 1)}" for key, value in pairs[:_LONGEST]) + "}"
+    if depth < _DEPTH and info.name in ("list", "tuple"):
+        items = objects.list_items(address) if info.name == "list" else objects.tuple_items(address)
+        inside = ", ".join(_text(runtime, item, depth + 1) for item in items[:_LONGEST])
+        return f"[{inside}]" if info.name == "list" else f"({inside})"
+    return f"<{info.name} at {address:#x}>"
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="py-spy", description="Prints Python stacks as py-spy does, by gdbext.")
+    parser.add_argument("--version", "-V", action="version", version=f"{VERSION} (gdbext)")
+    dump = parser.add_subparsers(dest="command", required=True).add_parser("dump", help="stacks of a running program")
+    what = dump.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pid", "-p", type=lambda text: int(text, 0), metavar="PID", help="the process, decimal or 0x…")
+    what.add_argument("--core", "-c", metavar="FILE", help="a core dump")
+    dump.add_argument("--full-filenames", action="store_true", help="whole paths of files")
+    dump.add_argument("--locals", "-l", action="count", default=0, help="also the variables of each frame")
+    dump.add_argument("--json", "-j", action="store_true", help="as JSON")
+    dump.add_argument("--subprocesses", "-s", action="store_true", help="also of child processes")
+    dump.add_argument("--native", "-n", action="store_true", help="also native frames")
+    dump.add_argument("--nonblocking", action="store_true", help="do not stop the process")
+    return parser
+
+
+def _dumped(options: argparse.Namespace) -> Iterator[tuple[DumpedProcess, DumpedProcess | None]]:
+    """The process, then its children that run Python."""
+    standstill = opening.Standstill.NONE if options.nonblocking else opening.Standstill.BRIEF
+    if options.core:
+        yield DumpedProcess(opening.open_core(options.core, "/"), options), None
+        return
+    from gdbext.engine.targets.live.proc_checks import check_process
+
+    check_process(options.pid)
+    first = DumpedProcess(opening.open_live(options.pid, standstill), options)
+    yield first, None
+    for pid in descendants(options.pid) if options.subprocesses else ():
+        try:
+            yield DumpedProcess(opening.open_live(pid, standstill), options), first
+        except GdbextError:
+            continue  # no Python, or it has ended
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer a command line of py-spy's; the exit status."""
+    options = _parser().parse_args(list(argv))
+    try:
+        with budget.TimeLimit(_SECONDS):
+            found = list(_dumped(options))
+            if options.json:
+                write(1, json.dumps([trace for each, _ in found for trace in each.traces], indent=2) + "\n")
+                return 0
+            texts = ["".join(f"{escape(line)}\n" for line in each.text(parent)) for each, parent in found]
+            write(1, f"\n{_LINE}\n".join(texts))
+            return 0
+    except budget.TimeIsUp:
+        error: GdbextError = budget.time_error(_SECONDS)
+    except GdbextError as failed:
+        error = failed
+    reasons = "".join(f"\n    {number}: {text}" for number, text in enumerate(filter(None, (error.why, error.help))))
+    write(2, f"Error: {escape(error.what)}\n" + (f"\nCaused by:{reasons}\n" if reasons else ""))
+    return 1
+
+
+def run() -> None:
+    """Answer this process's own command line, and end it."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""gdbext mcp, asked by the client of the official package, on recordings and a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from support.programs.harness import DISPATCH, ROOT, run
+
+mcp = pytest.importorskip("mcp")
+START = f"import sys; sys.path.append({str(ROOT)!r}); from gdbext.__main__ import run; run()"
+RECORDING = str(ROOT / "tests" / "recordings" / "gil-mutex.rec")
+TOOLS = {"diagnose", "threads", "backtrace", "operator", "lookup", "ranks", "known", "replay"}
+
+
+async def answers(*calls: tuple[str, dict[str, object]], options: tuple[str, ...] = ()) -> tuple[set[str], list[str]]:
+    """The names of the tools, and the text of each answer."""
+    from mcp.client.stdio import stdio_client
+
+    words = mcp.StdioServerParameters(command=sys.executable, args=["-I", "-c", START, "mcp", *options])
+    async with stdio_client(words) as (reads, writes), mcp.ClientSession(reads, writes) as session:
+        await session.initialize()
+        names = {tool.name for tool in (await session.list_tools()).tools}
+        found = [await session.call_tool(name, arguments) for name, arguments in calls]
+        return names, ["".join(part.text for part in each.content) for each in found]
+
+
+def test_every_tool_answers_shortly() -> None:
+    names, texts = asyncio.run(
+        answers(
+            ("diagnose", {"recording": RECORDING}),
+            ("threads", {"recording": RECORDING}),
+            ("backtrace", {"recording": RECORDING, "native": True}),
+            ("known", {"words": "openmp"}),
+            ("replay", {"recording": RECORDING, "command": "dispatch-info"}),
+            ("diagnose", {"pid": 1}),
+            ("diagnose", {}),
+            ("ranks", {"recordings": RECORDING}),
+        )
+    )
+    assert names == TOOLS
+    diagnosis, threads, stack, known, info, refused, unnamed, ranks = texts
+    assert diagnosis.startswith("deadlock: MainThread")
+    assert "next: " in diagnosis
+    assert len(diagnosis) < 2500
+    assert "mutex-holder" in threads
+    assert "gil_mutex" in stack
+    assert "http" in known
+    assert "torch" in info
+    assert "--allow-attach" in refused
+    assert "Name one target" in unnamed
+    assert ranks
+    assert max(map(len, texts)) < 6200
+
+
+def test_a_process_is_looked_at_where_that_is_allowed(inferior) -> None:
+    pid = inferior("idle").pid
+    _, (text,) = asyncio.run(answers(("diagnose", {"pid": pid}), options=("--allow-attach",)))
+    assert text.startswith("idle: "), text
+
+
+def test_without_the_package_the_next_step_is_named() -> None:
+    outcome = run([DISPATCH, "mcp"])
+    assert outcome.status == 1
+    assert "pip install 'gdbext[mcp]'" in outcome.stderr
