@@ -183,6 +183,11 @@ def make_report(
     )
 
 
+def make_report_alone(tool: Tool, args: Namespace, sections: Sequence[Section]) -> Report:
+    """The report of a tool that was asked for nothing of a process."""
+    return Report(tool.name, None, view=tool.view, sections=tuple(sections), why=args.why)
+
+
 def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
     if not target.is_core:
         return 0

@@ -146,6 +146,10 @@ class Tool(BaseTool):
         process let run, only afterwards.
         """
 
+    def run_alone(self, args: Namespace) -> Report:  # noqa: ARG002 - for tools that know something without a process
+        """Answer without a process. Raises UsageError."""
+        raise UsageError(f"{self.name} needs a process, a core or a recording", help="-p PID, -c CORE or -r FILE")
+
     def exit_status(self, report: Report, args: Namespace) -> int:  # noqa: ARG002 - for those whose answer is in it
         """The exit status of scripts/dispatch for a report; 1 and 2 are those of failures."""
         return 0

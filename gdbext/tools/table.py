@@ -42,7 +42,7 @@ class ToolRow:
     with which options it reads what belongs into every recording.
     """
 
-    __slots__ = ("modes", "name", "offers", "place", "recorded", "resuming_options", "summary")
+    __slots__ = ("is_alone", "modes", "name", "offers", "place", "recorded", "resuming_options", "summary")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class ToolRow:
         resuming_options: tuple[str, ...] = (),
         offers: Mapping[str, str] = _NOTHING,
         recorded: tuple[tuple[str, ...], ...] = (),
+        is_alone: bool = False,
     ) -> None:
         self.name = name
         self.summary = summary
@@ -62,6 +63,8 @@ class ToolRow:
         self.resuming_options = resuming_options
         self.offers = offers
         self.recorded = recorded
+        self.is_alone = is_alone
+        """It has an answer without a process, too: run_alone()."""
 
     @property
     def mode(self) -> ModeName:
@@ -107,6 +110,7 @@ TABLE = (
         "Decode a DispatchKeySet, or turn key names into bits.",
         ("stopped",),
         "gdbext.tools.operators.keyset:KeySetTool",
+        is_alone=True,
     ),
     ToolRow(
         "dispatch-op",
@@ -490,8 +494,13 @@ def report(name: str, argv: Sequence[str], open_session: Callable[[], Session], 
     return _run(row, open_session(), args, host)
 
 
+def execute_alone(name: str, argv: Sequence[str], color: bool = False) -> Outcome:
+    """Run a command that needs no process for these arguments."""
+    return guard(name, argv, lambda: _execute(name, argv, None, color, None))
+
+
 def _execute(
-    name: str, argv: Sequence[str], open_session: Callable[[], Session], color: bool, host: ToolHost | None
+    name: str, argv: Sequence[str], open_session: Callable[[], Session] | None, color: bool, host: ToolHost | None
 ) -> Outcome:
     from gdbext.diagnosis.tool_arguments import HelpRequested
 
@@ -501,7 +510,7 @@ def _execute(
     except HelpRequested as request:
         return Outcome(0, str(request))
     _log.info("%s %s", name, argv)
-    report = _run(row, open_session(), args, host)
+    report = tool_of(row).run_alone(args) if open_session is None else _run(row, open_session(), args, host)
     status = tool_of(row).exit_status(report, args)
     if args.json:
         from gdbext.diagnosis.report import json_report

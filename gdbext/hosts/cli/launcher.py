@@ -255,6 +255,8 @@ def _run_unreadable(options: Options) -> table.Outcome:
 def _run(options: Options) -> table.Outcome:
     if {"--help", "-h"} & set(options.argv):
         return table.Outcome(0, table.help_text(table.find(options.command)))
+    if not options.called.source and not options.program:
+        return table.execute_alone(options.command, options.argv, wants_color(options.color))
     if options.measure_as_me:
         from gdbext.engine.layouts import measure
 

@@ -233,6 +233,8 @@ def _check_target(options: Options, has_dashes: bool) -> None:
             help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
         )
     chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
+    if not any(chosen) and table.find(options.command).is_alone and not has_dashes:
+        return
     if sum(chosen) != 1:
         what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"
         if has_dashes and not options.program:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.diagnosis.report.report import Report
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, number, register_value
 from gdbext.engine.vocabulary import Hexadecimal, Section
+from gdbext.errors import UsageError
 from gdbext.render.style import Style
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class KeySetSection(Section):
     table_index: int | None
     stray_bits: Hexadecimal | None
     """Bits that mean nothing in this build of torch; None for a real keyset."""
+    torch: str | None = None
+    """The release whose keys these are, where there is no process."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -50,6 +53,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
     else:
         yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
+    if keyset.torch:
+        yield f"as in PyTorch     {keyset.torch}"
 
 
 _POINTED = re.compile(rf"\*\s*{NUMBER}")
@@ -73,8 +78,36 @@ class KeySetTool(Tool):
             "a tensor's key set (tensor:0x7f...)",
         )
 
+        parser.add_argument(
+            "--torch",
+            metavar="VERSION",
+            help="without a process: the release whose keys are meant (2.13; default: the newest that is known)",
+        )
+
+    def run_alone(self, args: Namespace) -> Report:
+        """Decode bits or names by a release's keys. Raises UsageError."""
+        from gdbext.engine.layouts import store
+        from gdbext.torch.values.key_names import KeyNames
+
+        releases = {name: store.release(version) for name, version in store.index()["torch"].items()}
+        wanted = store.release(args.torch) if args.torch else max(releases.values())
+        found = [name for name, release in releases.items() if wanted and release[: len(wanted)] == wanted]
+        if not found:
+            known = sorted({release[:2] for release in releases.values()})
+            names = ", ".join(".".join(map(str, release)) for release in known)
+            raise UsageError(f"the keys of PyTorch {args.torch} are not known", help=f"--torch one of {names}")
+        layout = store.shipped(f"{store.DATA}/{max(found, key=lambda name: releases[name])}")
+        word = " ".join(args.value).strip()
+        if word.startswith(("$", "*", "tensor:")):
+            raise UsageError(f"{word} is in a process", help=f"-p PID dispatch-keyset '{word}'")
+        keys = KeyNames(layout)
+        section = replace(_section(keys, keys.parse(word)), torch=layout.version)
+        return make_report_alone(self, args, (section,))
+
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Decode the value. Raises UsageError for what is not a keyset, NotTorch, LayoutError."""
+        if args.torch:
+            raise UsageError("--torch is for keysets without a process", why="the process has its own PyTorch")
         session, section = session.settled(lambda each: _read(each, " ".join(args.value)))
         return make_report(self, session, args, sections=(section,))
 

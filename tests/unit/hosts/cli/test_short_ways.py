@@ -20,6 +20,7 @@ from gdbext.hosts.cli.debugger_runner import runnable
 from gdbext.hosts.cli.options import Options, parse, spelled_out
 from gdbext.tools import table
 from support.recorded import recordings
+from support.source import contract_schema
 
 
 @pytest.mark.parametrize(
@@ -183,3 +184,19 @@ def test_yama_among_the_processes_of_one_user(monkeypatch: pytest.MonkeyPatch) -
     assert proc_checks.refusal(7).help == (
         "sudo scripts/dispatch -p 7, or let all your processes be looked at: sudo sysctl kernel.yama.ptrace_scope=0"
     )
+
+
+def test_keysets_need_no_process(capfd: pytest.CaptureFixture[str]) -> None:
+    """The number of a key depends on the release: a backend was added between these two."""
+    for words, bits, version in (("Meta --torch 2.13", "0x18000", "2.13.0"), ("CPU --torch 2.1.0", "0x8001", "2.1.0")):
+        assert launcher.main(["keyset", *words.split(), "--json"]) == 0
+        document = json.loads(capfd.readouterr().out)
+        contract_schema.check(document)
+        assert (document["keyset"]["bits"], document["target"]) == (bits, None)
+        assert document["keyset"]["torch"].startswith(version)
+    assert launcher.main(["keyset", "0x18000"]) == 0
+    assert "as in PyTorch" in capfd.readouterr().out
+    for words, said in (("CPU --torch 9.9", "--torch one of 1.13"), ("$rax", "is in a process")):
+        assert launcher.main(["keyset", *words.split()]) == 2
+        assert said in capfd.readouterr().err
+    assert launcher.main(["bt"]) == 2
