@@ -16,6 +16,7 @@ from gdbext.diagnosis.threads_view import (
     python_stack_lines,
     state_text,
     verdict_lines,
+    whose_numbers,
 )
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.render.style import Style, escape
@@ -208,6 +209,7 @@ def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadRep
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
         what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))
+        what += whose_numbers(group) if first.pool is None else ""
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
         who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
         line = f", at {first.user_line}" if first.pool is None and first.user_line else ""

@@ -12,7 +12,8 @@ from gdbext.cache import find_program
 from gdbext.diagnosis.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import Finding, RunState, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import Resource
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import WaitGraph
@@ -76,9 +77,26 @@ def _fold_key(thread: ThreadReport) -> object:
     if thread.signal or thread.holds or thread.loop is not None or not thread.stack_key or thread.notes:
         return thread.tid
     wait = thread.wait
-    kind = (wait.resource.kind, wait.resource.name, wait.owners, wait.being_released) if wait is not None else None
+    kind = (*_what(wait), wait.owners, wait.being_released) if wait is not None else None
     address = wait.resource.address if wait is not None and wait.owners else 0
     return (thread.stack_key, thread.state, kind, address)
+
+
+def _what(wait: Wait) -> tuple[object, ...]:
+    """What threads of one line wait for. How long a sleep still lasts differs, and so do numbers and addresses of
+    descriptors whose other ends are alike."""
+    resource, peer = wait.resource, wait.peer
+    if resource.kind is WaitKind.SLEEP:
+        return (resource.kind, wait.looks_for)
+    if resource.kind is WaitKind.IO and peer is not None:
+        return (resource.kind, peer.kind, peer.state, peer.own, *(each.pid for each in peer.processes))
+    return (resource.kind, resource.name)
+
+
+def whose_numbers(group: Sequence[ThreadReport]) -> str:
+    """The thread whose descriptors and seconds are shown for all of a group, where those of others differ."""
+    told = {(each.wait.name, each.wait.seconds) for each in group if each.wait is not None}
+    return f" (numbers of {group[0].tid})" if len(told) > 1 else ""
 
 
 def _group_lines(
@@ -88,7 +106,7 @@ def _group_lines(
     if first.pool is not None:
         yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.name)} worker{'s' if len(group) > 1 else ''}"
         return
-    yield style(_title(group), "bold") + f": {escape(state_text(first, threads))}"
+    yield style(_title(group), "bold") + f": {escape(state_text(first, threads) + whose_numbers(group))}"
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
     yield from (f"    {line}" for line in python_lines(first, style))

@@ -172,6 +172,44 @@ def one_handler():
     sys.stdin.read()
 
 
+def exhausted_server():
+    """A server whose workers all wait for one lock, whoever has it, while its loop waits for somebody to connect."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    lock = threading.Lock()
+    lock.acquire()
+
+    def handle():
+        inside.append(1)
+        lock.acquire()
+
+    async def serve():
+        loop = asyncio.get_running_loop()
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        for _ in range(9):
+            loop.run_in_executor(pool, handle)
+        while len(inside) < 6:
+            await asyncio.sleep(0.001)
+        loop.call_soon(truth.ready)
+        await asyncio.Event().wait()
+
+    inside = []
+    pool = ThreadPoolExecutor(6)
+    truth.note(line=line_of(exhausted_server) + 10)
+    truth.thread("main", waits="any")
+    asyncio.run(serve())
+
+
+def many_sleepers():
+    """Threads that sleep at one line, each for another time."""
+    for number in range(5):
+        threading.Thread(target=time.sleep, args=(truth.FOREVER + number,), daemon=True).start()
+    truth.thread("main", waits="read")
+    truth.ready()
+    sys.stdin.read()
+
+
 def fork_server():
     """The servers of multiprocessing, which wait for somebody to ask; the forkserver is the process looked at."""
     import multiprocessing

@@ -36,6 +36,18 @@ def caveats(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 def _unknown_owners(seen: Observations) -> Iterator[Finding]:
+    """One note for all threads that wait for the same lock at the same place."""
+    alike: dict[object, list[ThreadReport]] = {}
+    for thread in _without_owner(seen):
+        address = thread.wait.address if thread.wait is not None else 0
+        alike.setdefault((address, thread.stack_key) if address and thread.stack_key else thread.tid, []).append(thread)
+    for first, *others in alike.values():
+        if first.wait is not None:
+            text = sentences.owner_unknown(first, first.wait, len(others))
+            yield Finding(FindingKind.NOTE, text, (first.tid, *(each.tid for each in others)), wait=first.wait)
+
+
+def _without_owner(seen: Observations) -> Iterator[ThreadReport]:
     for thread in seen.threads:
         wait = thread.wait
         if wait is None or wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
@@ -44,7 +56,7 @@ def _unknown_owners(seen: Observations) -> Iterator[Finding]:
             continue
         if thread.tid in seen.moved():
             continue  # whatever it waited for has come: it runs
-        yield Finding(FindingKind.NOTE, sentences.owner_unknown(thread, wait), (thread.tid,), wait=wait)
+        yield thread
 
 
 def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

@@ -285,8 +285,31 @@ def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
             continue  # the stronger finding says it
         if is_stuck(thread, seen):
             continue  # so does that one
+        crowd = _crowd(seen.threads) if _serves(thread, wait) else []
         text = sentences.external(thread, wait)
-        yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
+        text = f"{sentences.crowd(crowd)} {text}" if crowd else text
+        tids = (*(each.tid for each in crowd), thread.tid)
+        yield Finding(kind, text, tids, wait.evidence, thread.innermost, wait=wait)
+
+
+_CROWD = 4
+"""Threads that wait at one line, from which on they are what a server has no more of, rather than work on its way."""
+
+
+def _serves(thread: ThreadReport, wait: Wait) -> bool:
+    """The thread waits for what others send it to do: clients that connect, or events of its loop."""
+    return wait.kind is WaitKind.IO and (thread.loop is not None or (wait.peer is not None and wait.peer.is_listening))
+
+
+def _crowd(threads: Sequence[ThreadReport]) -> list[ThreadReport]:
+    """The most threads that wait for the same kind of thing at the same line of the program, with no end in sight."""
+    alike: dict[object, list[ThreadReport]] = {}
+    for thread in threads:
+        wait = thread.wait
+        if wait is not None and thread.state is RunState.WAITING and thread.user_line and not wait.ends_by_itself:
+            alike.setdefault((thread.user_line, wait.kind), []).append(thread)
+    found = max(alike.values(), key=len, default=[])
+    return found if len(found) >= _CROWD else []
 
 
 def _main(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

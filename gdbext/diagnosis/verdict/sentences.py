@@ -312,6 +312,13 @@ def external(thread: ThreadReport, wait: Wait) -> str:
     return f"{who_waits(thread, wait)}{loop_clause(thread)}."
 
 
+def crowd(threads: Sequence[ThreadReport]) -> str:
+    """``40 threads, worker-0 (tid 2) one of them, wait for the Python lock … at app.py:5 (handler).``"""
+    first = threads[0]
+    what = first.wait.phrase if first.wait is not None else "waits"
+    return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
+
+
 def gil_in_device_call(thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
     """``… waits for the device (cudaStreamSynchronize …) with the GIL in hand, for which 2 threads wait: …``"""
     others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
@@ -388,10 +395,11 @@ def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
     return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
 
 
-def owner_unknown(thread: ThreadReport, wait: Wait) -> str:
-    """The waits that forbid to say "no deadlock"."""
+def owner_unknown(thread: ThreadReport, wait: Wait, alike: int = 0) -> str:
+    """The waits that forbid to say "no deadlock"; ``alike`` threads more wait at the same place for the same thing."""
+    more = f", as {alike} more thread{'s do' if alike > 1 else ' does'}" if alike else ""
     return (
-        f"{thread.label} {wait.phrase}, and its owner is not recorded in memory: "
+        f"{thread.label} {wait.phrase}{more}, and its owner is not recorded in memory: "
         "a deadlock through it cannot be excluded."
     )
 

@@ -108,6 +108,25 @@ def test_a_rank_that_only_os_environ_knows(plain_look, inferior):
     assert said == {"rank": 3, "size": 4, "local_rank": 1, "job": "127.0.0.1:1"}
 
 
+def test_workers_that_are_all_used_up_come_before_the_loop_that_waits_for_clients(inferior):
+    target = inferior("strangers", "exhausted-server")
+    outcome = target.dispatch("dispatch-diagnose", debugger="none")
+    verdict = outcome.document["verdict"]
+    line = target.truth["line"]
+    assert verdict["summary"].startswith("6 threads stand at "), verdict["summary"]
+    assert f"strangers.py:{line} (exhausted_server.<locals>.handle)" in verdict["summary"]
+    assert len(verdict["threads"]) == 7
+    notes = [each["summary"] for each in outcome.document["findings"] if each["kind"] == "note"]
+    assert len(notes) == 1, notes
+    assert "as 5 more threads do" in notes[0]
+
+
+def test_sleeps_that_differ_in_their_time_are_one_line(inferior):
+    target = inferior("strangers", "many-sleepers")
+    text = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
+    assert "  5 × sleeps" in text, text
+
+
 def test_threads_in_the_programs_own_files_come_first(inferior):
     target = inferior("strangers", "one-handler")
     lines = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout.splitlines()

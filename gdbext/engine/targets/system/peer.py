@@ -114,3 +114,8 @@ class Peer(Record):
     """The path of a file, the key of a store."""
     own: bool = False
     """Nobody has that end but the examined process itself."""
+
+    @property
+    def is_listening(self) -> bool:
+        """It is no connection yet: whoever wants something connects."""
+        return self.state == "LISTEN"
