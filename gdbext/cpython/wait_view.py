@@ -256,6 +256,16 @@ class PythonWaitView:
         words = waited_words(self.runtime, futex) if self._inside else ()
         return [tid for word in words for tid in self._inside.get(word, ())]
 
+    def where_taken(self, futex: int, tid: int) -> str:
+        """The line of the ``with`` by which that thread holds that lock, "" where it cannot be known."""
+        from gdbext.cpython.sync.held_locks import where_entered
+        from gdbext.cpython.sync.locks import waited_words
+
+        words = waited_words(self.runtime, futex)
+        states = self._threads.states.get(tid, ())
+        places = (where_entered(self.runtime, state, word) for state in states for word in words)
+        return next((f"{each.file}:{each.line} ({each.function})" for each in places if each is not None), "")
+
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it; the innermost
         frame of the ``waiter`` itself does not count."""

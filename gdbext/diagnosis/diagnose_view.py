@@ -116,7 +116,8 @@ def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], styl
     for edge in cycle:
         yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(edge.wait.phrase)}"
-        yield f'  {_how_held(edge.wait)} "{escape(known[edge.owner].label)}"'
+        taken = f", taken at {edge.wait.taken_at}" if edge.wait.taken_at else ""
+        yield f'  {_how_held(edge.wait)} "{escape(known[edge.owner].label)}"{escape(taken)}'
 
 
 def _how_held(wait: Wait) -> str:

@@ -83,8 +83,8 @@ def _fold_key(thread: ThreadReport) -> object:
 
 
 def _what(wait: Wait) -> tuple[object, ...]:
-    """What threads of one line wait for. How long a sleep still lasts differs, and so do numbers and addresses of
-    descriptors whose other ends are alike."""
+    """The wait as far as threads of one line have it in common. How long a sleep still lasts differs, and so do numbers
+    and addresses of descriptors whose other ends are alike."""
     resource, peer = wait.resource, wait.peer
     if resource.kind is WaitKind.SLEEP:
         return (resource.kind, wait.looks_for)

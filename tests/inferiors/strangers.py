@@ -172,6 +172,36 @@ def one_handler():
     sys.stdin.read()
 
 
+def crossed_withs():
+    """Two threads with two locks; one is inside of a try in its with block when it wants the other lock."""
+    first, second = threading.Lock(), threading.Lock()
+    both = threading.Barrier(2)
+
+    def one():
+        truth.thread("one", waits="futex")
+        with first:
+            both.wait()
+            second.acquire()
+
+    def two():
+        truth.thread("two", waits="futex")
+        with second:
+            try:
+                both.wait()
+                first.acquire()
+            finally:
+                pass
+
+    truth.note(line=line_of(one) + 2)
+    threads = [threading.Thread(target=each, name=each.__name__) for each in (one, two)]
+    for thread in threads:
+        thread.start()
+    truth.thread("main", waits="futex")
+    truth.ready()
+    for thread in threads:
+        thread.join()
+
+
 def exhausted_server():
     """A server whose workers all wait for one lock, whoever has it, while its loop waits for somebody to connect."""
     import asyncio

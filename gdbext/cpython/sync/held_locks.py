@@ -125,14 +125,19 @@ def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
 
 def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
     """The context managers whose ``with`` block the frame is in, the outermost first. Raises MemoryFault, BadData."""
+    return (manager for _, manager in _entered_at(runtime, frame))
+
+
+def _entered_at(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:
+    """The same with the slots of the value stack in which they, or their ``__exit__``, are."""
     depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
     if not depth:
         return
     previous = 0
-    for slot in objects_at(runtime, value_stack(runtime, frame), depth):
+    for number, slot in enumerate(objects_at(runtime, value_stack(runtime, frame), depth)):
         manager = _manager_of_exit(runtime, previous, slot)
         if manager:
-            yield manager
+            yield number, manager
         previous = slot
 
 
@@ -162,6 +167,42 @@ def _is_exit(runtime: PythonRuntime, address: int) -> bool:
         return False
     name = runtime.memory.u64(address + runtime.layout.offset(*_NAMES_OF_FUNCTIONS[kind]))
     return any(runtime.objects.text_equals(name, each) for each in ("__exit__", "__aexit__"))
+
+
+def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> PythonFrame | None:
+    """The outermost frame in whose ``with`` block the lock with that word is held, with the line of the ``with``.
+
+    Known where the frame stands in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of
+    the exception table that it is in is that of the ``with`` (SETUP_WITH keeps the last instruction, SETUP_FINALLY does
+    not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered. None else,
+    and before 3.11. Raises nothing.
+    """
+    found = None
+    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+        try:
+            for slot, manager in _entered_at(runtime, frame):
+                lock = lock_of(runtime, manager)
+                if lock is not None and lock.word == word:
+                    found = frame._replace(line=_line_of_with(runtime, frame, slot))
+                    break
+        except GdbextError:
+            continue
+    return found if found is not None and found.line is not None else None
+
+
+def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
+    form = runtime.layout.abi.frames
+    if not isinstance(form, InterpreterFrames):
+        return None
+    memory, offset = runtime.memory, runtime.layout.offset
+    code = runtime.codes.get(frame.code)
+    at = code.offset_of(memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction)))
+    table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
+    rows = list(_rows(runtime.objects.bytes(table, _TABLE_LIMIT)))
+    around = [(target, depth) for start, end, target, depth in rows if start <= at < end]
+    if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
+        return None
+    return code.line(min(start for start, _, target, _ in rows if target == around[0][0]))
 
 
 def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
@@ -203,7 +244,12 @@ def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
 
 
 def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
-    """The exception table: (start, end, depth); offsets in bytes from the first instruction.
+    """The exception table: (start, end, depth); offsets in bytes from the first instruction."""
+    return ((start, end, depth >> 1) for start, end, _, depth in _rows(table))
+
+
+def _rows(table: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end, handler, depth << 1 | lasti) of each entry of the exception table.
 
     Each entry is four numbers, most significant six bits first; bit 6 says that more follow, bit 7 marks the first
     byte of an entry: start, length and target in code units of two bytes, then depth << 1 | lasti.
@@ -223,8 +269,8 @@ def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
 
     try:
         while position < len(table):
-            start, length, _, depth = number(), number(), number(), number()
-            yield start * 2, (start + length) * 2, depth >> 1
+            start, length, target, depth = number(), number(), number(), number()
+            yield start * 2, (start + length) * 2, target * 2, depth
     except IndexError:
         return
 

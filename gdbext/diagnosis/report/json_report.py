@@ -193,6 +193,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         **_peer(wait),
         **_missing(wait.missing_workers),
         **_lost(wait.lost),
+        **({"taken_at": wait.taken_at} if wait.taken_at else {}),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
         **({"lost_signal": True} if wait.lost_signal else {}),
     }

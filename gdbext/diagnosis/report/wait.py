@@ -333,6 +333,8 @@ class Wait(Record):
     """The other end, where it is known."""
     expects: tuple[int, ...] = ()
     """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    taken_at: str = ""
+    """The line where the owner took the lock, ``train.py:8 (step)``; "" where that cannot be known."""
     looks_for: str = ""
     """The object that a thread which sleeps looks at between two sleeps; for people."""
     looks_outside: bool = False

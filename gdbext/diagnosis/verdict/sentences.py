@@ -313,7 +313,7 @@ def external(thread: ThreadReport, wait: Wait) -> str:
 
 
 def crowd(threads: Sequence[ThreadReport]) -> str:
-    """``40 threads, worker-0 (tid 2) one of them, wait for the Python lock … at app.py:5 (handler).``"""
+    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``"""
     first = threads[0]
     what = first.wait.phrase if first.wait is not None else "waits"
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."

@@ -175,6 +175,13 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     futex = futex_wait(thread.syscall)
     if futex is None or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
+    found, python = _classified(thread, futex), thread.process.python
+    if found is None or python is None or found.owner is None or found.kind is not WaitKind.PYTHON_LOCK:
+        return found
+    return found._replace(taken_at=python.where_taken(futex.address, found.owner.tid))
+
+
+def _classified(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     python = thread.process.python
     found = python.wait(thread.tid, futex.address) if python is not None else None
     raw = thread.process.memory.try_read(futex.address, 4)
