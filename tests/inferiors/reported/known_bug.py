@@ -1,7 +1,8 @@
 """known-bug: the programs of known bugs (gdbext/known/bugs) that hang in a moment, on a version that has the bug.
 
 Sources: python/cpython issues 140746, 94777, 123720, 105829, 115634, 119710 and 125451, joblib/threadpoolctl 239,
-huggingface/tokenizers 187, tensorflow/tensorboard 6167, wandb/wandb 12079, pytorch/pytorch 182948, sourceware 25847.
+huggingface/tokenizers 187, tensorflow/tensorboard 6167, wandb/wandb 12079, pytorch/pytorch 182948, sourceware 25847,
+KempnerInstitute/KempnerForge 104.
 What is not in the standard library is imported where it is needed, in the version that has the bug.
 """
 
@@ -179,13 +180,23 @@ async def subprocess_wait():
     await waiting
 
 
-def lazy_call():
-    """pytorch#182948, as in a process with a device."""
+def checkpoint():
+    """KempnerForge#104: an asynchronous checkpoint and the main thread use one process group; the other rank is in
+    neither collective. And pytorch#182948 in another thread, as in a process with a device."""
     import torch
+    import torch.distributed.checkpoint
 
+    other = os.fork() == 0
+    torch.distributed.init_process_group("gloo", f"file://{os.getcwd()}/store", rank=int(other), world_size=2)
+    if other:
+        time.sleep(truth.FOREVER)
     torch.cuda._initialized = True
-    ready("self-deadlock", "futex")
-    torch.cuda._lazy_call(lambda: torch.cuda._lazy_call(list))
+    lazy = [torch.cuda._lazy_call, lambda: torch.cuda._lazy_call(list)]
+    threading.Thread(target=lazy[0], args=lazy[1:], daemon=True).start()
+    torch.distributed.checkpoint.async_save({"weight": torch.ones(2)}, checkpoint_id="checkpoint")
+    time.sleep(0.5)
+    ready("collective", "futex")
+    torch.distributed.barrier()
 
 
 def loader_lock():
@@ -273,7 +284,7 @@ KINDS = {
     "executor-pickle": executor_pickle,
     "executor-tasks": executor_tasks,
     "subprocess-wait": lambda: asyncio.run(subprocess_wait()),
-    "lazy-call": lazy_call,
+    "checkpoint": checkpoint,
     "lost-signal": lost_signal,
     "thread-start": thread_start,
     "executor-killed": executor_killed,
