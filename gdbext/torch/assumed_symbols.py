@@ -178,6 +178,13 @@ STEP_CALLBACKS = TorchSymbol(
     "asked once by every call and callBoxed (ATen/record_function.cpp)",
     "calls distinguished from redispatches in inlined code, " + _BREAKS + " of all operators", CPU)  # fmt: skip
 STEP_CALLBACKS_FUNCTION = "at::getStepCallbacksUnlessEmpty"
+NEVER_RETURNING = ("_ZNK3c104impl13OperatorEntry11reportErrorE", "_ZN3c106detail14torchCheckFailE",
+                   "_ZN3c106detail23torchInternalAssertFailE", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast",
+                   "_Unwind_Resume", "__stack_chk_fail", "__clang_call_terminate", "_ZSt9terminatev", "abort",
+                   "_ZSt20__throw_", "_ZSt19__throw_", "_ZSt17__throw_", "_ZSt24__throw_", "_ZSt28__throw_",
+                   "_ZSt21__throw_", "_ZSt25__throw_")  # fmt: skip
+"""Beginnings of the mangled names of functions that code with an inlined dispatch calls and that do not come back: what
+stands behind such a call is entered from elsewhere."""
 """The same as debuggers take it: without its arguments."""
 STEP_CALLBACKS_NAME = "getStepCallbacksUnlessEmpty"
 """Part of its name: a library that imports it calls operators."""

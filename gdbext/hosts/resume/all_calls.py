@@ -32,7 +32,7 @@ from gdbext.torch.assumed_symbols import (
     STEP_CALLBACKS_NAME,
 )
 from gdbext.torch.registry.kernel import plain_name
-from gdbext.torch.stack.event_proof import walk_back
+from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
 from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, SiteFinder, frame_at
 from gdbext.torch.stack.roles import Role, classify
 
@@ -200,7 +200,8 @@ class AllCalls:
         found = {
             start + offset
             for start, code in self._text(module, 2 * _SHIFT_DISTANCE)
-            for offset in architecture.table_accesses(code, self._table, shift, _SHIFT_DISTANCE)
+            for displacement in (self._table, self._table + KEYSET_BITS * self._session.dispatcher.kernels.size)
+            for offset in architecture.table_accesses(code, displacement, shift, _SHIFT_DISTANCE)
         }
         return sorted(found)
 
@@ -275,7 +276,7 @@ class _Behind:
         if returns_to not in self._known:
             if self._code is None:
                 self._code = self._finder.code(self._function)
-            met = walk_back(self._code, returns_to, self._finder.dispatch_step)
+            met = walk_back(self._code, returns_to, self._finder.dispatch_step, self._finder.never_returns)
             self._known[returns_to] = met is None or "kernel" not in met[0]
         return self._known[returns_to]
 

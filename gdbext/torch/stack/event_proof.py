@@ -23,6 +23,12 @@ _NO_WAY_ON = ("jmp", "ret", "trap")
 
 AsksCallbacks = Callable[[int], bool]
 """Address that a direct call leads to → whether that is at::getStepCallbacksUnlessEmpty."""
+NeverReturns = Callable[[int], bool]
+"""Address that a direct call leads to → whether that function never comes back."""
+
+
+def _never(_target: int) -> bool:
+    return False
 
 
 class WaysBack(Record):
@@ -45,9 +51,11 @@ class WaysBack(Record):
         return False if self.other_call or self.begins else None
 
 
-def ways_back(architecture: Architecture, code: Decoded, site: int, asks: AsksCallbacks) -> WaysBack | None:
+def ways_back(
+    architecture: Architecture, code: Decoded, site: int, asks: AsksCallbacks, ends: NeverReturns = _never
+) -> WaysBack | None:
     """The ways back from the call that returns to ``site``; None where the code has no such call."""
-    found = walk_back(code.instructions, site, lambda one: _meets(one, asks))
+    found = walk_back(code.instructions, site, lambda one: _meets(one, asks), ends)
     if found is None:
         return None
     met, seen = found
@@ -56,7 +64,10 @@ def ways_back(architecture: Architecture, code: Decoded, site: int, asks: AsksCa
 
 
 def walk_back(
-    instructions: Sequence[Instruction], site: int, meets: Callable[[Instruction], str]
+    instructions: Sequence[Instruction],
+    site: int,
+    meets: Callable[[Instruction], str],
+    ends: NeverReturns = _never,
 ) -> tuple[set[str], set[int]] | None:
     """The words of ``meets`` for the first instructions that have one on the ways backwards from the call that returns
     to ``site``, "begins" for the beginning of the code; and the numbers of all instructions between. None where the
@@ -73,7 +84,7 @@ def walk_back(
         before = list(sources.get(instructions[number].address, ()))
         if number == 0:
             met.add("begins")
-        elif instructions[number - 1].kind not in _NO_WAY_ON:
+        elif _goes_on(instructions[number - 1], ends):
             before.append(number - 1)
         for each in before:
             kind = meets(instructions[each])
@@ -83,6 +94,14 @@ def walk_back(
                 seen.add(each)
                 frontier.append(each)
     return met, seen
+
+
+def _goes_on(one: Instruction, ends: NeverReturns) -> bool:
+    """The next instruction may be executed behind this one."""
+    if one.kind in _NO_WAY_ON:
+        return False
+    target = (one.target if one.target is not None else one.fixed_operand) if one.is_call else None
+    return target is None or not ends(target)
 
 
 def _meets(one: Instruction, asks: AsksCallbacks) -> str:
@@ -119,6 +138,18 @@ def _tests_unboxed(architecture: Architecture, instructions: Sequence[Instructio
     return False
 
 
+KEYSET_BITS = 64
+"""clang folds the 64 of "64 - leading zeros", which becomes the index, into the table's offset."""
+
+
+def offset_in_entry(offset: int | None, table: range) -> int | None:
+    """The offset in the table's entry of what stands at ``offset`` of the OperatorEntry, with an index beside it; None
+    for what is no entry. ``table`` is the range of offsets of the first one."""
+    if offset is None:
+        return None
+    return next((each - table.start for each in (offset, offset - KEYSET_BITS * len(table)) if each in table), None)
+
+
 def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: range) -> bool:
     """The kernel that the first instruction looks up is only entered by its boxed function. ``table`` is the range of
     offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
@@ -130,7 +161,9 @@ def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: r
             return False
         if one.kind in ("call", "jmp") and one.target is None:
             return member == _BOXED_AT or one.source in boxed
-        is_entry = one.kind == "lea" and one.memory is not None and one.memory.displacement == table.start
+        is_entry = one.kind == "add" and offset_in_entry(one.immediate, table) == 0
+        if one.kind == "lea" and one.memory is not None:
+            is_entry = offset_in_entry(one.memory.displacement, table) == 0
         is_copy = one.kind == "mov" and one.source in kernel
         kernel = kernel.intersection(architecture.callee_saved) if one.is_call else kernel - one.writes
         boxed -= one.writes
@@ -149,4 +182,4 @@ def _member(one: Instruction, kernel: Collection[str], table: range) -> int | No
         return None
     if memory.base in kernel:
         return memory.displacement
-    return memory.displacement - table.start if memory.displacement in table else None
+    return offset_in_entry(memory.displacement, table)

@@ -6,7 +6,7 @@ from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.unwind.unwinder import NativeStack
-from gdbext.torch.assumed_symbols import LOOKUP, STEP_CALLBACKS
+from gdbext.torch.assumed_symbols import LOOKUP, NEVER_RETURNING, STEP_CALLBACKS
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
@@ -37,6 +37,8 @@ class HostedEvents:
         """Answers by the target of a call."""
         self._dispatching: dict[int, bool] = {}
         """Answers by the start of a function."""
+        self._endings: dict[int, bool] = {}
+        """The functions that never come back, by the target of a call."""
         self._ways: dict[int, WaysBack | None] = {}
         """Ways by the return address."""
 
@@ -111,8 +113,16 @@ class HostedEvents:
             from gdbext.torch.stack.event_proof import ways_back
 
             code = self._sites.code(stack, level)
-            self._ways[pc] = ways_back(self._memory.architecture, code, pc, self._asks)
+            self._ways[pc] = ways_back(self._memory.architecture, code, pc, self._asks, self._never_returns)
         return self._ways[pc]
+
+    def _never_returns(self, target: int) -> bool:
+        found = self._endings.get(target)
+        if found is None:
+            places = {follow_stub(self._memory, target), self._memory.try_u64(target)} - {None}
+            names = (name for place in places for name in self._symbolizer.names_at(place or 0))
+            found = self._endings[target] = any(name.startswith(NEVER_RETURNING) for name in names)
+        return found
 
     def _asks(self, target: int) -> bool:
         found = self._asking.get(target)

@@ -29,6 +29,7 @@ from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL,
     DISPATCHER_REDISPATCH,
     LOOKUP,
+    NEVER_RETURNING,
     SLOW_PATH,
     STEP_CALLBACKS,
     UNBOXED_CALL,
@@ -223,6 +224,10 @@ class SiteFinder:
             return "kernel" if UNBOXED_CALL.begins(self._name(one.target)) else ""
         return "lookup" if one.kind == "shr" and one.immediate == self.shift else ""
 
+    def never_returns(self, target: int) -> bool:
+        """A call of that address does not come back."""
+        return self._name(target).startswith(NEVER_RETURNING)
+
     def _event(self, code: Sequence[Instruction]) -> str:
         """The event of the lookup at which the code begins; the next lookup is behind its end."""
         from gdbext.torch.stack.event_proof import only_boxed
@@ -278,12 +283,24 @@ class SiteFinder:
         """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
         unlikely = (None, PC_RELATIVE, self._architecture.stack_pointer)
         written: set[str] = set()
+        bases: dict[str | None, str] = {}
         for one in code:
             memory = one.memory
-            if memory is not None and memory.displacement in self._table and memory.base not in unlikely:
+            if memory is not None and self._is_entry(memory.displacement) and memory.base not in unlikely:
                 return str(memory.base) if memory.base not in written else ""
+            if one.kind == "add" and one.destination in bases and self._is_entry(one.immediate):
+                return bases[one.destination]
+            for name in one.writes:
+                bases.pop(name, None)
+            if one.kind == "lea" and memory is not None and memory.index_register and memory.base not in unlikely:
+                bases[one.destination] = str(memory.base) if memory.base not in written else ""  # clang adds the offset
             written |= one.writes
         return None
+
+    def _is_entry(self, offset: int | None) -> bool:
+        from gdbext.torch.stack.event_proof import offset_in_entry
+
+        return offset_in_entry(offset, self._table) is not None
 
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
         """The argument register behind the one that is given the address of the operator's static handle."""

@@ -190,6 +190,17 @@ def test_a_backward_pass_on_a_devices_thread() -> None:
     assert begin["wait"]["owner"]["tid"] == hung.truth["last"]
 
 
+def test_a_worker_of_parallel_for_that_does_not_come_back() -> None:
+    """The operator's thread waits for it at OpenMP's barrier: the worker is shown with its stack."""
+    library = matrix.build("O2", name="chains")
+    with matrix.started(matrix.host(), library, only="parallel") as hung:
+        report = hung.document("dispatch-diagnose")
+    assert report["verdict"]["op"] == "chains::in_parallel"
+    assert report["verdict"]["threads"][:2] == [hung.truth["first"], hung.truth["last"]]
+    (end,) = [thread for thread in report["threads"] if thread["tid"] == hung.truth["last"]]
+    assert any("never_comes_back" in frame["function"] for frame in end["frames"]), end
+
+
 def test_arguments_of_every_kind(program: Matrix) -> None:
     """None is wrong; with symbols four of five are known, boxed and unboxed."""
     shown = matrix.shown_arguments(program.truth, program.document("dispatch-bt", "--all", "--args"))

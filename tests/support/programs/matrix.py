@@ -34,6 +34,8 @@ FLAGS = {
     "O3-s-hidden": ("-O3", "-DNDEBUG", *HIDDEN),
 }  # fmt: skip
 """The ways of compiling; those with "-s" lose their symbols afterwards, so that two share a compilation."""
+ALSO = {"chains": ("-fopenmp",)}
+"""Flags of one program."""
 COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
 IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
 """With g++: two compilations of half a minute, on two cores, once for each machine."""
@@ -132,7 +134,7 @@ def host() -> Path:
 
 def build(way: str, compiler: str = "g++", name: str = "matrix") -> Path:
     """The library of that name, compiled that way or found compiled."""
-    whole = _built(f"lib{name}.so", _command(compiler, FLAGS[way]), SOURCES / f"{name}.cpp")
+    whole = _built(f"lib{name}.so", _command(compiler, (*FLAGS[way], *ALSO.get(name, ()))), SOURCES / f"{name}.cpp")
     if "-s" not in way:
         return whole
     return _built(f"lib{name}.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)

@@ -162,15 +162,21 @@ def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, i
                 yield at, target
 
 
+_ADD_TO_RAX = b"\x48\x05"
+
+
 def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
-    """Offsets of ``lea displacement(base,index), reg`` with a ``shr $shift`` not far before."""
+    """Offsets of ``lea displacement(base,index), reg`` (gcc), and of ``add $displacement, reg`` (clang), with a
+    ``shr $shift`` not far before."""
     wanted = displacement.to_bytes(4, "little")
     shifts = re.compile(b"\xc1[\xe8-\xef]" + re.escape(bytes((shift,))), re.DOTALL)
     at = code.find(wanted)
     while at >= 0:
         is_lea = at >= 4 and code[at - 4] & 0xF8 == 0x48 and code[at - 3] == 0x8D and code[at - 2] & 0xC7 == 0x84
-        if is_lea and shifts.search(code, max(0, at - within), at):
-            yield at - 4
+        is_add = at >= 3 and code[at - 3] & 0xFE == 0x48 and code[at - 2] == 0x81 and code[at - 1] & 0xF8 == 0xC0
+        is_add |= at >= 2 and code[at - 2 : at] == _ADD_TO_RAX
+        if (is_lea or is_add) and shifts.search(code, max(0, at - within), at):
+            yield at - (4 if is_lea else 3 if code[at - 2] == 0x81 else 2)
         at = code.find(wanted, at + 1)
 
 

@@ -1,12 +1,16 @@
-// A backward pass on a device's own thread, of which one node does not come back. The program says on which thread the
-// chain of waits begins, and on which it ends.
+// A backward pass on a device's own thread, of which one node does not come back; or ("parallel") an operator whose
+// parallel_for has a worker that does not. The program says on which thread the chain of waits begins, and on which it
+// ends.
 #define AT_PER_OPERATOR_HEADERS
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <atomic>
@@ -58,14 +62,31 @@ void backward() {
   result.backward(on_device());
 }
 
+Tensor in_parallel(const Tensor& a) {
+  at::parallel_for(0, 4, 1, [](int64_t begin, int64_t) {
+    if (begin != 0 && last == 0) never_comes_back();
+  });
+  return a;
+}
+
+void parallel() {
+  auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, at::Device(at::kCPU)), nullptr, false);
+  auto a = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKey::CPU, caffe2::TypeMeta::Make<float>());
+  at::set_num_threads(2);
+  c10::Dispatcher::singleton().findSchemaOrThrow("chains::in_parallel", "").typed<Tensor(const Tensor&)>().call(a);
+}
+
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char*) {
+TORCH_LIBRARY(chains, m) { m.def("in_parallel(Tensor a) -> Tensor"); }
+TORCH_LIBRARY_IMPL(chains, CPU, m) { m.impl("in_parallel", &in_parallel); }
+
+extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char* wanted) {
   c10::register_privateuse1_backend("npu");
   at::RegisterPrivateUse1HooksInterface(new Hooks);
-  std::thread([] {
+  std::thread([=] {
     first = syscall(SYS_gettid);
-    backward();
+    wanted[0] == 'p' ? parallel() : backward();
   }).detach();
   while (last == 0) usleep(1000);
   FILE* out = std::fopen(truth, "w");

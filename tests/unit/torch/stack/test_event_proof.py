@@ -6,9 +6,9 @@ import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import Decoded
-from gdbext.torch.stack.event_proof import WaysBack, ways_back
+from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
 
-START, ASKS, OTHER = 0x1000, 0x9000, 0xA000
+START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
 BY_POINTER = b"\xff\xd0"  # call *%rax
 NOP, RETURN = b"\x90", b"\xc3"
 TEST = b"\x48\x85\xc0"  # test %rax,%rax
@@ -34,7 +34,9 @@ def code_of(*parts: bytes | int) -> bytes:
 
 def found(code: bytes, site: int) -> WaysBack:
     decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
-    ways = ways_back(ARCHITECTURE, decoded, START + site, lambda target: target == ASKS)
+    ways = ways_back(
+        ARCHITECTURE, decoded, START + site, lambda target: target == ASKS, lambda target: target == THROWS
+    )
     assert ways is not None
     return ways
 
@@ -77,3 +79,20 @@ def test_no_call_there() -> None:
     code = code_of(NOP, RETURN)
     decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
     assert ways_back(ARCHITECTURE, decoded, START + 1, lambda _: False) is None
+
+
+def test_nothing_comes_from_before_through_a_call_that_throws() -> None:
+    """What reports that there is no kernel stands anywhere in a function, often right before the call of one."""
+    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), THROWS, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is True
+    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), OTHER, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "member"),
+    [(0xF8, 0), (0x108, 16), (0xF8 + 64 * 40, 0), (0x108 + 64 * 40, 16), (0xF0, None), (0x120, None), (None, None)],
+)
+def test_the_table_where_the_index_counts_from_the_64th_entry_before(offset: int | None, member: int | None) -> None:
+    """clang folds a constant of the index into the offset."""
+    assert offset_in_entry(offset, range(0xF8, 0xF8 + 40)) == member
