@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gdbext.engine.record import late_pattern
 from gdbext.errors import UsageError
 
 _SHOWN = 40
-_NAME_LIMIT = 1024
-"""Letters; the longest name that PyTorch registers has a tenth of that."""
-_NAME = late_pattern(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", re.ASCII)
-_OVERLOAD = late_pattern(r"\w*", re.ASCII)
-
-
-def is_name(name: str, overload: str) -> bool:
-    """``aten::add`` and ``Tensor``: what the parser of schemas takes for a name and an overload, or none (parseName in
-    torch/csrc/jit/frontend/function_schema_parser.cpp)."""
-    short = len(name) <= _NAME_LIMIT and len(overload) <= _NAME_LIMIT
-    return short and bool(_NAME.fullmatch(name) and _OVERLOAD.fullmatch(overload))
 
 
 def split(qualified: str) -> tuple[str, str]:

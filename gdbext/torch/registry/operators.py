@@ -20,8 +20,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
-from gdbext.torch.registry.operator_names import ambiguous_operator, is_name, matcher, unknown_operator
-from gdbext.torch.registry.schema import SchemaReader, SchemaText
+from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.structures import AnnotatedSchema, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
 from gdbext.torch.values.key_names import KeyNames
@@ -273,6 +272,8 @@ class Dispatcher:
         """
         if pattern in self.names:
             return [self._operator(self.names[pattern])]
+        from gdbext.torch.registry.operator_names import matcher
+
         matches = matcher(pattern)
         return [self._operator(self.names[name]) for name in sorted(self.names) if matches(name)]
 
@@ -287,10 +288,14 @@ class Dispatcher:
         exact = [operator for operator in found if operator.qualified == pattern]
         if len(exact) == 1 or len(found) == 1:
             return (exact or found)[0]
+        from gdbext.torch.registry.operator_names import ambiguous_operator
+
         raise ambiguous_operator(pattern, [operator.qualified for operator in found])
 
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
+        from gdbext.torch.registry.operator_names import unknown_operator
+
         return unknown_operator(pattern, self.names, len(self.nameless))
 
     # --- one operator's parts --------------------------------------------------------------------

@@ -15,7 +15,7 @@ import re
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
@@ -371,3 +371,16 @@ def aliased_arguments(text: str) -> dict[str, str]:
     inside = text[text.find("(") + 1 : text.rfind(") ->")]
     found = re.findall(r"\w+\((\w)!\)\S* (\w+)", inside)
     return dict(found)
+
+
+_NAME_LIMIT = 1024
+"""Letters; the longest name that PyTorch registers has a tenth of that."""
+_NAME = late_pattern(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)+", re.ASCII)
+_OVERLOAD = late_pattern(r"\w*", re.ASCII)
+
+
+def is_name(name: str, overload: str) -> bool:
+    """``aten::add`` and ``Tensor``: what the parser of schemas takes for a name and an overload, or none (parseName in
+    torch/csrc/jit/frontend/function_schema_parser.cpp)."""
+    short = len(name) <= _NAME_LIMIT and len(overload) <= _NAME_LIMIT
+    return short and bool(_NAME.fullmatch(name) and _OVERLOAD.fullmatch(overload))
