@@ -36,12 +36,24 @@ def inferiors() -> Iterator[dict[tuple[str, ...], Inferior]]:
         yield dict(zip(PROGRAMS, starts.map(stack.enter_context, programs)))
 
 
+def check(inferior: Inferior, expected: dict[str, str]) -> None:
+    """Our entries that fit, each with its condition."""
+    with ProcTarget(inferior.pid) as target:
+        session = Session(target)
+        inspected = inspect_threads(session)
+        found = {match.bug.id: match.condition for match in with_known_bugs(session, inspected).known}
+    assert found == expected, (inferior.name, inspected.judgement.verdict.summary)
+    inferior.assert_undisturbed()
+
+
 def test_each_is_told_and_nothing_else(inferiors: dict[tuple[str, ...], Inferior]) -> None:
     """By our entries, with the versions that the programs have."""
     for words, inferior in inferiors.items():
-        with ProcTarget(inferior.pid) as target:
-            session = Session(target)
-            inspected = inspect_threads(session)
-            found = {match.bug.id: match.condition for match in with_known_bugs(session, inspected).known}
-        assert found == PROGRAMS[words][1], (words, inspected.judgement.verdict.summary)
-        inferior.assert_undisturbed()
+        check(inferior, PROGRAMS[words][1])
+
+
+@pytest.mark.slow
+def test_a_compiler_that_died() -> None:
+    """It imports torch twice before there is a worker that can keep its pipe."""
+    with harness.started("known-bug", "compile-sidecar") as inferior:
+        check(inferior, {"pytorch#189290": ""})
