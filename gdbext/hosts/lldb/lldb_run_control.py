@@ -64,20 +64,15 @@ _INTERRUPTS = ("SIGINT", "SIGSTOP")
 
 
 class LldbHook:
-    """A breakpoint at an address."""
+    """An address at which a handler is called."""
 
-    def __init__(self, control: LldbRunControl, target: lldb.SBTarget, spec: HookSpec) -> None:
+    def __init__(self, control: LldbRunControl, owner: HookBreakpoint, spec: HookSpec) -> None:
         self._control = control
-        self._target = target
+        self._owner = owner
         self._spec = spec
-        self._breakpoint = target.BreakpointCreateByAddress(spec.address)
-        if not self._breakpoint.IsValid():
-            raise TargetError(f"lldb cannot set a breakpoint at {spec.address:#x}")
-        self.number = self._breakpoint.GetID()
-        self._callback = callbacks.attach(self._breakpoint, self._hit)
 
-    def _hit(self, frame: lldb.SBFrame) -> bool:
-        """Called by LLDB at each hit; everything in it counts."""
+    def hit(self, frame: lldb.SBFrame) -> bool:
+        """Called at each hit; everything in it counts. True where the process is to stop."""
         spec, control = self._spec, self._control
         try:
             control.frame = frame
@@ -94,10 +89,71 @@ class LldbHook:
             return True
 
     def remove(self) -> None:
-        """Remove the breakpoint from the process."""
+        """Nobody is called there any more."""
+        self._owner.drop(self._spec.address, self)
+
+
+class NoResolver:
+    """Finds no places by itself: LLDB takes places by address for breakpoints that have such a class only
+    (SBBreakpoint.AddLocation)."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __callback__(self, _context: lldb.SBSymbolContext) -> None:
+        """Called by LLDB for a target, and for what is loaded later."""
+
+    def __get_depth__(self) -> int:
+        """Called by LLDB: once for a target is enough."""
+        return int(lldb.eSearchDepthTarget)
+
+
+class HookBreakpoint:
+    """The one breakpoint of a command, with a location for each address: LLDB's Python can make no internal ones, and
+    each takes a number of the user's."""
+
+    def __init__(self, target: lldb.SBTarget) -> None:
+        """Make the breakpoint. Raises TargetError."""
+        self._target = target
+        self._class = callbacks.keep(NoResolver)
+        nowhere = lldb.SBFileSpecList()
+        self._breakpoint = target.BreakpointCreateFromScript(self._class, lldb.SBStructuredData(), nowhere, nowhere)
+        if not self._breakpoint.IsValid():
+            callbacks.drop(self._class)
+            raise TargetError("lldb cannot set a breakpoint")
+        self.number = int(self._breakpoint.GetID())
+        self._hooks: dict[int, list[LldbHook]] = {}
+        self._callback = callbacks.attach(self._breakpoint, self._hit)
+
+    def add(self, address: int, hook: LldbHook) -> None:
+        """Call the hook at that address. Raises TargetError."""
+        error = self._breakpoint.AddLocation(lldb.SBAddress(address, self._target))
+        if error.Fail():
+            raise TargetError(f"lldb cannot set a breakpoint at {address:#x}: {error.GetCString()}")
+        self._breakpoint.FindLocationByAddress(address).SetEnabled(True)
+        self._hooks.setdefault(address, []).append(hook)
+
+    def drop(self, address: int, hook: LldbHook) -> None:
+        """Call the hook no more; idempotent."""
+        hooks = self._hooks.get(address, [])
+        if hook in hooks:
+            hooks.remove(hook)
+        if not hooks and self._breakpoint.IsValid():
+            self._breakpoint.FindLocationByAddress(address).SetEnabled(False)
+
+    def _hit(self, frame: lldb.SBFrame) -> bool:
+        """Called by LLDB at each hit."""
+        over = False
+        for hook in tuple(self._hooks.get(frame.GetPC(), ())):
+            over = hook.hit(frame) or over
+        return over
+
+    def delete(self) -> None:
+        """Remove it from the process, with all its locations."""
         if self._breakpoint.IsValid():
             self._target.BreakpointDelete(self.number)
         callbacks.drop(self._callback)
+        callbacks.drop(self._class)
 
 
 def register_of(frame: lldb.SBFrame, name: str) -> int:
@@ -115,7 +171,7 @@ class LldbRunControl:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self._hooks: list[LldbHook] = []
+        self._breakpoint: HookBreakpoint | None = None
         self._failure: BaseException | None = None
         self.asked = False
         self.frame: lldb.SBFrame | None = None
@@ -135,8 +191,10 @@ class LldbRunControl:
         """Watch an address in all threads. Raises TargetError."""
         if self._probes is not None:
             return self._probes.place(spec)
-        hook = LldbHook(self, self._process.GetTarget(), spec)
-        self._hooks.append(hook)
+        if self._breakpoint is None:
+            self._breakpoint = HookBreakpoint(self._process.GetTarget())
+        hook = LldbHook(self, self._breakpoint, spec)
+        self._breakpoint.add(spec.address, hook)
         return hook
 
     def read(self, address: int, size: int) -> bytes:
@@ -186,9 +244,9 @@ class LldbRunControl:
 
     def close(self) -> None:
         """Remove all hooks from the process."""
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
+        if self._breakpoint is not None:
+            self._breakpoint.delete()
+            self._breakpoint = None
         if self._probes is not None:
             self._probes.close()
 
@@ -210,7 +268,7 @@ class LldbRunControl:
     def run(self) -> Ending:
         """Let the process run until something ends that; which signals do, LLDB's table says."""
         with self._selection.synchronous():
-            _log.debug("continue with %d hooks", len(self._hooks))
+            _log.debug("continue")
             self._failure = None
             self.asked = False
             process = self._process
@@ -275,7 +333,7 @@ class LldbRunControl:
         if self._selection.interruption.happened:
             return Ending(EndingKind.INTERRUPTED, "interrupted")
         threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        ours = {hook.number for hook in self._hooks}
+        ours = (self._breakpoint.number,) if self._breakpoint is not None else ()
         for thread in threads:
             reason = thread.GetStopReason()
             if reason == lldb.eStopReasonExec:

@@ -139,6 +139,8 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
             stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 3})
             assert stack["body"]["stackFrames"]
             assert editor.evaluate("`settings show") == settings
+            following = editor.evaluate("`breakpoint set --name nowhere_at_all")
+            assert "Breakpoint 2: no locations" in following, "the trace took one number, and nothing else took any"
             assert not editor.events("exited", "terminated")
             editor.request("disconnect", {"terminateDebuggee": False})
         finally:
