@@ -11,7 +11,7 @@ END='# <<< gdbext <<<'
 
 usage() {
   cat <<HELP
-usage: ./install.sh [--gdbinit] [--lldbinit] [--wheels DIR] [--core-handler] [--dry-run]
+usage: ./install.sh [--gdbinit] [--lldbinit] [--completions] [--wheels DIR] [--core-handler] [--dry-run]
        ./install.sh --uninstall
 
 Makes gdbext ready for this user.
@@ -26,6 +26,8 @@ Makes gdbext ready for this user.
   --gdbinit     also adds one marked block to ~/.gdbinit, so that every gdb knows the commands
   --lldbinit    the same for ~/.lldbinit and LLDB
   --wheels DIR  takes the packages from a folder of wheels (a machine without network)
+  --completions the manual page gdbext(1), and completions for bash and fish, below ${XDG_DATA_HOME:-$HOME/.local/share}
+                (for zsh, put $ROOT/share/zsh/site-functions into fpath)
   --core-handler
                 as root: the kernel calls gdbext for each crash, which keeps a diagnosis and a recording in
                 /var/lib/gdbext instead of a core; until the next boot, unless you put the line into /etc/sysctl.d
@@ -276,6 +278,35 @@ remove_block() {
   say "${1##*/}: took the block out of $1"
 }
 
+# --- completions and the manual page ------------------------------------------------------------------------------
+
+SHARED='man/man1/gdbext.1 bash-completion/completions/gdbext fish/vendor_completions.d/gdbext.fish'
+
+add_completions() {
+  for file in $SHARED; do
+    run mkdir -p "$(dirname -- "${DATA%/gdbext}/$file")"
+    run cp -- "$ROOT/share/$file" "${DATA%/gdbext}/$file"
+  done
+  run ln -sf gdbext "${DATA%/gdbext}/bash-completion/completions/dispatch"
+  say "completions: for bash and fish below ${DATA%/gdbext}, and man gdbext"
+  say "  zsh: fpath=($ROOT/share/zsh/site-functions \$fpath), before compinit in ~/.zshrc"
+}
+
+# Only files that are ours: the first line of each says so.
+remove_completions() {
+  for file in $SHARED; do
+    if head -n 1 -- "${DATA%/gdbext}/$file" 2>/dev/null | grep -q 'made by scripts/gen_docs.py'; then
+      rm -f -- "${DATA%/gdbext}/$file"
+      remove_empty "$(dirname -- "${DATA%/gdbext}/$file")"
+    fi
+  done
+  link=${DATA%/gdbext}/bash-completion/completions/dispatch
+  if [ -h "$link" ] && [ "$(readlink -- "$link")" = gdbext ]; then
+    rm -f -- "$link"
+    remove_empty "$(dirname -- "$link")"
+  fi
+}
+
 # --- the kernel's core_pattern --------------------------------------------------------------------------------------
 
 KERNEL=${GDBEXT_KERNEL:-/proc/sys/kernel}
@@ -328,12 +359,14 @@ install_all() {
   if [ "$gdbinit" = yes ]; then add_block "$(gdbinit_path)" "source $ROOT/gdbext/init.py"; else
     say "in gdb, for the commands: source $ROOT/gdbext/init.py    (in every gdb: ./install.sh --gdbinit)"
   fi
+  if [ "$completions" = yes ]; then add_completions; fi
   if [ "$corehandler" = yes ]; then set_core_handler; fi
   say "without starting gdb yourself: $ROOT/scripts/dispatch -p PID"
 }
 
 uninstall_all() {
   restore_core_pattern
+  remove_completions
   for file in "$HOME/.gdbinit" "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit" "$HOME/.lldbinit" \
     "$HOME/.lldbinit-lldb"; do
     remove_block "$file"
@@ -358,6 +391,7 @@ remove_empty() {
 gdbinit=no
 lldbinit=no
 corehandler=no
+completions=no
 dry=no
 action=install
 wheels=
@@ -366,6 +400,7 @@ while [ $# -gt 0 ]; do
     --gdbinit) gdbinit=yes ;;
     --lldbinit) lldbinit=yes ;;
     --core-handler) corehandler=yes ;;
+    --completions) completions=yes ;;
     --dry-run) dry=yes ;;
     --uninstall) action=uninstall ;;
     --wheels)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/commands.md, docs/modules.md and the catalogue in docs/known-bugs.md.
+"""Write docs/commands.md, docs/modules.md, the catalogue in docs/known-bugs.md, and share/ (completions, manual page).
 
 The help of every command, what each folder is for, and the known bugs. They are generated, so that they cannot drift
 from the code: tests/unit/test_docs.py fails when they are stale.
@@ -15,6 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+
+import completions  # noqa: E402
 
 from gdbext.known import catalogue  # noqa: E402
 from gdbext.known.catalogue import KnownBug  # noqa: E402
@@ -84,6 +87,9 @@ def main() -> None:
     (ROOT / "docs" / "commands.md").write_text(commands_page())
     (ROOT / "docs" / "modules.md").write_text(modules_page())
     (ROOT / "docs" / "known-bugs.md").write_text(known_page())
+    for name, text in completions.files().items():
+        (ROOT / "share" / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / "share" / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -232,6 +232,12 @@ TABLE = (
         "gdbext.tools.ps:PsProgram",
     ),
     ToolRow(
+        "report",
+        "Write one bundle for a bug report: verdict, recording, versions, known bugs.",
+        ("program",),
+        "gdbext.tools.report:ReportProgram",
+    ),
+    ToolRow(
         "mcp",
         "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
         ("program",),

@@ -24,6 +24,11 @@ def test_the_page_is_current(generator: ModuleType, page: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text() == made, "run scripts/gen_docs.py"
 
 
+def test_completions_and_the_manual_are_current(generator: ModuleType) -> None:
+    for name, made in generator.completions.files().items():
+        assert (ROOT / "share" / name).read_text() == made, "run scripts/gen_docs.py"
+
+
 PATH = re.compile(r"(?<![\w./$~<…-])(?:\w[\w.-]*/)+[\w.-]+(?:/|\b)")
 MODULE = re.compile(r"(?<![\w./-])[a-z_0-9]+\.py\b")
 LINK = re.compile(r"\]\(([^)#:]+)[^)]*\)")

@@ -65,6 +65,7 @@ DECLARED = {
     "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
     "engine/targets/packed_core.py": USERS,
     "tools/core_handler/__init__.py": OUTPUT,
+    "tools/report/__init__.py": "a bundle in memory",
     "hosts/hang_watcher.py": "memory that it shares with the process that started it",
     "hosts/pytest_plugin.py": "our own program, and what its watcher wrote into the user's folder",
     "init.py": OURS,

@@ -59,6 +59,14 @@ class Workplace:
         with open(name, errors="replace", opener=self._open) as file:
             return file.read()
 
+    def data(self, name: str) -> bytes:
+        """The bytes of a file in it, b"" of one that is not there."""
+        try:
+            with open(name, "rb", opener=self._open) as file:
+                return file.read()
+        except OSError:
+            return b""
+
     def _open(self, name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._inside)
 

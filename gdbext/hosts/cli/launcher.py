@@ -13,7 +13,7 @@ from gdbext.engine.targets import budget
 from gdbext.engine.targets.budget import raise_gc_threshold
 from gdbext.engine.terminal import PROGRAM, write
 from gdbext.errors import GdbextError, UsageError
-from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out
+from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out, without_debugger
 from gdbext.tools import table
 
 TYPE_CHECKING = False
@@ -34,6 +34,8 @@ usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; 
        dispatch ps                                   list the processes that have PyTorch loaded
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
+       dispatch timeout DURATION -- COMMAND …        run it; when it takes too long, explain it and end it
+       dispatch report -p PID                        write one bundle for a bug report
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
        dispatch help COMMAND                         explain a command
 
@@ -77,7 +79,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
     try:
         if _asks_for_help(argv):
             return deliver(table.Outcome(0, usage(typed)), typed)
-        argv = spelled_out(argv)
+        argv = spelled_out(without_debugger(argv))
         if "--version" in argv[:1]:
             from gdbext import __version__
 

@@ -134,6 +134,25 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     return ["--", *words]
 
 
+def without_debugger(argv: Sequence[str]) -> list[str]:
+    """The command line of a program (``watch``, ``ranks``, …) without ``--debugger none``, wherever it stands. Raises
+    UsageError for another debugger: these look without one."""
+    words = before_program(argv)
+    rest = list(argv[len(words) :])
+    places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--debugger"]
+    at = places[0] if places else 0
+    taken = 1 if "=" in words[at] else 2
+    others = words[:at] + words[at + taken :]
+    program = table.program(others[0]) if others and places else None
+    if program is None:
+        return [*words, *rest]
+    name = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
+    if name != "none":
+        why = f"{program.name} looks at its processes without a debugger, which is faster and stops them for less"
+        raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
+    return [*others, *rest]
+
+
 def _is_program(word: str) -> bool:
     """The shell would start something by that word."""
     folders = [""] if "/" in word else [f"{each}/" for each in os.environ.get("PATH", "").split(os.pathsep) if each]

@@ -1,0 +1,202 @@
+"""The tool report: one bundle for a bug report, with what it has in it told before it is written.
+
+The verdict, the recording that it was made from, versions and known bugs. ``--scrub`` leaves out the recording and
+every text of the program, and keeps what a list of allowed fields names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.formats import whole_file
+from gdbext.engine.formats.bounded_input import read_file
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.terminal import escape, write
+from gdbext.errors import TargetError, UsageError
+from gdbext.tools.family import run_aside
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping, Sequence
+
+    from gdbext.tools.program import Dispatch
+
+_HIDDEN = "(the program's)"
+"""The text in place of one that is left out."""
+_KEPT: Mapping[str, Any] = {
+    "schema": True, "command": True,
+    "target": {"kind": True, "architecture": True, "debugger": True, "torch": True, "python": True, "paused_ms": True},
+    "threads": {
+        "tid": True, "state": True, "signal": True, "frame_count": True,
+        "wait": {"kind": True, "certainty": True, "timed": True, "owner": True}, "holds": {"kind": True},
+        "dispatch": {
+            "level": True, "event": True, "op": True, "overload": True, "keyset": True, "key": True,
+            "table_index": True, "stage": True, "confidence": True,
+        },
+        "python_frames": {"level": True, "kind": True, "function": True, "file": True, "line": True},
+        "frames": {"level": True, "kind": True, "function": True, "module": True, "file": True, "line": True},
+    },
+    "verdict": {"kind": True, "threads": True, "op": True, "key": True, "stage": True},
+    "findings": {"kind": True, "threads": True},
+    "known": {"id": True, "url": True},
+}  # fmt: skip
+"""The fields of a report that --scrub keeps; all others are left out."""
+_REMAINS = (
+    "verdicts, states and waits by kind; names of operators and dispatch keys; functions, files and lines of libraries "
+    "(extensions in C++ among them); thread ids; versions"
+)
+_EPILOG = """\
+FILE.tar.gz has verdict.txt and verdict.json (dispatch-diagnose), threads.json (all-threads --stacks), info.txt
+(dispatch-info), and recording.rec, with which everybody sees what you see: scripts/dispatch -r recording.rec.
+A recording holds parts of the process's memory: docs/recording.md. With --scrub there are verdict.json and threads.json
+alone, of which values, environment, source lines, paths and names of the program's own Python code and threads are left
+out.
+"""
+
+
+class ReportProgram(Program):
+    """The program ``scripts/dispatch report`` as a tool."""
+
+    name = "report"
+    summary = "Write one bundle for a bug report: verdict, recording, versions, known bugs."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add whose report it is, and what is left out."""
+        parser.epilog = _EPILOG
+        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="a running process")
+        parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
+        parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
+        parser.add_argument("--output", metavar="FILE", default="", help="the bundle (default: named by the time)")
+        parser.add_argument("--scrub", action="store_true", help="leave out recording, values, own names")
+        parser.add_argument("--yes", action="store_true", help="write it without asking")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Look, show what would be in the bundle, and write it. Raises GdbextError."""
+        try:
+            args = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        path = args.output or f"gdbext-report-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
+        folder = os.path.dirname(path) or "."  # noqa: PTH120
+        with Workplace(folder) as place:
+            files = _looked(args, dispatch, place)
+        if args.scrub:
+            files = {name: _scrubbed(data) for name, data in files.items() if name.endswith(".json")}
+        told = "".join(f"{line}\n" for line in _contents(files, args.scrub))
+        if not args.yes and sys.stdin.isatty() and not _agreed(told, path):
+            return Outcome(0, "nothing was written\n")
+        whole_file.write(path, _bundle(files), whole_file.PRIVATE)
+        return Outcome(0, f"{told}written: {escape(path)}\n")
+
+
+def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, bytes]:
+    """The files of the bundle, from one look. Raises UsageError, TargetError."""
+    chosen = [
+        [option, value if option == "-p" else os.path.abspath(value)]  # noqa: PTH100
+        for option, value in (("-p", str(args.pid or "")), ("-c", args.core or ""), ("-r", args.recording or ""))
+        if value
+    ]
+    if len(chosen) != 1:
+        raise UsageError("say what the report is about: -p PID, -c CORE or -r FILE", help="dispatch report --help")
+    files: dict[str, bytes] = {}
+    source = chosen[0]
+    if source[0] != "-r":
+        status = run_aside(dispatch, [*source, "--record", "recording.rec", "--json"], place, "first.json")
+        if status != 0:
+            raise TargetError(_problem(place.data("first.json")), help=f"scripts/dispatch {' '.join(source)}")
+        files["recording.rec"] = place.data("recording.rec")
+        source = ["-r", "recording.rec"]
+    else:
+        files["recording.rec"] = read_file(source[1])
+    for name, words in (
+        ("verdict.json", ["--json", "dispatch-diagnose"]), ("verdict.txt", ["dispatch-diagnose", "--why"]),
+        ("threads.json", ["--json", "all-threads", "--stacks"]), ("info.txt", ["dispatch-info"]),
+    ):  # fmt: skip
+        run_aside(dispatch, [*source, *words], place, name)
+        files[name] = place.data(name)
+    return files
+
+
+def _problem(data: bytes) -> str:
+    try:
+        return "; ".join(str(each["what"]) for each in json.loads(data)["errors"])
+    except (ValueError, LookupError, TypeError):
+        return "no report was made"
+
+
+def _contents(files: Mapping[str, bytes], is_scrubbed: bool) -> list[str]:
+    """Lines for people about what the bundle holds."""
+    lines = [f"{name:15} {len(data) / 1e3:8.1f} kB" for name, data in sorted(files.items())]
+    if is_scrubbed:
+        return [*lines, f"left in it: {_REMAINS}"]
+    note = "recording.rec holds parts of the process's memory: strings, numbers of tensors, perhaps secrets"
+    return [*lines, note if "recording.rec" in files else "it holds what the report shows"]
+
+
+def _agreed(told: str, path: str) -> bool:
+    write(2, f"{told}write this to {escape(path)}? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _bundle(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(f"gdbext-report/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+# --- leaving out ---------------------------------------------------------------------------------
+
+
+def _scrubbed(data: bytes) -> bytes:
+    """A JSON report with the allowed fields alone. What is no report becomes an empty one."""
+    try:
+        found = scrub(json.loads(data), _KEPT)
+    except ValueError:
+        found = {}
+    return json.dumps(found, indent=1).encode()
+
+
+def scrub(value: Any, allowed: Any) -> Any:
+    """The value without the members that are not allowed; a frame of the program's own says only its line."""
+    if isinstance(value, list):
+        return [scrub(each, allowed) for each in value]
+    if not isinstance(value, dict) or allowed is True:
+        return value
+    kept = {name: scrub(value[name], allowed[name]) for name in allowed if name in value}
+    if "function" in kept:
+        _scrub_frame(kept)
+    return kept
+
+
+def _scrub_frame(frame: dict[str, Any]) -> None:
+    """Keep of libraries the function and the part of the path from the package on."""
+    file, module = str(frame.get("file") or ""), str(frame.get("module") or "")
+    if frame.get("kind") == "python" and (not file or is_users_file(file)):
+        frame["function"] = frame["file"] = _HIDDEN
+        return
+    if "file" in frame:
+        frame["file"] = _from_package(file) if frame.get("kind") == "python" else ""
+    if "module" in frame:
+        frame["module"] = module.rpartition("/")[2]
+
+
+def _from_package(file: str) -> str:
+    for folder in ("/site-packages/", "/dist-packages/", "/lib/python"):
+        _, found, after = file.rpartition(folder)
+        if found:
+            return after
+    return file if file.startswith("<") else _HIDDEN

@@ -1,0 +1,86 @@
+"""scripts/dispatch report: what is in the bundle, and that --scrub leaves nothing of the program in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from support.programs.harness import DISPATCH, ROOT, run
+
+PROGRAM = """
+import threading
+def secret_function(secret_argument="hunter2-in-a-value"):
+    secret_local = "hunter3"
+    print("there", flush=True)
+    threading.Event().wait()
+threading.current_thread().name = "secret-thread"
+threading.Thread(target=secret_function, name="secret-worker").start()
+"""
+
+
+def bundle(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        return {Path(each.name).name: archive.extractfile(each).read() for each in archive.getmembers()}
+
+
+def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
+    script = tmp_path / "secret_program.py"
+    script.write_text(PROGRAM)
+    environment = {"SECRET_PLACE": "hunter4", "PATH": "/usr/bin"}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        whole = run([DISPATCH, "report", "-p", str(process.pid), "--output", tmp_path / "whole.tar.gz"])
+        scrubbed = run([DISPATCH, "report", "--scrub", "-p", str(process.pid), "--output", tmp_path / "less.tar.gz"])
+        process.kill()
+    assert whole.status == scrubbed.status == 0, (whole, scrubbed)
+    files = bundle(tmp_path / "whole.tar.gz")
+    assert set(files) == {"recording.rec", "verdict.txt", "verdict.json", "threads.json", "info.txt"}
+    assert all(name in whole.stdout for name in files)
+    assert b"secret_function" in files["verdict.txt"]
+    (tmp_path / "again.rec").write_bytes(files["recording.rec"])
+    assert "secret_function" in run([DISPATCH, "-r", tmp_path / "again.rec"]).stdout
+    kept = bundle(tmp_path / "less.tar.gz")
+    assert set(kept) == {"verdict.json", "threads.json"}
+    text = b"".join(kept.values()).decode()
+    assert [word for word in ("secret", "hunter", str(tmp_path), "SECRET_PLACE") if word in text] == []
+    assert json.loads(kept["verdict.json"])["verdict"]["kind"] == json.loads(files["verdict.json"])["verdict"]["kind"]
+    assert "threading.py" in text  # of libraries all is kept
+    assert "left in it: " in scrubbed.stdout
+    assert list(tmp_path.glob(".gdbext*")) == []
+
+
+def test_the_completions_complete() -> None:
+    script = ROOT / "share" / "bash-completion" / "completions" / "gdbext"
+
+    def completed(*words: str) -> list[str]:
+        line = f"COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}"
+        code = f"source {script}; {line}; _gdbext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        return run(["bash", "-c", code]).stdout.split()
+
+    assert completed("gdbext", "dispatch-k") == ["dispatch-keyset"]
+    assert "--hung-after" in completed("gdbext", "watch", "--hu")
+    assert completed("gdbext", "-p", "1", "bt", "--nat") == ["--native"]
+    assert completed("gdbext", "--debugger", "l") == ["lldb"]
+    assert str(1) in completed("gdbext", "-p", "1")
+
+
+def test_the_shells_and_man_can_read_them() -> None:
+    for program, name in (
+        ("zsh -n", "zsh/site-functions/_gdbext"), ("fish -n", "fish/vendor_completions.d/gdbext.fish"),
+        ("bash -n", "bash-completion/completions/gdbext"), ("man --warnings -E UTF-8 -l", "man/man1/gdbext.1"),
+    ):  # fmt: skip
+        if run(["sh", "-c", f"command -v {program.split()[0]}"]).status == 0:
+            outcome = run([*program.split(), ROOT / "share" / name])
+            assert (outcome.status, outcome.stderr) == (0, ""), outcome
+
+
+def test_a_debugger_for_what_needs_none_is_told() -> None:
+    for words in (["--debugger", "gdb", "ranks", "--node"], ["ranks", "--node", "--debugger=lldb"]):
+        outcome = run([DISPATCH, *words])
+        assert outcome.status == 2
+        assert "takes no --debugger" in outcome.stderr
+    assert "no process 4194300" in run([DISPATCH, "--debugger", "none", "ranks", "-p", "4194300"]).stderr
