@@ -1,7 +1,7 @@
 """known-bug: the programs of known bugs (gdbext/known/bugs) that hang in a moment, on a version that has the bug.
 
 Sources: python/cpython issues 140746, 94777, 123720, 105829, 115634, 119710 and 125451, joblib/threadpoolctl 239,
-huggingface/tokenizers 187, tensorflow/tensorboard 6167, wandb/wandb 12079, pytorch/pytorch 182948 and 189290,
+huggingface/tokenizers 187, tensorflow/tensorboard 6167, wandb/wandb 12079, pytorch/pytorch 182948,
 sourceware 25847, KempnerInstitute/KempnerForge 104. What is not in the standard library is imported where it is needed,
 in the version that has the bug.
 """
@@ -199,27 +199,6 @@ def checkpoint():
     torch.distributed.barrier()
 
 
-def compile_sidecar():
-    """pytorch#189290: the process that compiles is killed, and its worker keeps the pipe."""
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.compile_worker.subproc_pool import SubprocPool
-
-    pool = SubprocPool(1)
-    kernel = pool.submit(time.sleep, 1000)
-    sidecar = pool.process.pid
-    until(lambda: children(sidecar))
-    time.sleep(0.5)
-    os.kill(sidecar, signal.SIGKILL)
-    pool.process.wait()
-    ready("idle", "futex")
-    AsyncCompile().wait({"kernel": kernel})
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return file.read().split()
-
-
 def loader_lock():
     """threadpoolctl#239: one thread looks for libraries, another one has the GIL where it does."""
     import threadpoolctl
@@ -306,7 +285,6 @@ KINDS = {
     "executor-tasks": executor_tasks,
     "subprocess-wait": lambda: asyncio.run(subprocess_wait()),
     "checkpoint": checkpoint,
-    "compile-sidecar": compile_sidecar,
     "lost-signal": lost_signal,
     "thread-start": thread_start,
     "executor-killed": executor_killed,

@@ -50,10 +50,3 @@ def test_each_is_told_and_nothing_else(inferiors: dict[tuple[str, ...], Inferior
     """By our entries, with the versions that the programs have."""
     for words, inferior in inferiors.items():
         check(inferior, PROGRAMS[words][1])
-
-
-@pytest.mark.slow
-def test_a_compiler_that_died() -> None:
-    """It imports torch twice before there is a worker that can keep its pipe."""
-    with harness.started("known-bug", "compile-sidecar") as inferior:
-        check(inferior, {"pytorch#189290": ""})
