@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.proc_checks import parent
 from gdbext.engine.targets.live.supervision import is_suspect, read_file_of
 from gdbext.errors import GdbextError, NotPermitted, TargetGone
 from gdbext.tools.family import descendants
@@ -66,6 +67,26 @@ def uses_torch(pid: int) -> bool:
         return False
     except OSError as error:
         raise TargetGone(f"process {pid} has ended") from error
+
+
+def with_torch(pid: int) -> tuple[int, ...]:
+    """The process where it uses PyTorch, else those of its descendants that do and whose parents do not: what a wrapper
+    (timeout, bash, torchrun) has started. Raises TargetGone: the process is gone."""
+    if uses_torch(pid):
+        return (pid,)
+    found: list[int] = []
+    inside: set[int] = set()
+    for each in descendants(pid):
+        if parent(each) in inside:
+            inside.add(each)
+            continue
+        try:
+            if uses_torch(each):
+                found.append(each)
+                inside.add(each)
+        except TargetGone:
+            continue
+    return tuple(found)
 
 
 BUSY = 0.05

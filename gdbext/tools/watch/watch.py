@@ -8,18 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats.whole_file import write_text
+from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render.style import escape
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
-from gdbext.tools.watch.progress_watch import ProgressWatch, uses_torch
+from gdbext.tools.watch.progress_watch import ProgressWatch, with_torch
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -33,6 +36,8 @@ MAX_SECONDS = 86400.0
 _LOOKS = 12
 """Looks in the time after which a process is said to hang."""
 _LONGEST = 15.0
+_MOST = 8
+"""Processes of one program that are diagnosed: the ranks of a node."""
 _HEALTHY = ("busy", "idle")
 """Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
 _BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
@@ -42,7 +47,8 @@ Progress is a dispatch, 64 KB read or written, a child process more or less, or 
 and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
 diagnosis finds something else than a busy or an idle thread, or one that waits for a child process. Every few seconds
 it is looked at in /proc (and for a dispatch, by one probe), which stops nobody; the diagnosis alone stops the process
-for some milliseconds.
+for some milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its
+descendants that have it are diagnosed, up to eight of them.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r)
 are written, for their owner only; --trace adds .trace.html: the last dispatches before the hang, by kernel probes,
@@ -124,7 +130,12 @@ class Watch:
             from gdbext.engine.targets.live.proc_checks import check_process
 
             check_process(self.pid)
-        self._trace = TraceBuffer(self.pid, args.trace, args.save, dispatch) if args.trace else None
+        self._subjects: tuple[int, ...] = ()
+        """The processes with PyTorch that are diagnosed, once there are any."""
+        self._trace: TraceBuffer | None = None
+        self._make_trace = partial(TraceBuffer, seconds=args.trace, folder=args.save, dispatch=dispatch)
+        if args.trace:
+            Workplace(args.save).close()
         # What the program itself writes to standard output stays alone there.
         self._output = sys.stderr if program else sys.stdout
 
@@ -161,9 +172,9 @@ class Watch:
         self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
         while True:
             self._sleep(interval)
-            if not tried and uses_torch(self.pid):
+            if not tried and self._find_subjects():
                 tried = True
-                progress.pulse = _pulse(self.pid)
+                progress.pulse = _pulse(self._subjects[0]) if len(self._subjects) == 1 else None
             if tried:
                 self._keep_trace()
             found = progress.look()
@@ -180,6 +191,17 @@ class Watch:
                 hangs = self._hung(now - dispatched, computes=True)
                 dispatched = dispatched if hangs else now
             self._count(hangs, now - moved, dispatches if progress.pulse is not None else None)
+
+    def _find_subjects(self) -> bool:
+        """Find the processes with PyTorch; whether there are any. Raises TargetGone."""
+        self._subjects = with_torch(self.pid)
+        if self._subjects and self._subjects != (self.pid,):
+            many = len(self._subjects) > 1
+            names = ", ".join(map(str, self._subjects[:_MOST]))
+            self._tell("watching", f"process{'es' if many else ''} {names} of it use{'' if many else 's'} PyTorch")
+        if self._subjects and self._args.trace:
+            self._trace = self._make_trace(self._subjects[0])
+        return bool(self._subjects)
 
     def _count(self, hangs: bool, idle: float, dispatches: int | None) -> None:
         """Write the metrics, where they are wanted."""
@@ -220,39 +242,44 @@ class Watch:
     def _hung(self, seconds: float, computes: bool = False) -> bool:
         """Decide whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children
         do."""
-        try:
-            evidence = self._folder.take(self.pid)
-        except TargetError as error:
-            self._tell("failed", f"no progress for {seconds:.0f} s, and {error.what}")
-            return True
-        if computes and (evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN):
-            evidence.remove()
+        with suppress(TargetGone):
+            self._subjects = with_torch(self.pid)  # those of before may have been replaced
+        found: list[tuple[int, Evidence]] = []
+        for pid in (self._subjects or (self.pid,))[:_MOST]:
+            try:
+                found.append((pid, self._folder.take(pid)))
+            except TargetError as error:
+                self._tell("failed", f"no progress for {seconds:.0f} s, and of process {pid} {error.what}")
+        if computes and found and all(_is_healthy(evidence) for _, evidence in found):
+            for _, evidence in found:
+                evidence.remove()
             return False
-        self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence)
-        self._keep_more(evidence)
-        if self._args.run:
-            self._start(evidence)
+        for number, (pid, evidence) in enumerate(found):
+            self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence, pid)
+            self._keep_more(evidence, pid, number == 0)
+            if self._args.run and number == 0:
+                self._start(evidence, pid)
         return True
 
-    def _keep_more(self, evidence: Evidence) -> None:
-        """Keep what takes long, after the diagnosis was told."""
+    def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
+        """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
         steps: list[Callable[[], Sequence[str]]] = []
         trace = self._trace
-        if trace is not None:
+        if trace is not None and is_first:
             steps.append(lambda: [trace.take(evidence.stem)])
-        if self._args.job:
-            steps.append(lambda: self._folder.take_job(evidence, self.pid))
+        if self._args.job and is_first:
+            steps.append(lambda: self._folder.take_job(evidence, pid))
         if self._args.core:
-            steps.append(lambda: [take_core(evidence, self.pid)])
+            steps.append(lambda: [take_core(evidence, pid)])
         for step in steps:
             try:
                 self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
             except TargetError as error:
                 self._tell("failed", error.what)
 
-    def _start(self, evidence: Evidence) -> None:
+    def _start(self, evidence: Evidence, pid: int) -> None:
         told = {
-            "GDBEXT_PID": str(self.pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
+            "GDBEXT_PID": str(pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
             "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
             "GDBEXT_FILE": evidence.start,
         }  # fmt: skip
@@ -274,10 +301,10 @@ class Watch:
             command.wait()
         return 0 if status is None else status if status >= 0 else 128 - status
 
-    def _tell(self, event: str, text: str, evidence: Evidence | None = None) -> None:
+    def _tell(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         if self._args.json:
-            told: dict[str, object] = {"event": event, "time": stamp, "pid": self.pid, "text": text}
+            told: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
             if evidence is not None:
                 told |= {"verdict": evidence.verdict, "file": evidence.start}
             line = shown_json(json.dumps(told))
@@ -286,6 +313,11 @@ class Watch:
             if evidence is not None:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)
+
+
+def _is_healthy(evidence: Evidence) -> bool:
+    """It computes without dispatching, and nothing is wrong with that."""
+    return evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN
 
 
 def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:

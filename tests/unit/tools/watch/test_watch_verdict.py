@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.tools.watch import evidence
+from gdbext.tools.watch import evidence, progress_watch
 from gdbext.tools.watch.evidence import Evidence
+from gdbext.tools.watch.progress_watch import with_torch
 from gdbext.tools.watch.watch import Watch
+from support.programs.harness import wait_until
 
 
 def document(kind: str, *waits: str | None) -> dict[str, Any]:
@@ -49,8 +52,48 @@ def test_a_process_that_waits_for_children_that_compute_does_not_hang(
     told: list[str] = []
     watch: Any = Watch.__new__(Watch)
     watch.pid, watch._trace, watch._args = 1, None, SimpleNamespace(run=None, job=False, core=False)
+    watch._subjects = ()
     watch._folder = SimpleNamespace(take=lambda _: Evidence(str(tmp_path), "hang", verdict, "", waits))
     watch._tell = lambda event, *_: told.append(event)
     assert watch._hung(5.0, computes=computes) is hangs
     assert told == (["hung"] if hangs else [])
     assert path.exists() is hangs
+
+
+def test_what_a_wrapper_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topmost descendants with PyTorch, here the shells that are called trainer; not what they start in turn."""
+
+    def is_trainer(pid: int) -> bool:
+        return b"trainer" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+    monkeypatch.setattr(progress_watch, "uses_torch", is_trainer)
+    inner = "/bin/sh -c '/bin/sleep 1000; :' trainer & /bin/sleep 1000; :"
+    wrapper = f'/bin/sh -c "{inner}" trainer & /bin/sh -c "/bin/sleep 1000; :" trainer & wait'
+    with subprocess.Popen(["/usr/bin/timeout", "900", "/bin/sh", "-c", wrapper]) as process:
+        try:
+            wait_until(lambda: len(with_torch(process.pid)) == 2 and len(family(process.pid)) == 7, "all are there")
+            found = with_torch(process.pid)
+            assert [progress_watch.parent(progress_watch.parent(each)) for each in found] == [process.pid] * 2
+            assert with_torch(found[0]) == (found[0],)
+        finally:
+            for pid in (process.pid, *family(process.pid)):
+                os.kill(pid, 9)
+
+
+def family(pid: int) -> list[int]:
+    return list(progress_watch.descendants(pid))
+
+
+def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdbext.tools.watch.watch.with_torch", lambda _: (7, 8))
+    told: list[tuple[Any, ...]] = []
+    watch: Any = Watch.__new__(Watch)
+    watch.pid, watch._trace, watch._args = 1, None, SimpleNamespace(run=None, job=False, core=False)
+    watch._folder = SimpleNamespace(
+        take=lambda pid: Evidence(str(tmp_path), f"hang-{pid}", {"kind": "blocked", "summary": f"{pid} is stuck"}, "")
+    )
+    watch._tell = lambda event, text, _=None, pid=None: told.append((event, text, pid))
+    assert watch._hung(5.0)
+    assert told == [
+        ("hung", "no progress for 5 s: 7 is stuck", 7), ("hung", "no progress for 5 s: 8 is stuck", 8),
+    ]  # fmt: skip
