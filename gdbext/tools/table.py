@@ -136,7 +136,10 @@ TABLE = (
         "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
         ("stopped",),
         "gdbext.tools.tensor.tensor_tool:TensorTool",
-        offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
+        offers={
+            "tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics",
+            "subnormal_share": "gdbext.tools.tensor.tensor_report:subnormal_share",
+        },
     ),
     ToolRow(
         "dispatch-autograd",

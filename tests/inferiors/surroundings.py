@@ -3,7 +3,8 @@
 ``computes``: one thread that works without end, for a quota or a limit to be put around it. ``pinned``: three threads
 that work outside of the GIL, on one processor that they share. ``descriptors``: all of them are in use, and the next
 one is tried again and again. ``tasks``: the same with child processes, at the limit that the test sets. ``team``: an
-OpenMP team of many threads. ``database``: SQLite waits for the lock of a file, the second argument.
+OpenMP team of many threads. ``subnormals``: numbers that are too small to be normal. ``database``: SQLite waits for the
+lock of a file, the second argument.
 """
 
 import contextlib
@@ -85,5 +86,13 @@ if scenario == "team":
     truth.ready()
     while True:
         one.sin()
+if scenario == "subnormals":
+    import torch
+
+    torch.set_num_threads(1)
+    small = torch.full((1 << 22,), 1e-40)
+    truth.ready()
+    while True:
+        torch.mul(small, 0.5)
 truth.ready()
 computes()

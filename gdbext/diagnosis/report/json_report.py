@@ -305,10 +305,13 @@ def _edge(edge: WaitEdge) -> dict[str, Any]:
     return {"tid": edge.tid, "waits_for": resource(edge.wait.resource), "held_by": edge.owner}
 
 
+_STATISTICS = ("min", "max", "mean", "std", "nan", "inf", "zeros", "subnormals", "first_nan", "first_inf", "sampled")
+
+
 def statistics(found: Statistics | None) -> dict[str, Any]:
     """Members for the tensor's own object; null where there are none."""
     if found is None:
-        return dict.fromkeys(("min", "max", "mean", "std", "nan", "inf", "zeros", "first_nan", "first_inf", "sampled"))
+        return dict.fromkeys(_STATISTICS)
     return {
         "min": number(found.minimum),
         "max": number(found.maximum),
@@ -317,6 +320,7 @@ def statistics(found: Statistics | None) -> dict[str, Any]:
         "nan": found.nan,
         "inf": found.inf,
         "zeros": found.zeros,
+        "subnormals": found.subnormals,
         "first_nan": plain(found.first_nan),
         "first_inf": plain(found.first_inf),
         "sampled": found.sampled,

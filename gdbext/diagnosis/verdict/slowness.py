@@ -7,7 +7,6 @@ the kinds of descriptors, which are counted where their limit is reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +16,7 @@ from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
 from gdbext.engine.vocabulary import Section
+from gdbext.errors import GdbextError
 from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _STALLED = 20.0
 _LEAST_PERIODS = 2
 _WANTED = 0.2
 """Share of the time in which a thread ran, or was ready to, from which on it counts."""
+_SUBNORMAL = 0.1
+"""Share of subnormal numbers in a tensor from which on they slow its operator down."""
 _CONVOY = 4
 """Threads that wait for one lock."""
 _RECOMPILED = 8
@@ -92,13 +94,14 @@ class KernelSleeper(Record):
     asleep_seconds: float | None
 
 
-@dataclass(frozen=True)
 class MachineSection(Section):
     """The surroundings of the process, as far as a look needed them."""
 
     name: ClassVar[str] = "machine"
-    found: Surroundings | None
-    kernel: tuple[KernelSleeper, ...] = ()
+
+    def __init__(self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = ()) -> None:
+        self.found = found
+        self.kernel = kernel
 
     def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
         """The section as one object."""
@@ -118,12 +121,13 @@ class MachineSection(Section):
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
 class ExplanationsSection(Section):
     """The explanations, the likeliest first."""
 
     name: ClassVar[str] = "explanations"
-    found: tuple[Explanation, ...]
+
+    def __init__(self, found: tuple[Explanation, ...]) -> None:
+        self.found = found
 
     def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
         """The section as a list of objects."""
@@ -163,7 +167,10 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     if found is not None and found.descriptors is not None and found.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
-    facts = Facts(process, threads, found, session.target.environ(), lambda: _recompilations(session))
+    facts = Facts(
+        process, threads, found, session.target.environ(), lambda: _recompilations(session),
+        lambda: list(_subnormal_shares(session, threads)),
+    )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
 
 
@@ -183,6 +190,23 @@ def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
             yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
 
 
+def _subnormal_shares(session: Session, threads: Sequence[ThreadReport]) -> Iterator[tuple[str, float]]:
+    """Each tensor of the innermost operator of a thread that runs, with the share of subnormal numbers in it."""
+    thread = next((each for each in threads if each.state is RunState.RUNNING and each.dispatch), None)
+    if thread is None or session.dispatcher_error is not None:
+        return
+    from gdbext.diagnosis.reporting import with_arguments
+
+    try:
+        share = session.extras.subnormal_share(session)
+        found = with_arguments(session, thread, limit=1).dispatch[0]
+        for argument in found.arguments:
+            for tensor in argument.tensors if argument.certainty.is_proven else ():
+                yield f"{argument.name} of {found.qualified} ({tensor.short})", share(tensor.address)
+    except GdbextError:
+        return  # it runs on: what it had in hand may be gone
+
+
 def _recompilations(session: Session) -> int:
     if session.python is None:
         return 0
@@ -199,6 +223,8 @@ class Facts(Record):
     around: Surroundings | None
     environ: Mapping[str, str]
     recompiled: Callable[[], int]
+    subnormals: Callable[[], Sequence[tuple[str, float]]] = tuple
+    """The tensors of running operators, with the share of subnormal numbers in each."""
 
     @property
     def running(self) -> list[ThreadReport]:
@@ -394,6 +420,17 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
             yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", told, (why,), 0.5)
 
 
+def _subnormals(facts: Facts) -> Iterator[Explanation]:
+    many = [(name, share) for name, share in facts.subnormals() if share >= _SUBNORMAL]
+    if many:
+        name, share = max(many, key=lambda each: each[1])
+        text = f"{share:.0%} of the numbers in {name} are subnormal: a processor takes many times longer for each"
+        told = tuple(f"{each}: {part:.0%} of the first elements" for each, part in many)
+        cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
+        why = "where flush_denormal is on they cost nothing: a register of the thread has that, which was not read"
+        yield Explanation(ExplanationKind.SUBNORMALS, text, told, (why,), 0.7, True, cure=cure)
+
+
 def _contended(facts: Facts) -> Iterator[Explanation]:
     """Many threads that wait for one lock, whose owner runs."""
     running = {each.tid for each in facts.running}
@@ -435,5 +472,5 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
 
 
 _FINDERS: tuple[Callable[[Facts], Iterator[Explanation]], ...] = (
-    _quota, _delays, _memory, _limits, _collecting, _compiling, _contended, _one_thread,
+    _quota, _delays, _memory, _limits, _collecting, _compiling, _subnormals, _contended, _one_thread,
 )  # fmt: skip

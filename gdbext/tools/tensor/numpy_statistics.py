@@ -108,7 +108,15 @@ def _floats(numpy: Any, collector: FloatCollector, values: Any, place: Any, repe
     if not (numpy.isfinite(low) and numpy.isfinite(high)):
         _with_outsiders(numpy, collector, values, place, repeated)
         return
-    collector.add_tally(_finite(numpy, values, low, high), count, place, repeated)
+    found = _finite(numpy, values, low, high)
+    collector.add_tally(_with_subnormals(numpy, collector, values, found), count, place, repeated)
+
+
+def _with_subnormals(numpy: Any, collector: FloatCollector, values: Any, found: Tally) -> Tally:
+    if not collector.least_normal:
+        return found
+    small = numpy.count_nonzero((values < collector.least_normal) & (values > -collector.least_normal))
+    return found._replace(subnormals=int(small) - found.zeros)
 
 
 def _finite(numpy: Any, values: Any, low: float, high: float) -> Tally:
@@ -130,7 +138,7 @@ def _with_outsiders(numpy: Any, collector: FloatCollector, values: Any, place: A
         plus=numpy.flatnonzero(values == numpy.inf).tolist(),
         minus=numpy.flatnonzero(values == -numpy.inf).tolist(),
     )
-    collector.add_tally(found, len(values), place, repeated)
+    collector.add_tally(_with_subnormals(numpy, collector, values, found), len(values), place, repeated)
 
 
 def _complex(numpy: Any, collector: ComplexCollector, values: Any, place: Any, repeated: int) -> None:

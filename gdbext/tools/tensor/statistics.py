@@ -49,6 +49,7 @@ class Tally(Record):
     minimum: float | None
     maximum: float | None
     zeros: int
+    subnormals: int = 0
     nans: Sequence[int] = ()
     plus: Sequence[int] = ()
     minus: Sequence[int] = ()
@@ -60,6 +61,7 @@ class Collector(ABC):
     def __init__(self) -> None:
         self.count = 0
         self.zeros = 0
+        self.subnormals = 0
         self.minimum: Any = None
         self.maximum: Any = None
         self.nans = 0
@@ -95,6 +97,7 @@ class Collector(ABC):
             first_inf=None if self.first_inf is None else index(self.first_inf),
             sampled=sampled,
             finite=self.finite(),
+            subnormals=self.subnormals,
         )
 
     def finite(self) -> tuple[float, float] | None:
@@ -144,8 +147,10 @@ class IntegerCollector(Collector):
 class FloatCollector(Collector):
     """Floating-point numbers of any width."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_normal: float = 0.0) -> None:
+        """``least_normal``: the smallest normal number of the type; 0 where nobody counts what is smaller."""
         super().__init__()
+        self.least_normal = least_normal
         self._moments = Moments()
         self._plus = 0
         self._minus = 0
@@ -153,12 +158,13 @@ class FloatCollector(Collector):
 
     def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
         """Add a piece of floating-point numbers."""
-        self.add_tally(tally(numbers), len(numbers), place, repeated)
+        self.add_tally(tally(numbers, self.least_normal), len(numbers), place, repeated)
 
     def add_tally(self, found: Tally, count: int, place: Any, repeated: int) -> None:
         """A piece that somebody else went through."""
         self.count += count * repeated
         self.zeros += found.zeros * repeated
+        self.subnormals += found.subnormals * repeated
         self._moments = self._moments.joined(found.moments.repeated(repeated))
         self.extremes(found.minimum, found.maximum)
         if found.minimum is not None and found.maximum is not None:
@@ -228,21 +234,25 @@ class ComplexCollector(Collector):
         return None if real is None or imaginary is None else math.hypot(real, imaginary)
 
 
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+"""The smallest positive normal number of each type (IEEE 754; c10/util/BFloat16.h)."""
+
+
 def collector_for(element: ElementType) -> Collector:
     """The one for numbers of that kind; quantised ones are floats."""
     if element.kind == "complex":
         return ComplexCollector()
     if element.kind == "float" or element.is_quantized:
-        return FloatCollector()
+        return FloatCollector(LEAST_NORMAL.get(element.dtype, 0.0))
     return IntegerCollector()
 
 
-def tally(numbers: Sequence[float]) -> Tally:
+def tally(numbers: Sequence[float], least_normal: float = 0.0) -> Tally:
     """A piece of floats, with nothing but Python."""
     total = _sum(numbers)
-    if not math.isfinite(total):
-        return _with_outsiders(numbers)
-    return _finite(numbers, total)
+    found = _finite(numbers, total) if math.isfinite(total) else _with_outsiders(numbers)
+    small = sum(1 for each in numbers if -least_normal < each < least_normal) if least_normal else found.zeros
+    return found._replace(subnormals=small - found.zeros)
 
 
 def _finite(numbers: Sequence[float], total: float) -> Tally:

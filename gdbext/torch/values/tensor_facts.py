@@ -46,6 +46,9 @@ class Statistics(Record):
     """True if only a part of the elements was read."""
     finite: tuple[float, float] | None = None
     """The lowest and the highest finite number; None where there is none, and for complex numbers."""
+    subnormals: int = 0
+    """Floating-point numbers nearer to zero than the smallest normal one: processors take many times longer for each
+    (torch.set_flush_denormal)."""
 
 
 class GradFunction(Record):
@@ -92,7 +95,8 @@ class StorageReport(Record):
 def statistics_text(found: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
     numbers = [("min", found.minimum), ("max", found.maximum), ("mean", found.mean), ("std", found.std)]
-    counts = [("NaN", found.nan), ("Inf", found.inf), ("zero" if found.zeros == 1 else "zeros", found.zeros)]
+    counts = [("NaN", found.nan), ("Inf", found.inf), ("zero" if found.zeros == 1 else "zeros", found.zeros),
+              ("subnormal" if found.subnormals == 1 else "subnormals", found.subnormals)]  # fmt: skip
     parts = [f"{name} {number_text(value)}" for name, value in numbers if value is not None]
     parts += [f"{count} {name}" for name, count in counts if count]
     return ", ".join(parts) + (" (sampled)" if found.sampled else "")

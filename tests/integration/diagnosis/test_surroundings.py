@@ -88,6 +88,18 @@ def test_a_team_that_is_larger_than_the_machine() -> None:
         assert report["verdict"]["kind"] == "slow"
 
 
+def test_numbers_that_are_too_small_to_be_normal() -> None:
+    with started("surroundings", "subnormals") as target:
+        seen = []
+        for _ in range(5):  # the operator ends and begins again
+            report = diagnose(target)
+            seen.append(report["verdict"])
+            if report["verdict"]["kind"] == "slow":
+                assert "100% of the numbers in self of aten::mul" in report["verdict"]["summary"]
+                return
+        raise AssertionError(seen)
+
+
 def test_all_descriptors_are_used() -> None:
     with started("surroundings", "descriptors") as target:
         verdict = diagnose(target)["verdict"]

@@ -8,7 +8,6 @@ proc_pid_limits(5), Linux 6.18.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,12 +154,19 @@ def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surro
     of a second where the first reading says that the process may be held up."""
     pid, files = target.pid, target.files
     kept = files.kept(_KEPT)
-    if not kept:
-        if not files.are_here:
-            return None
-        kept = json.dumps(target.readings or readings(pid, tids, machine))
-        files.keep(_KEPT, lambda: kept)
-    return understood(pid, *_checked(kept))
+    if kept:
+        return understood(pid, *_checked(kept))
+    if not files.are_here:
+        return None
+    found = target.readings or readings(pid, tids, machine)
+    files.keep(_KEPT, lambda: _packed(found))
+    return understood(pid, *found)
+
+
+def _packed(found: Readings) -> str:
+    import json
+
+    return json.dumps(found)
 
 
 def readings_ahead(pid: int) -> Readings:
@@ -174,6 +180,8 @@ def readings_ahead(pid: int) -> Readings:
 
 def _checked(kept: str) -> Readings:
     """The texts that a recording kept; nothing of a damaged one."""
+    import json
+
     try:
         first, later, seconds = json.loads(kept)
         texts = [{str(path): str(text) for path, text in each.items()} for each in (first, later)]

@@ -97,6 +97,13 @@ def test_one_thread_where_many_could_run():
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
 
 
+def test_subnormal_numbers():
+    shares = [("self of aten::mul (f32[9] CPU)", 0.4), ("other of aten::mul (f32[9] CPU)", 0.05)]
+    (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
+    assert (found.kind, found.is_proven) == (ExplanationKind.SUBNORMALS, True)
+    assert "40% of the numbers in self of aten::mul" in found.text
+
+
 def test_many_wait_for_the_gil():
     waiting = [thread(tid, wait("gil", 1)) for tid in range(2, 8)]
     assert kinds(NOTHING, BUSY, *waiting) == [("gil", False, False)]

@@ -92,3 +92,11 @@ def test_complex_numbers_have_no_order() -> None:
 
 def test_a_sum_that_no_double_holds() -> None:
     assert collected("float64", [1.7e308, 1.7e308]).mean == math.inf
+
+
+def test_subnormal_numbers_are_counted() -> None:
+    tiny = 2.0**-130
+    assert collected("float32", [0.0, 1.0, tiny, -tiny, 2.0**-126, math.nan]).subnormals == 2
+    assert collected("float64", [0.0, tiny, 5e-324]).subnormals == 1
+    assert collected("float32", [tiny], repeated=3).subnormals == 3
+    assert collected("int32", [0, 1]).subnormals == 0
