@@ -169,7 +169,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
     facts = Facts(
         process, threads, found, session.target.environ(), lambda: _recompilations(session),
-        lambda: list(_subnormal_shares(session, threads)),
+        lambda: list(_subnormal_shares(session, process, threads)),
     )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
 
@@ -190,16 +190,19 @@ def _sleepers(process: ProcessSnapshot) -> Iterator[KernelSleeper]:
             yield KernelSleeper(thread.tid, side.state, side.channel, side.stack, fault, side.seconds)
 
 
-def _subnormal_shares(session: Session, threads: Sequence[ThreadReport]) -> Iterator[tuple[str, float]]:
+def _subnormal_shares(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
+) -> Iterator[tuple[str, float]]:
     """Each tensor of the innermost operator of a thread that runs, with the share of subnormal numbers in it."""
-    thread = next((each for each in threads if each.state is RunState.RUNNING and each.dispatch), None)
+    inside = (process.thread(each.tid) for each in threads if each.state is RunState.RUNNING and each.dispatch)
+    thread = next(inside, None)
     if thread is None or session.dispatcher_error is not None:
         return
-    from gdbext.diagnosis.reporting import with_arguments
+    from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 
     try:
         share = session.extras.subnormal_share(session)
-        found = with_arguments(session, thread, limit=1).dispatch[0]
+        found = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in found.arguments:
             for tensor in argument.tensors if argument.certainty.is_proven else ():
                 yield f"{argument.name} of {found.qualified} ({tensor.short})", share(tensor.address)
