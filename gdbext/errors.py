@@ -60,6 +60,11 @@ class TargetGone(TargetError):
     why = "the process exited, was killed or replaced itself by exec"
     help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
 
+    @classmethod
+    def of(cls, pid: int) -> TargetGone:
+        """The error for process ``pid``, in one line, whenever it is noticed: before, at or after its stop."""
+        return cls(f"process {pid} has ended; take a core of the next one (gcore PID)", why="", help="")
+
 
 class ProgramEnded(TargetGone):
     """A program that was started to be watched has ended by itself; its exit status is kept."""

@@ -75,7 +75,7 @@ def _attach(pid: int) -> dict[int, str]:
         states = proc_checks.thread_states(pid)
         gdb.execute(f"attach {pid}", False, True)
     except OSError as error:
-        raise TargetGone(f"process {pid} ended before it could be stopped") from error
+        raise TargetGone.of(pid) from error
     except gdb.error as error:
         proc_checks.check_process(pid)
         raise NotPermitted(f"gdb could not attach to process {pid}: {error}") from error

@@ -155,7 +155,7 @@ class GdbTarget(LentProcess):
             return bytes(self._inferior.read_memory(address, size))
         except gdb.error as error:
             if not self._inferior.is_valid() or self._inferior.pid != self.pid:
-                raise TargetGone(f"process {self.pid} has ended") from error
+                raise TargetGone.of(self.pid) from error
             raise MemoryFault(address, size) from error
 
     def threads(self) -> Sequence[TargetThread]:

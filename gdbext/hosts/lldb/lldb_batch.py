@@ -108,7 +108,7 @@ def _attached(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None 
     try:
         states = proc_checks.thread_states(pid)
     except OSError as error:
-        raise TargetGone(f"process {pid} ended before it could be stopped") from error
+        raise TargetGone.of(pid) from error
     return current_target(_attach(debugger, pid, target or debugger.CreateTarget("")), states=states)
 
 

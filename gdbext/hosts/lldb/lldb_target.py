@@ -188,7 +188,7 @@ class LldbTarget(LentProcess):
         data = self._process.ReadMemory(address, size, error)
         if error.Fail() or data is None or len(data) != size:
             if self._process.GetState() not in _STOPPED + _RUNNING:
-                raise TargetGone(f"process {self.pid} has ended")
+                raise TargetGone.of(self.pid)
             raise MemoryFault(address, size)
         return bytes(data)
 
@@ -234,7 +234,7 @@ class LldbTarget(LentProcess):
         if state in _RUNNING:
             raise running_error(self.pid)
         if state not in _STOPPED:
-            raise TargetGone(f"process {self.pid} has ended")
+            raise TargetGone.of(self.pid)
 
     def completed(self, tid: int, given: Mapping[str, int]) -> dict[str, int]:
         """A thread's registers, with those that LLDB does not give. Raises TargetError."""

@@ -47,7 +47,7 @@ def activity(pid: int) -> ProcessActivity:
 def _ticks(pid: int) -> int:
     fields = read_file(pid, "stat").rpartition(b")")[2].split()
     if len(fields) < 15 or fields[0] in (b"Z", b"X"):
-        raise TargetGone(f"process {pid} has ended")
+        raise TargetGone.of(pid)
     return sum(int(each) for each in fields[11:15])
 
 
@@ -66,7 +66,7 @@ def uses_torch(pid: int) -> bool:
     except TimeoutError:
         return False
     except OSError as error:
-        raise TargetGone(f"process {pid} has ended") from error
+        raise TargetGone.of(pid) from error
 
 
 def with_torch(pid: int) -> tuple[int, ...]:

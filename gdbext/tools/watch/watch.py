@@ -237,7 +237,7 @@ class Watch:
             self._program.wait(seconds)
         except subprocess.TimeoutExpired:
             return
-        raise TargetGone(f"process {self.pid} has ended")
+        raise TargetGone.of(self.pid)
 
     def _hung(self, seconds: float, computes: bool = False) -> bool:
         """Decide whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children

@@ -21,19 +21,19 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
         raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
     if not found and size:
         # The kernel answers "end of file" when the memory has no user any more.
-        raise TargetGone(f"process {pid} {_what_became_of_it(pid)} while it was looked at")
+        raise _what_became_of_it(pid)
     if len(found) < size:
         raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
     return found
 
 
-def _what_became_of_it(pid: int) -> str:
+def _what_became_of_it(pid: int) -> TargetGone:
     """The error for a process whose memory is gone: one that has a program still has other memory now."""
     try:
         os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - pathlib is slow to import
     except OSError:
-        return "ended"
-    return "executed another program"
+        return TargetGone.of(pid)
+    return TargetGone(f"process {pid} executed another program while it was looked at", why="", help="look again")
 
 
 def thread_name(pid: int, tid: int) -> str | None:
@@ -65,7 +65,7 @@ def read_file(pid: int, name: str) -> bytes:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
     except OSError as error:
-        raise TargetGone(f"process {pid} ended while it was looked at") from error
+        raise TargetGone.of(pid) from error
 
 
 class LocalProcess(Target):
@@ -81,7 +81,7 @@ class LocalProcess(Target):
             self._maps_text = read_file(self.pid, "maps")
             self._maps = linux.parse_maps(os.fsdecode(self._maps_text))
             if not self._maps:
-                raise TargetGone(f"process {self.pid} ended while it was looked at")
+                raise TargetGone.of(self.pid)
         return self._maps
 
     def auxv(self) -> Mapping[int, int]:

@@ -162,13 +162,13 @@ def check_permitted(pid: int) -> None:
 
 
 def open_memory(pid: int) -> int:
-    """A descriptor of /proc/PID/mem. Raises NotPermitted, NoSuchProcess."""
+    """A descriptor of /proc/PID/mem. Raises NotPermitted, TargetGone."""
     try:
         return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:
-        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+        raise TargetGone.of(pid) from error
 
 
 _NOBODY = 3
@@ -244,7 +244,7 @@ def check_architecture(pid: int) -> int:
     except FileNotFoundError as error:
         check_exists(pid)  # else it has just ended
         if not _is_kernel_thread(pid):
-            raise TargetGone(f"process {pid} is just ending: its memory is gone already") from error
+            raise TargetGone.of(pid) from error
         raise TargetError(
             f"process {pid} runs no program: it is a kernel thread",
             why="the kernel's own threads have no memory that a program could use",
@@ -253,7 +253,7 @@ def check_architecture(pid: int) -> int:
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:
-        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+        raise TargetGone.of(pid) from error
     found = identify(header)
     if found is None:
         raise architectures.foreign(f"the program of process {pid} is not an ELF file")

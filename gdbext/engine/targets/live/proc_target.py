@@ -192,14 +192,14 @@ class ProcTarget(LocalProcess):
                 self._interrupt(thread)
             self._await_stops()
         if not self._threads and not self._left:
-            raise TargetGone(f"process {self.pid} ended while it was being stopped")
+            raise TargetGone.of(self.pid)
 
     def _new_threads(self) -> list[ProcThread]:
         """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
         try:
             found = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
         except OSError as error:
-            raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
+            raise TargetGone.of(self.pid) from error
         new = ((tid, *stat) for tid, stat in found.items() if stat[0] not in "ZX")
         return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
 

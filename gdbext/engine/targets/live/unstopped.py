@@ -198,7 +198,7 @@ class UnstoppedProcess(RunningProcess):
             try:
                 stats = proc_checks.thread_stats(self.pid)
             except OSError as error:
-                raise TargetGone(f"process {self.pid} ended while it was looked at") from error
+                raise TargetGone.of(self.pid) from error
             living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
             self._threads = [SleepingThread(self, *each) for each in living]
         return self._threads
