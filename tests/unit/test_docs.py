@@ -49,7 +49,7 @@ def pages() -> list[Path]:
 @pytest.fixture(scope="module")
 def files() -> set[str]:
     """The files and folders that a page may name, relative to the repository."""
-    roots = (ROOT / name for name in ("gdbext", "docs", "tests", "scripts"))
+    roots = (ROOT / name for name in ("gdbext", "docs", "share", "tests", "scripts"))
     found = [*ROOT.iterdir(), *(ROOT / "tests").iterdir()]
     found += [path for root in roots for path in root.rglob("*") if "__pycache__" not in path.parts]
     return {path.relative_to(ROOT).as_posix() for path in found}
