@@ -117,6 +117,19 @@ def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Li
         yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
 
 
+_ABOVE_BACKENDS = (
+    "Autograd", "Autocast", "ADInplaceOrView", "Python", "Functionalize", "FuncTorch", "Batched", "Conjugate",
+    "Negative", "ZeroTensor", "BackendSelect", "Tracer", "PreDispatch", "Vmap", "Named", "TESTING_ONLY", "DeferredInit",
+    "Fake",
+)  # fmt: skip
+"""Beginnings of keys whose kernels can go on below their own key (c10/core/DispatchKey.h)."""
+
+
+def _is_backend(key: str | None) -> bool:
+    """The key is the last one that a call comes to."""
+    return key is not None and not key.startswith(_ABOVE_BACKENDS)
+
+
 def _out_of(group: Sequence[DispatchFrame]) -> str:
     """The advice that breaks the circle, by what goes round in it."""
     if all(step.event is not None and step.event.is_redispatch for step in group):
@@ -126,6 +139,11 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
             "torch._C._AutoDispatchBelowAutograd)."
         )
     called = listed(sorted({step.qualified for step in group if step.op is not None})) or "the operator"
+    if any(_is_backend(step.key) for step in group):
+        return (
+            f"The kernel of a backend calls {called} anew and comes back to itself: there is no key below its own, so "
+            "let it call another operator, or the function that computes the result."
+        )
     if any(step.kernel is not None and " at " in step.kernel.function for step in group):
         return (
             f"A Python kernel calls {called} anew and comes back to itself: let it call another operator, or go on "

@@ -233,6 +233,11 @@ class OperatorTool(Tool):
         )
         parser.add_argument("--all", action="store_true", help="show every operator")
         parser.add_argument("--key", metavar="KEY", help="show this key only (a runtime key or an alias key)")
+        parser.add_argument(
+            "--all-keys",
+            action="store_true",
+            help="show the table's entries of all keys, not only of usual devices and of what is registered in Python",
+        )
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the operators. One that cannot be read costs that one. Raises UsageError for an unknown name or key."""
@@ -256,7 +261,9 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator
         raise dispatcher.unknown(args.op)
     reporter = OperatorReporter(session.tables, args.key)
     with no_garbage_collection():  # half a million table entries
-        return reporter, operator_section.OperatorSection(reporter.report_all(operators))
+        return reporter, operator_section.OperatorSection(
+            reporter.report_all(operators), args.all_keys or args.why or args.key is not None
+        )
 
 
 def _check_key(keys: KeyNames, key: str) -> None:
@@ -270,12 +277,13 @@ _FULL = 6
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """Each operator, a blank line between them, then what contradicts itself."""
-    operators = report.section(operator_section.OperatorSection).operators
+    section = report.section(operator_section.OperatorSection)
+    operators = section.operators
     full = len(operators) <= _FULL
     for position, operator in enumerate(operators):
         if position and full:
             yield ""
-        yield from _operator(operator, style, report.why) if full else _line(operator)
+        yield from _operator(operator, style, report.why, section.shows_all_keys) if full else _line(operator)
     if not full:
         yield f"{len(operators)} operators; name one to see its registrations and its table"
     for finding in report.findings:
@@ -288,7 +296,15 @@ def _line(operator: operator_section.OperatorReport) -> Iterator[str]:
     yield escape(operator.schema or f"{operator.qualified} (no schema)")
 
 
-def _operator(operator: operator_section.OperatorReport, style: Style, why: bool) -> Iterator[str]:
+_USUAL = frozenset(
+    f"{prefix}{backend}"
+    for prefix in ("", "Autograd")
+    for backend in ("CPU", "CUDA", "HIP", "MPS", "XPU", "Meta", "PrivateUse1")
+)
+"""Keys of the devices that people have."""
+
+
+def _operator(operator: operator_section.OperatorReport, style: Style, why: bool, all_keys: bool) -> Iterator[str]:
     yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
     yield f"  schema  {escape(operator.schema or '(none)')}"
     if operator.debug:
@@ -300,8 +316,21 @@ def _operator(operator: operator_section.OperatorReport, style: Style, why: bool
         for registration in operator.registrations:
             yield from _registration(registration, style)
     yield "  dispatch table"
+    hidden = 0
     for keys, choice in grouped(operator.table):
-        yield from _entries(keys, choice, style)
+        shown = keys if all_keys else _usual(keys, choice)
+        hidden += len(keys) - len(shown)
+        if shown:
+            yield from _entries(shown, choice, style)
+    if hidden:
+        yield style(f"    … and {hidden} more keys: --all-keys", "dim")
+
+
+def _usual(keys: list[str], choice: operator_section.TableChoice) -> list[str]:
+    """Those keys of equal entries that people ask for; all of what contradicts itself, and of Python's kernels."""
+    if choice.expected is not None or choice.kernel.python is not None:
+        return keys
+    return [key for key in keys if key in _USUAL]
 
 
 def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:

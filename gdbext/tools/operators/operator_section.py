@@ -147,6 +147,8 @@ class OperatorSection(Section):
 
     name: ClassVar[str] = "operators"
     operators: tuple[OperatorReport, ...]
+    shows_all_keys: bool = True
+    """Text has the entries of all keys, too, and not only those of the usual ones."""
 
     def document(self, why: bool) -> list[dict[str, Any]]:
         """The section, as the JSON document has it."""
