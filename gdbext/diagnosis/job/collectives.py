@@ -18,6 +18,7 @@ from gdbext.diagnosis.job.collectives_section import (
 from gdbext.diagnosis.job.job_rank import environment, from_environment
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict.sentences import listed
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
@@ -25,6 +26,7 @@ from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import waiting_transfer
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
+from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument, handled_exception
 from gdbext.torch.distributed.rpc_agent import rank_of_worker
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
@@ -39,6 +41,7 @@ from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
@@ -268,12 +271,23 @@ def _clock(session: Session, which: int) -> int | None:
 
 def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     """The whole job's group says it, where there is one; else the environment."""
-    known = from_environment(session)
+    known = _as_given(session, from_environment(session))
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
     if world is None:
         return known
     meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
     return known._replace(rank=world.rank, size=world.size, job=known.job or meeting)
+
+
+def _as_given(session: Session, known: JobRank) -> JobRank:
+    """The rank with the arguments of init_process_group, where a thread is in it: they count before the environment."""
+    table = session.python_threads
+    for tid in table.states if table is not None and session.python is not None else ():
+        found = given_rank(session.python, table.frames(tid)) if session.python is not None and table else None
+        if found is not None:
+            meeting = known.job or found.method.partition("://")[2] or None
+            return known._replace(rank=found.rank, size=found.size or known.size, job=meeting)
+    return known
 
 
 def _rendezvous(session: Session) -> str | None:
@@ -285,6 +299,7 @@ def _rendezvous(session: Session) -> str | None:
 
 _ON_DEVICES = ("nccl", "xccl", "hccl")
 """Beginnings of the names of backends whose operations run on a device, not in a thread."""
+_SHOWN = 8
 _DEPTH = 12
 """Innermost Python frames among which a send or recv is looked for."""
 
@@ -305,6 +320,11 @@ def name_collectives(
         state = states[thread.tid]
         if state is None or state.wait is None or state.wait.collective is not None:
             continue
+        absent = _absent_workers(session, thread) if state.wait.kind is WaitKind.CONDVAR else ""
+        if absent:
+            resource = state.wait.resource._replace(kind=WaitKind.COLLECTIVE, name=absent)
+            states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource))
+            continue
         if state.wait.kind is WaitKind.COLLECTIVE:
             found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
             found = found or _one_end(session, thread, state.wait.resource.name, section) or _oldest(thread, section)
@@ -316,7 +336,55 @@ def name_collectives(
         if found is not None and found.op == RPC_CALL:
             resource = resource._replace(kind=WaitKind.COLLECTIVE, name=found.op)
         states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
+    _name_more(session, process, states)
     return section
+
+
+def _name_more(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
+    """Threads that use one group at the same time, and exceptions that are handled meanwhile."""
+    groups: dict[int, list[ThreadSnapshot]] = {}
+    for thread in process.threads:
+        state = states[thread.tid]
+        if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
+            continue
+        frames = _frames(session, thread)
+        handling = _handling(session, thread)
+        states[thread.tid] = state._replace(wait=state.wait._replace(handling=handling))
+        known = state.wait.collective
+        group = group_argument(session.python, frames) if session.python is not None else None
+        if known is not None and group is not None and not known.is_store and known.peer is None:
+            groups.setdefault(group, []).append(thread)
+    for users in groups.values():
+        for thread in users if len(users) > 1 else ():
+            state = states[thread.tid]
+            if state is None or state.wait is None or state.wait.collective is None:
+                continue
+            names = [f"{each.python_name or each.name} (tid {each.tid})" for each in users if each is not thread]
+            others = listed(names, _SHOWN)
+            collective = state.wait.collective._replace(also_in=others)
+            states[thread.tid] = state._replace(wait=state.wait._replace(collective=collective))
+
+
+def _frames(session: Session, thread: ThreadSnapshot) -> list[PythonFrame]:
+    """The Python frames of a thread, with what is needed to read their variables."""
+    table = session.python_threads
+    return table.frames(thread.tid) if table is not None else []
+
+
+def _handling(session: Session, thread: ThreadSnapshot) -> str:
+    """The exception that the thread handles meanwhile, in words; "" for none."""
+    table, runtime = session.python_threads, session.python
+    states = table.states.get(thread.tid, ()) if table is not None and runtime is not None else ()
+    return next(filter(None, (handled_exception(runtime, each) for each in states if runtime is not None)), "")
+
+
+def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
+    """The wait in rpc.shutdown with the names of the workers that have not called it; "" for any other."""
+    if session.python is None or not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
+        return ""
+    names = absent_workers(session.python, _frames(session, thread))
+    has = "has" if len(names) == 1 else "have"
+    return f"rpc.shutdown, which {listed(names, _SHOWN)} {has} not called" if names else ""
 
 
 def _on_device(section: CollectivesSection) -> CollectiveWait | None:

@@ -15,6 +15,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import JobRank
@@ -119,12 +120,16 @@ def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State
     waits = (state.wait for state in states.values() if state is not None)
     if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
         return True
+    if any(frame.file.endswith(_CALLS) for thread in process.threads for frame in thread.python):
+        return True
     tags = {tag for thread in process.threads for tag in thread.inner_tags}
     if any(isinstance(tag, PoolFunction) and tag.pool in BACKENDS for tag in tags):
         return True
     return any(name in target.environ() for name in _LAUNCHED)
 
 
+_CALLS = (RPC_FILE, DISTRIBUTED_FILE)
+"""Files of torch whose functions only ranks are in."""
 _OS, _ENVIRON, _ENTRIES = "os", "environ", "_data"
 """Lib/os.py: os.environ is an _Environ, which keeps a dict of bytes."""
 _VARIABLES = 4_000

@@ -49,6 +49,9 @@ class CollectiveWait(Record):
     """The tag of a send or recv, None where it is not known."""
     on_device: bool = False
     """It waits for a device, which is not past this operation; what else is to run there, nobody knows."""
+    also_in: str = ""
+    """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
+    which two threads do not keep."""
 
     @property
     def phrase(self) -> str:
@@ -63,7 +66,8 @@ class CollectiveWait(Record):
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
-        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "")
+        also = f", in a group that {self.also_in} uses at the same time" if self.also_in else ""
+        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "") + also
 
 
 class DeviceWork(Enum):
@@ -343,6 +347,10 @@ class Wait(Record):
     """Seconds that a sleep takes from now on, None where that is not known."""
     collective: CollectiveWait | None = None
     """The operation of other ranks that is waited for, where that is known."""
+    meets_others: bool = False
+    """It looks whether other machines of its job have come."""
+    handling: str = ""
+    """The exception that the thread handles meanwhile, where it waits for other ranks; for people."""
     question: str = ""
     """The program's question that waits for somebody to type, where it is asked and how; for people."""
     kernel: KernelSide | None = None
@@ -377,13 +385,15 @@ class Wait(Record):
         """The wait in words: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
         traits, resource = self.kind.traits, self.resource
         if self.collective is not None:
-            return self.collective.phrase
+            handling = f", while it handles {self.handling}" if self.handling else ""
+            return self.collective.phrase + handling
         if self.device is not None:
             return self.device.phrase
         if traits.naming is Naming.ALONE:
             text = traits.doing.format(resource.name or traits.unnamed)
             return f"{text} and looks again and again at {self.looks_for}" if self.looks_for else text
         text = traits.doing.format(resource.phrase)
+        text += f", while it handles {self.handling}" if self.handling else ""
         return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex is not None else text
 
     @property

@@ -432,7 +432,7 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
 def leads_outside(wait: Wait) -> bool:
     """Another process, a peer, a file or input ends the wait, or what a loop looks at."""
     if wait.looks_for and not wait.expects:
-        return bool(wait.children) or wait.looks_outside
+        return bool(wait.children) or wait.looks_outside or wait.meets_others
     return wait.kind.traits.is_outside or wait.kind is WaitKind.IO or (wait.external and not wait.ends_by_itself)
 
 

@@ -55,6 +55,9 @@ _SHOWN = 4
 def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep with what it is between; itself where that is not known."""
     python = thread.process.python
+    agents = _meeting(thread, python) if python is not None else ""
+    if agents:
+        return wait._replace(looks_for=agents, meets_others=True)
     found = python.polled_objects(thread.tid) if python is not None and thread.python else ()
     if python is None or not found:
         return wait
@@ -77,6 +80,17 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
         looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
         return python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
     return _files(thread, wait, [each.path for each in seen])
+
+
+def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
+    """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
+    if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
+        return ""
+    from gdbext.torch.distributed.python_calls import meeting
+
+    stacks = (python.runtime.frames.stack(state).frames for state in python.states(thread.tid))
+    found = next((each for each in (meeting(python.runtime, frames) for frames in stacks) if each is not None), None)
+    return found.phrase if found is not None else ""
 
 
 def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject]) -> Wait:

@@ -6,7 +6,8 @@ Which processes count as the ranks of a job, where more than one says that it is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from gdbext.diagnosis.job.job_rank import MOST_RANKS, RankRanges
 from gdbext.diagnosis.report.thread_report import FindingKind
@@ -97,11 +98,17 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
     collectives = tuple(match for group in groups for match in matches(group))
     unreached = tuple(sorted(rows.unreached))
     waits = edges(members, groups)
-    verdict = _Judge(members, missing, unreached, collectives, waits).verdict()
+    verdict = _Judge(members, missing, unreached, collectives, waits, _twins(present)).verdict()
     return JobReport(
         job, size, tuple(reports), missing, unreached, fold(present), collectives, verdict,
         _odd(members, verdict), tuple(_notes(everybody, present, earlier, strangers, job)),
     )  # fmt: skip
+
+
+def _twins(reports: Sequence[RankReport]) -> dict[int, list[RankReport]]:
+    """The ranks that several processes wait for others as. A copy that a rank has forked waits for nobody's rank."""
+    claims = claims_of(each for each in reports if each.wait is not None and not each.groups)
+    return {rank: theirs for rank, theirs in claims.items() if len(theirs) > 1}
 
 
 def _job(reports: Sequence[RankReport]) -> str | None:
@@ -175,7 +182,10 @@ class _Judge:
         unreached: Sequence[Unreached],
         collectives: Sequence[CollectiveMatch],
         waits: Edges,
+        twins: Mapping[int, Sequence[RankReport]] = MappingProxyType({}),
     ) -> None:
+        """``twins``: ranks with the processes that wait for others as that rank, where there are several."""
+        self._twins = twins
         self._reports = reports
         self._missing = missing
         self._unreached = unreached
@@ -187,10 +197,16 @@ class _Judge:
     def verdict(self) -> JobVerdict:
         """The strongest finding about the job."""
         rules = (
-            self._mismatch, self._ring, self._dead, self._inside_nccl, self._unknown_peer, self._late, self._store,
-            self._single, self._all_alike,
+            self._same_rank, self._mismatch, self._ring, self._dead, self._inside_nccl, self._unknown_peer,
+            self._late, self._store, self._single, self._all_alike,
         )  # fmt: skip
         return next(found for rule in rules for found in rule())
+
+    def _same_rank(self) -> Iterator[JobVerdict]:
+        """Several processes are one rank, and another rank is nobody: it was given to the wrong process."""
+        if self._twins and self._missing:
+            text = job_sentences.same_rank(self._twins, self._missing)
+            yield JobVerdict(JobVerdictKind.STORE_WAIT.value, text, tuple(sorted(self._twins)))
 
     def _mismatch(self) -> Iterator[JobVerdict]:
         for match in self._collectives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
@@ -18,6 +18,12 @@ _LISTED = 100
 def ranks_text(ranks: Collection[int]) -> str:
     """The ranks in words: ``rank 5``, ``ranks 0-3,7``."""
     return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
+
+
+def same_rank(twins: Mapping[int, Sequence[RankReport]], missing: Collection[int]) -> str:
+    """``pid 7 on a, pid 9 on a were all given rank 0: they wait for others, and no process is rank 1.``"""
+    given = [f"{processes(claims)} were all given rank {rank}" for rank, claims in sorted(twins.items())]
+    return f"{'; '.join(given)}: they wait for others, and no process is {ranks_text(missing)}."
 
 
 def mismatch(match: CollectiveMatch) -> str:

@@ -169,7 +169,7 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
         _text(value["op"]), _number(value["seq"]), _text(value["group"]), _number(value["enqueued"]),
         _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
         _text(value.get("server", "")), _number(value.get("tag")),
-        bool(value.get("on_device", False)),
+        bool(value.get("on_device", False)), _text(value.get("also_in", "")),
     )  # fmt: skip
 
 

@@ -178,6 +178,18 @@ def test_two_processes_with_one_rank() -> None:
     )
 
 
+def test_a_rank_that_was_given_to_two_processes_that_wait() -> None:
+    at_store = CollectiveWait("c10d::TCPStore::wait", is_store=True)
+    first, second = (rank(0, at_store, pid=pid, size=2, groups=()) for pid in (77, 78))
+    found = verdict(first, second)
+    assert (found.verdict.kind, found.verdict.ranks) == ("store-wait", (0,))
+    assert found.verdict.summary == (
+        "pid 77 on node1, pid 78 on node1 were all given rank 0: they wait for others, and no process is rank 1."
+    )
+    worker = rank(0, pid=79, size=2, groups=())
+    assert "given rank 0" not in verdict(first, worker).verdict.summary, "a process of the rank, which waits for nobody"
+
+
 def test_another_job_is_left_out_and_said() -> None:
     found = verdict(rank(0), rank(1), rank(2, job="other"))
     assert [each.rank for each in found.reports] == [0, 1]
