@@ -2,7 +2,7 @@
 """Compare what gdbext says of people's own C++, compiled in every way that this machine knows, with what the programs
 say themselves: docs/measurements/own-cpp.md.
 
-    python3 scripts/measure_cpp.py [--parts passes,arguments,recursions,traces,breaks] [WORD …]
+    .venv/bin/python scripts/measure_cpp.py [--parts passes,arguments,recursions,traces,breaks] [WORD …]
 
 The programs are those of tests/inferiors/native/matrix; each is compiled once (half a minute) and kept in the tests'
 cache. WORD: only ways whose name has one of them ("clang", "O3-s"). It needs torch and g++, and gdb for the last two.

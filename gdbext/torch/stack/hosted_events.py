@@ -149,7 +149,12 @@ class HostedEvents:
         code = self._sites.decoded(function)
         if self._selects_key(code.instructions):
             return True
-        return any(self._is_lookup(one.target) for one in code.calls if one.target is not None)
+        targets = (one.target if one.target is not None else self._imported(one) for one in code.calls)
+        return any(self._is_lookup(target) for target in targets if target is not None)
+
+    def _imported(self, call: Instruction) -> int | None:
+        """The function that a call through the slot of an import leads to (-fno-plt)."""
+        return None if call.fixed_operand is None else self._memory.try_u64(call.fixed_operand)
 
     def _is_lookup(self, target: int) -> bool:
         address = follow_stub(self._memory, target)

@@ -32,6 +32,9 @@ FLAGS = {
     "O3-hidden": ("-O3", "-DNDEBUG", *HIDDEN),
     "O3-s": ("-O3", "-DNDEBUG"),
     "O3-s-hidden": ("-O3", "-DNDEBUG", *HIDDEN),
+    "O2-lto": ("-O2", "-flto"),
+    "O2-no-plt": ("-O2", "-fno-plt"),
+    "O2-own-libstdc++": ("-O2", "-static-libstdc++"),
 }  # fmt: skip
 """The ways of compiling; those with "-s" lose their symbols afterwards, so that two share a compilation."""
 ALSO = {"chains": ("-fopenmp",)}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import Decoded
+from gdbext.torch.assumed_symbols import LOOKUP
 from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
+from gdbext.torch.stack.hosted_events import HostedEvents
 
 START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
 BY_POINTER = b"\xff\xd0"  # call *%rax
@@ -96,3 +101,22 @@ def test_nothing_comes_from_before_through_a_call_that_throws() -> None:
 def test_the_table_where_the_index_counts_from_the_64th_entry_before(offset: int | None, member: int | None) -> None:
     """clang folds a constant of the index into the offset."""
     assert offset_in_entry(offset, range(0xF8, 0xF8 + 40)) == member
+
+
+def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
+    """Code compiled with -fno-plt calls what it imports like this: call *slot(%rip)."""
+    slot = START + 6 + 0x100
+    call_slot = b"\xff\x15" + (0x100).to_bytes(4, "little")
+    decoded = Decoded(tuple(ARCHITECTURE.decode(call_slot + RETURN, START)), frozenset())
+    memory: Any = SimpleNamespace(
+        architecture=ARCHITECTURE,
+        try_read=lambda *_: RETURN,
+        try_u64=lambda address: OTHER if address == slot else None,
+    )
+    named: Any = SimpleNamespace(
+        names_at=lambda address: LOOKUP.examples if address == OTHER else (), address_of=lambda *_: None
+    )
+    sites: Any = SimpleNamespace(decoded=lambda _: decoded, function_at=lambda _: None)
+    events = HostedEvents(memory, named, sites, 16)
+    function: Any = SimpleNamespace(start=START, names=(), module=SimpleNamespace(name="ops.so"))
+    assert events._dispatches(function)
