@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
@@ -39,7 +40,7 @@ _DEATH_SIGNAL = 1
 _STEP = 0.01
 ENDINGS = ("txt", "json", "rec")
 """Endings of the files that are kept of each process."""
-_QUIET = ("idle", "waiting-external")
+_QUIET = (FindingKind.IDLE.value, FindingKind.WAITING_EXTERNAL.value)
 """Verdicts of processes that are shown in one line beside others."""
 
 

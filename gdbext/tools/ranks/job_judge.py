@@ -81,6 +81,8 @@ def _progress(report: RankReport) -> tuple[int, int, bool, int]:
 _ODD = 8
 """Reports that are shown with the verdict."""
 _KINDS = {kind.value: kind for kind in FindingKind}
+_RUNS = tuple(kind.value for kind in (FindingKind.STARVED, FindingKind.SLOW, FindingKind.BUSY))
+"""Verdicts on a process that goes on by itself, however slowly."""
 
 
 def judge(rows: RankReports, pid: int | None = None) -> JobReport:
@@ -290,7 +292,7 @@ class _Judge:
     def _all_alike(self) -> Iterator[JobVerdict]:
         busy = [
             report for report in self._reports
-            if not report.problem and (report.kind == FindingKind.BUSY.value or report.running)
+            if not report.problem and (report.kind in _RUNS or report.running)
         ]  # fmt: skip
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY.value, job_sentences.busy(busy, len(self._reports)))

@@ -38,7 +38,7 @@ _LOOKS = 12
 _LONGEST = 15.0
 _MOST = 8
 """Processes of one program that are diagnosed: the ranks of a node."""
-_HEALTHY = ("busy", "idle")
+_HEALTHY = ("slow", "busy", "idle")
 """Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
 _BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
 """Kinds of waits of a process whose children compute, as compilers do."""
