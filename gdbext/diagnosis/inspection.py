@@ -207,7 +207,7 @@ def with_known_bugs(session: Session, found: Inspection) -> Inspection:
     crashed = found.judgement.verdict.kind is FindingKind.CRASH
     if not crashed and all(thread.wait is None or thread.state is RunState.IDLE for thread in found.threads):
         return found
-    from gdbext.diagnosis.verdict.judge import known_bugs
+    from gdbext.diagnosis.verdict.known_bugs import known_bugs
 
     return found._replace(known=known_bugs(session, session.threads.all(), found.threads, found.judgement.findings))
 

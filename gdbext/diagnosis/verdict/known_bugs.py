@@ -1,0 +1,126 @@
+"""Compares a process with the known bugs: threads by their reports and snapshots, versions, variables and relations
+where an entry asks for them. Imported only where a thread waits, or the program crashed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, ThreadReport
+from gdbext.diagnosis.waits.snapshot import fork_evidence
+from gdbext.engine.targets.system.linux import HIDDEN
+from gdbext.known.catalogue import catalogue
+from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.known.package_versions import PackageVersions
+    from gdbext.known.signatures import NativeName
+
+_INNER = 200
+"""Native frames of a thread that may be named, where an entry asks for some."""
+
+
+def known_bugs(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], findings: Sequence[Finding]
+) -> tuple[KnownMatch, ...]:
+    """The bugs because of which the process may hang. What of other packages cannot be used is noted as an error."""
+    crashed = {tid for finding in findings if finding.kind is FindingKind.CRASH for tid in finding.threads}
+    facts = [_facts(process, process.thread(thread.tid), thread, crashed) for thread in threads]
+    bugs = catalogue(lambda error: session.errors.note(error, "known bugs"))
+    return tuple(matches(bugs, _process_facts(session, process, facts)))
+
+
+def _process_facts(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadFacts]) -> ProcessFacts:
+    return ProcessFacts(
+        threads,
+        _Versions(session, threads).version,
+        partial(_variable, session),
+        partial(_relation, session, process),
+        session.target.architecture.name,
+        [module.name for module in session.modules.modules],
+    )
+
+
+class _Versions:
+    """Versions of packages, read when an entry whose stacks fit asks for one."""
+
+    def __init__(self, session: Session, threads: Sequence[ThreadFacts]) -> None:
+        self._session = session
+        self._threads = threads
+        self._packages: PackageVersions | None = None
+
+    def version(self, package: str) -> str | None:
+        """The version of a package; None where it cannot be known."""
+        session = self._session
+        if package == "python":
+            return session.python.version if session.python is not None else None
+        if self._packages is None:
+            from gdbext.known.package_versions import PackageVersions
+            from gdbext.torch.layout_choice import torch_version
+
+            paths = {file for thread in self._threads for file, _ in thread.python}
+            known = {"torch": torch_version(session.modules) or None if session.has_torch else None}
+            self._packages = PackageVersions(session.modules, session.target.files, paths, known)
+        return self._packages.version(package)
+
+
+def _variable(session: Session, name: str) -> tuple[bool, str] | None:
+    """The variable as the process was started with it; a recording has not all, and hides the values of some."""
+    environ = session.target.environ()
+    if not environ or (name not in environ and session.target.recorded is not None) or environ.get(name) == HIDDEN:
+        return None
+    return name in environ, environ.get(name, "")
+
+
+def _relation(session: Session, process: ProcessSnapshot, word: str) -> bool | None:
+    if word == "one-thread":
+        return len(process.tids) == 1
+    if word == "forked":
+        return True if fork_evidence(process) else None
+    if session.procfs is None:
+        return None
+    children = list(session.procfs.children().values())
+    family = [*children, *(each for theirs in session.procfs.grandchildren().values() for each in theirs)]
+    return child_relation(word, [each.command or each.name for each in family])
+
+
+def _facts(
+    process: ProcessSnapshot, snapshot: ThreadSnapshot | None, thread: ThreadReport, crashed: Collection[int]
+) -> ThreadFacts:
+    wait = thread.wait
+    missing = wait.missing_workers if wait is not None else None
+    owner = wait.owner if wait is not None else None
+    return ThreadFacts(
+        thread.label,
+        _lines(thread.python),
+        wait.kind.value if wait is not None else "",
+        missing.pool.name if missing is not None and missing.forked else "",
+        partial(_native, snapshot) if snapshot is not None else tuple,
+        tid=thread.tid,
+        roles=["main" if thread.tid == process.pid else "other", *(["crashed"] if thread.tid in crashed else [])],
+        names=list(filter(None, (thread.python_name, thread.name))),
+        state=thread.state.value,
+        holds=[held.kind.value for held in thread.holds],
+        owner=owner.tid if owner is not None and not owner.gone else None,
+        owner_gone=owner is not None and owner.gone,
+        group=wait.collective.group if wait is not None and wait.collective is not None else "",
+        lost_signal=wait is not None and wait.lost_signal,
+        tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else (),
+    )
+
+
+def _lines(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+    return [(frame.file, frame.function) for frame in frames]
+
+
+def _native(thread: ThreadSnapshot) -> list[tuple[NativeName, str]]:
+    levels = range(min(len(thread.frames), _INNER))
+    return [(partial(_names, thread, level), thread.module_name(level)) for level in levels]
+
+
+def _names(thread: ThreadSnapshot, level: int) -> tuple[str, ...]:
+    function = thread.stack.function(level)
+    return function.demangled if function is not None else ()
