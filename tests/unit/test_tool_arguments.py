@@ -10,7 +10,11 @@ from gdbext.diagnosis.tool_arguments import CommandParser, flags_of
 from gdbext.errors import UsageError
 from gdbext.tools import table
 
-PARSERS = {row.name: table.parser_of(table.find(row.name)) for row in table.TABLE if row.name.count("-") >= 1}
+PARSERS = {
+    row.name: table.parser_of(table.find(row.name))
+    for row in table.TABLE
+    if row.name.count("-") >= 1 and row.mode != "program"
+}
 JUNK = ("--", "-", "", "x", "1", "--nothing", "--jso", "--json=1", "-j", "--why=", "--all=x", "aten::mm")
 
 

@@ -102,9 +102,17 @@ def _cells(row: TopRow) -> tuple[str, ...]:
     operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
     thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
     return (
-        str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", row.kernel or "?", thread,
+        str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", short_kernel(row.kernel), thread,
         row.line or "(not from Python)", row.mark,
     )  # fmt: skip
+
+
+def short_kernel(kernel: str | None) -> str:
+    """The kernel as a table has it: without the unnamed namespaces that nearly all are in."""
+    return "?" if kernel is None else kernel.replace("at::(anonymous namespace)::", "").replace(_UNNAMED, "") or kernel
+
+
+_UNNAMED = "(anonymous namespace)::"
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from gdbext.tools.probes import top_view
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Summary
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
@@ -35,3 +36,12 @@ def test_an_operator_that_was_registered_since() -> None:
         found = summary.dispatched(DispatchCount(entry, 1, 7, DispatchEvent.CALL, 1))
         assert (found.operator, len(session.opened)) == (entry, opened)
         assert (found.keyset is None) == (entry != 0x3000)  # read by an operator's keys, which say that it is none
+
+
+def test_kernels_in_tables_have_no_unnamed_namespaces() -> None:
+    name = "at::(anonymous namespace)::(anonymous namespace)::wrapper_CPU_mm"
+    assert top_view.short_kernel(name) == "wrapper_CPU_mm"
+    assert top_view.short_kernel("torch::autograd::VariableType::(anonymous namespace)::mm") == (
+        "torch::autograd::VariableType::mm"
+    )
+    assert top_view.short_kernel(None) == "?"
