@@ -124,6 +124,19 @@ def event_signal():
     stop.wait()
 
 
+def event_forever():
+    """A main thread that sleeps until it is killed, workers without work, and an old thread that has nothing to do with
+    it."""
+    worker = threading.Thread(target=int, name="old", daemon=True)
+    worker.start()
+    worker.join()
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.submit(int).result()
+    tells("idle", never=["has ended"])
+    truth.ready()
+    threading.Event().wait()
+
+
 def queue_served():
     """The consumer waits for its turn elsewhere, and comes back."""
     gate = threading.Event()

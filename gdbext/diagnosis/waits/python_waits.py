@@ -385,16 +385,14 @@ def _lost(
     named = tuple(each for each in known.ended if each.function)
     ended = named or known.ended
     functions = tuple(dict.fromkeys(map(_place, known.functions)))
-    if not (ended or functions) or (may_be_handled and not named and _may_be_set_by_handler(thread)):
+    if not functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
-    clause = ""
-    if functions:
-        more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
-        of_it = " of it" if known.functions[0].by_name else ""
-        does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){of_it}"
-        clause = f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
+    more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
+    of_it = " of it" if known.functions[0].by_name else ""
+    does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){of_it}"
+    clause = f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
     error = next((text for each in ended if (text := python.kept_error(each.address))), "")
-    proven = bool(named) and bool(functions)
+    proven = bool(named)
     names = tuple(each.name for each in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED
     return LostThread(names, loss, nobody=clause, error=error, is_proven=proven)

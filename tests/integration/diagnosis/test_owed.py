@@ -14,8 +14,8 @@ ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-ex
           "prompt-pdb")  # fmt: skip
 ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
         "own-futex")  # fmt: skip
-HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-signal", "queue-served", "loop-healthy",
-           "loop-thread")  # fmt: skip
+HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",
+           "loop-healthy", "loop-thread")  # fmt: skip
 PROGRAMS = [
     *((name, python) for name in ON_ALL for python in (OLDEST, "venv", NEWEST)),
     *zip(ON_ONE, [OLDEST, "venv", NEWEST] * len(ON_ONE)),
