@@ -82,10 +82,13 @@ def test_threads_on_one_processor() -> None:
 
 def test_a_team_that_is_larger_than_the_machine() -> None:
     with started("surroundings", "team") as target:
-        report = diagnose(target)
-        kinds = [each["kind"] for each in report["explanations"] if each["proven"]]
-        assert "oversubscription" in kinds, report["explanations"]
-        assert report["verdict"]["kind"] == "slow"
+        for _ in range(5):  # between two regions nobody wants to run
+            report = diagnose(target)
+            kinds = [each["kind"] for each in report.get("explanations", ()) if each["proven"]]
+            if "oversubscription" in kinds:
+                assert report["verdict"]["kind"] == "slow"
+                return
+        raise AssertionError(report)
 
 
 def test_numbers_that_are_too_small_to_be_normal() -> None:
