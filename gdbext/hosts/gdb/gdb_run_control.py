@@ -72,6 +72,21 @@ def _runs_in_part() -> bool:
     return gdb.parameter("scheduler-locking") == "on" or bool(gdb.parameter("non-stop"))
 
 
+def _refusal() -> TargetError | None:
+    """The reason why nothing would come of ``continue`` with hooks, None where all is well."""
+    if gdb.parameter("non-stop"):
+        return TargetError(
+            "non-stop mode is on: continue would let one thread run, and threads stop one by one",
+            help="detach, set non-stop off, attach again",
+        )
+    if "full" in execute("info record"):  # "Active record target: record-full"
+        return TargetError(
+            "gdb records each instruction (record full), which takes the process 100,000 times as long",
+            help="record stop",
+        )
+    return None
+
+
 def _stops_by_interrupt() -> bool:
     """True if gdb stops by SIGINT and hides it, as its table of signals has it from the beginning: else
     the program would get a SIGINT that nobody sent."""
@@ -263,6 +278,9 @@ class GdbRunControl:
 
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""
+        refusal = _refusal()
+        if refusal is not None:
+            return Ending(EndingKind.FAILED, refusal.what, error=refusal)
         gdb.events.new_objfile.connect(self._loaded)
         gdb.events.exited.connect(self._exited)
         gdb.events.stop.connect(self._stopped)

@@ -154,6 +154,26 @@ with open({str(found)!r}, "w") as file:
     goes_on(job)
 
 
+def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) -> None:
+    """Recording, and threads that run and stop by themselves; the process goes on. (gdb's own detach in non-stop
+    mode leaves it stopped, with or without us.)"""
+    commands = (
+        f"source {SOURCE}", f"attach {job.pid}", "record full", VALUES, "record stop", VALUES, "detach",
+        "set non-stop on", f"attach {job.pid}", VALUES, "detach",
+        f"shell kill -CONT {job.pid}",
+    )  # fmt: skip
+    words = [word for command in commands for word in ("-ex", command)]
+    done = subprocess.run(
+        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", *words],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert "try: record stop" in said, said
+    assert said.count("1 call seen") == 1, said
+    assert "try: detach, set non-stop off, attach again" in said, said
+    goes_on(job)
+
+
 @PROBES
 @pytest.mark.parametrize(
     ("gdb", "command", "said"),
