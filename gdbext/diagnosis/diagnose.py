@@ -55,6 +55,17 @@ class Diagnose(Tool):
             help=f"exit with {HANGS} where it does not go on by itself, {CRASHED} where it crashed, 0 otherwise",
         )
 
+        parser.add_argument(
+            "--html",
+            metavar="FILE",
+            help="also write a page to share: verdict, drawing, all threads, what to try; it needs no network",
+        )
+        parser.add_argument(
+            "--without-values",
+            action="store_true",
+            help="leave variables, arguments and lines of source out of the page of --html",
+        )
+
     def exit_status(self, report: Report, args: Namespace) -> int:
         """The verdict as a number, where --exit-code asks for it."""
         if not args.exit_code or report.verdict is None:
@@ -117,7 +128,7 @@ class Diagnose(Tool):
         if found.device is not None:
             sections = (*sections, found.device)
             told = (*told, *found.device.advice)
-        return make_report(
+        report = make_report(
             self,
             session,
             args,
@@ -128,12 +139,33 @@ class Diagnose(Tool):
             sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
             sources={} if args.json else source_lines(session.target, involved),
         )
+        return _with_page(session, args, report, called) if args.html else report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
         from gdbext.diagnosis.diagnose_view import render
 
         return render(report, style)
+
+
+def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:
+    """Write the page of --html; the report says so. Raises UsageError."""
+    import time
+
+    from gdbext import __version__
+    from gdbext.diagnosis.diagnose_page import Origin, render_page
+    from gdbext.diagnosis.samples import PageSection
+    from gdbext.diagnosis.threads.source_lines import source_lines
+    from gdbext.diagnosis.threads_view import write_text
+
+    target = session.target
+    recorded = target.recorded is not None or target.is_core
+    program = session.procfs.process(target.pid).command if session.procfs is not None and not recorded else ""
+    machine = "" if recorded else target.files.host()
+    origin = Origin(program, machine, called.command("dispatch-diagnose"), __version__, time.time())
+    whole = report._replace(sources=source_lines(target, report.threads))
+    write_text(args.html, render_page(whole, origin, not args.without_values), "--html")
+    return report._replace(sections=(*report.sections, PageSection(args.html)))
 
 
 def _inspected(session: Session) -> Inspection:

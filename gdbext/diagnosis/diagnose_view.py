@@ -36,7 +36,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if verdict is None:
         return
     yield from verdict_lines(verdict, style)
-    yield from _known_lines(report)
+    yield from map(escape, known_bug_lines(report))
     known = {thread.tid: thread for thread in report.threads}
     involved = [known[tid] for tid in verdict.finding.threads if tid in known]
     if verdict.finding.cycle:
@@ -53,9 +53,21 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield style("What to try next", "bold")
         for line in verdict.advice:
             yield f"  - {escape(line)}"
+    yield from _page(report)
 
 
-def _known_lines(report: Report) -> Iterator[str]:
+def _page(report: Report) -> Iterator[str]:
+    if not report.sections:
+        return
+    from gdbext.diagnosis.samples import PageSection
+
+    section = report.find_section(PageSection)
+    if section is not None:
+        yield ""
+        yield f"The page with all of this is {escape(section.file)}."
+
+
+def known_bug_lines(report: Report) -> Iterator[str]:
     """A line for each known bug; with --why also which threads show it."""
     if not report.sections:
         return
@@ -63,12 +75,20 @@ def _known_lines(report: Report) -> Iterator[str]:
 
     section = report.find_section(KnownBugsSection)
     for match in section.matches if section is not None else ():
-        yield escape(match.line)
+        yield match.line
         if report.why:
-            yield from (f"    {escape(text)}" for text in match.evidence)
+            yield from (f"    {text}" for text in match.evidence)
 
 
 def _explanations(report: Report, style: Style) -> Iterator[str]:
+    lines = list(explanation_lines(report))
+    if lines:
+        yield ""
+        yield style("What may slow it down", "bold")
+        yield from map(escape, lines)
+
+
+def explanation_lines(report: Report) -> Iterator[str]:
     """Explanations besides those that are proven, which stand in the verdict."""
     if not report.sections:
         return
@@ -76,17 +96,22 @@ def _explanations(report: Report, style: Style) -> Iterator[str]:
 
     section = report.find_section(ExplanationsSection)
     listed = [each for each in section.found if report.why or not each.is_proven] if section is not None else []
-    if listed:
-        yield ""
-        yield style("What may slow it down", "bold")
     for each in listed[:_MAX_FINDINGS]:
-        yield f"  - {escape(each.text)}"
+        yield f"  - {each.text}"
         if report.why:
-            yield from (f"      for: {escape(text)}" for text in each.speaks_for)
-            yield from (f"      against: {escape(text)}" for text in each.against)
+            yield from (f"      for: {text}" for text in each.speaks_for)
+            yield from (f"      against: {text}" for text in each.against)
 
 
 def _children(report: Report, style: Style) -> Iterator[str]:
+    lines = list(child_lines(report))
+    if lines:
+        yield ""
+        yield style("Child processes", "bold")
+        yield from map(escape, lines)
+
+
+def child_lines(report: Report) -> Iterator[str]:
     """The child processes with what each of them does."""
     if not report.sections:
         return
@@ -95,15 +120,13 @@ def _children(report: Report, style: Style) -> Iterator[str]:
     section = report.find_section(ChildrenSection)
     if section is None:
         return
-    yield ""
-    yield style("Child processes", "bold")
     for child in section.children[:_MAX_CHILDREN]:
         indent = "  " if child.parent is None else "    "
-        yield f"{indent}{escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
+        yield f"{indent}{child.pid}: {child.doing}; {_shortened(child.command)}"
         if child.summary:
-            yield escape(f"{indent}    {child.heading + ': ' if child.heading else ''}{child.summary}")
+            yield f"{indent}    {child.heading + ': ' if child.heading else ''}{child.summary}"
         if child.line:
-            yield escape(f"{indent}    at {child.line}")
+            yield f"{indent}    at {child.line}"
     if len(section.children) > _MAX_CHILDREN:
         yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
 

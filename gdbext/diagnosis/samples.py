@@ -95,6 +95,14 @@ class KnownBugsSection(Section):
         return plain([match.report for match in self.matches])
 
 
+@dataclass(frozen=True)
+class PageSection(Section):
+    """The page that --html wrote."""
+
+    name: ClassVar[str] = "page"
+    file: str
+
+
 Watch = Callable[[], None]
 Pause = Callable[[float, Watch], "Target"]
 """Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""

@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from gdbext.diagnosis import diagnose_page
+from gdbext.diagnosis.diagnose_page import Origin
+from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
+from gdbext.diagnosis.verdict.judge import judge as judge_process
+from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopRow, TopSection
@@ -14,6 +20,7 @@ from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.tensor_files import TensorSlice
 from gdbext.tools.trace.timeline_page import TimelinePage
 from support.fakes import made_tensors
+from support.fakes.analysis_facts import thread, wait
 from support.recorded import jobs
 
 EVIL = "</script><b>&\x1b[31m"
@@ -76,4 +83,28 @@ def ranks() -> str:
     return ranks_views.render_page(judge(jobs.recorded_rows("late-lock"), None))
 
 
-PAGES = {"timeline": timeline, "top": top, "tensor": tensor, "ranks": ranks}
+def frame(secret: str = "") -> Frame:
+    """A Python frame of the program's own, with a variable."""
+    variable = LocalVariable("password", "str", secret or EVIL)
+    return Frame(0, FrameKind.PYTHON, EVIL, file="train.py", line=7, variables=(variable,))
+
+
+def deadlocked(secret: str = "") -> Report:
+    """Two threads that wait for each other, one with a hostile name, and 3 that idle."""
+    threads = (
+        thread(1, wait("mutex", 2, 0x1000, name=EVIL), name=EVIL, python=(frame(secret),)),
+        thread(2, wait("gil", 1), name="b"),
+        *(thread(tid, wait("sleep"), name="idle", stack_key=9) for tid in (3, 4, 5)),
+    )
+    judged = judge_process(Observations(threads, 1))
+    verdict = judged.verdict._replace(advice=(EVIL,))
+    target = TargetReport("live", 1, "none")
+    return Report("dispatch-diagnose", target, threads=threads, verdict=verdict, findings=judged.findings)
+
+
+def diagnosis() -> str:
+    """A deadlock."""
+    return diagnose_page.render_page(deadlocked(), Origin(f"python {EVIL}", "node1", "dispatch -p 1", "0.1", 1.0))
+
+
+PAGES = {"diagnosis": diagnosis, "timeline": timeline, "top": top, "tensor": tensor, "ranks": ranks}

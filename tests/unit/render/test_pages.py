@@ -11,6 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gdbext.diagnosis import diagnose_page
+from gdbext.diagnosis.diagnose_page import Origin
 from gdbext.render.page import Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection
@@ -145,3 +147,46 @@ def test_data_for_a_script_has_no_unseen_characters() -> None:
     """Scripts show it as text, where marks of direction would turn it round."""
     names = ["a\u202eb\U000e0041\x1b\ufeff", "\\u202e", 'é中🙂\n"<b>']
     assert json.loads(as_json(names)) == ["a\\u202eb\\U000e0041\x1b\\ufeff", "\\u202e", 'é中🙂\n"<b>']
+
+
+# --- the page of a diagnosis --------------------------------------------------------------------------
+
+
+def test_a_diagnosis_draws_who_waits_for_whom() -> None:
+    page = made_pages.diagnosis()
+    boxes = re.findall(r'<text x="10"[^>]*>([^<]*)</text>', page)
+    assert boxes == ["&lt;/script&gt;&lt;b&gt;&amp;\\x1b[31m (tid 1)".replace("\\\\", "\\"), "b (tid 2)"]
+    assert len(re.findall('class="arrow"', page)) == 2
+    assert "<details open>" in page
+    assert page.count("<details") == 2 + 1, "the three that idle are one"
+
+
+def test_a_diagnosis_without_waits_has_no_drawing() -> None:
+    assert list(diagnose_page.drawing(made_pages.deadlocked().threads[2:])) == []
+
+
+def test_values_are_left_out_of_a_page_on_request() -> None:
+    report = made_pages.deadlocked("correct horse")
+    assert "correct horse" in diagnose_page.render_page(report, Origin())
+    bare = diagnose_page.render_page(report, Origin(), values=False)
+    assert "correct horse" not in bare
+    assert "train.py" in bare
+
+
+def luminance(color: str) -> float:
+    """WCAG 2.1: relative luminance of #rgb or #rrggbb."""
+    digits = color[1:] if len(color) == 7 else "".join(2 * each for each in color[1:])
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    red, green, blue = (each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_text_stands_out_in_both_modes(mode: int) -> None:
+    """WCAG AA: 4.5 to 1."""
+    style = made_pages.diagnosis().partition("</style>")[0]
+    colors = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{([^}]*)\}", style)][mode]
+    for front in ("text", "quiet", "warm", "link"):
+        for back in ("back", "soft", "odd", "over"):
+            high, low = sorted((luminance(colors[front]), luminance(colors[back])), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (front, back)

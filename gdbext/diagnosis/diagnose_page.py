@@ -1,0 +1,196 @@
+"""``dispatch-diagnose --html FILE``: the whole answer as one page, made to be sent to somebody else.
+
+The verdict, who waits for whom as a drawing, each thread with its stack behind a fold, what the machine and the child
+processes do, what to try next; the date, the version and the command that made it. It needs no network, follows the
+reader's light or dark setting, and is read on a telephone, too. ``--without-values`` leaves out what the process holds:
+variables, arguments and lines of source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gdbext.diagnosis.bt import headline, thread_lines
+from gdbext.diagnosis.diagnose_view import child_lines, explanation_lines, known_bug_lines
+from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report.thread_report import ThreadReport, Verdict
+from gdbext.diagnosis.threads.source_lines import NO_SOURCES
+from gdbext.diagnosis.threads_view import finding_lines, folded, state_text
+from gdbext.render import page
+from gdbext.render.page import Page, text
+from gdbext.render.style import Style
+
+MOST_DRAWN = 24
+"""Threads in the drawing; the others are in the list below it."""
+MOST_LISTED = 400
+"""Groups of equal threads that are shown."""
+_WIDTH, _BOX, _STEP, _LANE = 360, 300, 62, 12
+"""The drawing in pixels: its width, a box's, from one box to the next, and from one arrow to the next."""
+_BOX_HEIGHT, _LETTERS = 44, 38
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The facts of the page itself: which program was looked at, where, when and with what."""
+
+    program: str = ""
+    machine: str = ""
+    command: str = ""
+    version: str = ""
+    made_at: float = 0.0
+    """Seconds since 1970."""
+
+
+def render_page(report: Report, origin: Origin, values: bool = True) -> str:
+    """The page of a diagnosis as HTML. ``values``: with variables, arguments and lines of source."""
+    return Page(_title(report)).whole(_body(report if values else without_values(report), origin))
+
+
+def without_values(report: Report) -> Report:
+    """The report without what the process holds: who does what stays."""
+    threads = tuple(thread.of_two_moments() for thread in report.threads)
+    bare = tuple(
+        each._replace(
+            frames=tuple(frame._replace(variables=()) for frame in each.frames),
+            python=tuple(frame._replace(variables=()) for frame in each.python),
+        )
+        for each in threads
+    )
+    return report._replace(threads=bare, sources=NO_SOURCES)
+
+
+def _title(report: Report) -> str:
+    pid = f" of process {report.target.pid}" if report.target is not None else ""
+    kind = report.verdict.finding.heading if report.verdict is not None else "no verdict"
+    return f"Diagnosis{pid}: {kind}"
+
+
+def _body(report: Report, origin: Origin) -> Iterator[str]:
+    yield f"<h1>{text(_title(report))}</h1>"
+    if report.verdict is not None:
+        yield from _verdict(report.verdict, report)
+    yield from page.facts(_facts(report.target, origin))
+    yield from drawing(report.threads)
+    yield from _section("What may slow it down", explanation_lines(report))
+    yield from _section("Also found", _other_findings(report))
+    yield from _threads(report)
+    yield from _section("Child processes", child_lines(report))
+    yield from _section("Could not be read", (f"{error.where}: {error.what}" for error in report.errors))
+
+
+def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
+    traits = verdict.finding.kind.traits
+    weight = "bad" if traits.is_defect else "hangs" if traits.is_hang else "good"
+    yield f'<p class="verdict {weight}"><strong>{text(verdict.finding.heading)}</strong> {text(verdict.finding.summary)}</p>'
+    for line in known_bug_lines(report):
+        yield f'<p class="warning">{text(line)}</p>'
+    if verdict.advice:
+        yield "<h2>What to try next</h2><ul>"
+        yield from (f"<li>{text(line)}</li>" for line in verdict.advice)
+        yield "</ul>"
+
+
+def _facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
+    yield "program", origin.program
+    yield "machine", origin.machine
+    if target is not None:
+        kind = "a recording" if target.recording is not None else "a core" if target.kind == "core" else "live"
+        yield "looked at", f"process {target.pid}, {kind}"
+        yield "PyTorch", target.torch_version or ""
+        yield "Python", target.python_version or ""
+        if target.paused_ms:
+            yield "stood still for", f"{target.paused_ms:,.1f} ms"
+    if origin.made_at:
+        yield "made", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(origin.made_at))
+    yield "with", f"gdbext {origin.version}" if origin.version else ""
+    yield "command", origin.command
+
+
+def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield f"<h2>{text(title)}</h2>"
+        yield f'<pre class="frames">{text_lines(found)}</pre>'
+
+
+def text_lines(lines: Sequence[str]) -> str:
+    """Lines of a report as they stand in a <pre>: a name in them makes no lines of its own."""
+    return "\n".join(map(text, lines))
+
+
+def _other_findings(report: Report) -> Iterator[str]:
+    for finding in report.findings:
+        if report.verdict is None or not report.verdict.is_about(finding):
+            yield from finding_lines(finding, Style(False), why=False)
+
+
+def _threads(report: Report) -> Iterator[str]:
+    """Each group of equal threads behind a fold; those of the verdict are open."""
+    groups = folded(report.threads)
+    involved = set(report.verdict.finding.threads) if report.verdict is not None else set()
+    yield f"<h2>{len(report.threads):,} thread{'' if len(report.threads) == 1 else 's'}</h2>"
+    for group in groups[:MOST_LISTED]:
+        first = group[0]
+        is_open = " open" if any(thread.tid in involved for thread in group) else ""
+        more = f" and {len(group) - 1:,} more like it" if len(group) > 1 else ""
+        _, *lines = thread_lines(first, Style(False), False, report.sources)
+        yield f"<details{is_open}><summary><strong>{text(headline(first))}</strong>{more}"
+        yield f'<span class="note"> {text(state_text(first, report.threads))}</span></summary>'
+        yield f'<pre class="frames">{text_lines(lines)}</pre></details>'
+    if len(groups) > MOST_LISTED:
+        yield f'<p class="note">… and {len(groups) - MOST_LISTED:,} more: dispatch all-threads</p>'
+
+
+# --- who waits for whom ------------------------------------------------------------------------------
+
+
+def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
+    """The threads that wait for each other, one below the other, an arrow from each to who holds what it waits for.
+    Nothing where none does."""
+    known = {thread.tid for thread in threads}
+    edges = [
+        (thread.tid, owner.tid)
+        for thread in threads
+        if thread.wait is not None and thread.pool is None
+        for owner in thread.wait.owners
+        if owner.tid in known
+    ]
+    shown = list(dict.fromkeys(tid for edge in edges for tid in edge))[:MOST_DRAWN]
+    rows = {tid: number for number, tid in enumerate(shown)}
+    drawn = [(rows[waiter], rows[owner]) for waiter, owner in edges if waiter in rows and owner in rows]
+    if not drawn:
+        return
+    by_tid = {thread.tid: thread for thread in threads}
+    lanes = 1 + len(drawn)
+    width, height = max(_WIDTH, _BOX + _LANE * lanes + 16), _STEP * len(shown)
+    yield "<h2>Who waits for whom</h2>"
+    yield f'<svg class="waits" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="wait-for graph">'
+    yield '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+    yield '<path d="M0 0 8 4 0 8z"/></marker></defs>'
+    for tid, row in rows.items():
+        yield from _box(by_tid[tid], row)
+    for lane, (waiter, owner) in enumerate(drawn):
+        yield _arrow(waiter, owner, _BOX + _LANE * (lane + 1))
+    yield "</svg>"
+    left_out = len({tid for edge in edges for tid in edge}) - len(shown)
+    if left_out > 0:
+        yield f'<p class="note">… and {left_out:,} more threads that wait for each other</p>'
+
+
+def _box(thread: ThreadReport, row: int) -> Iterator[str]:
+    top = row * _STEP + 4
+    wait = thread.wait.phrase if thread.wait is not None else thread.state.value
+    yield f'<rect x="2" y="{top}" width="{_BOX - 4}" height="{_BOX_HEIGHT}" rx="4"/>'
+    yield f'<text x="10" y="{top + 18}">{text(_cut(thread.label))}</text>'
+    yield f'<text class="wait" x="10" y="{top + 35}">{text(_cut(wait))}</text>'
+
+
+def _arrow(waiter: int, owner: int, lane: int) -> str:
+    start, end = waiter * _STEP + 16, owner * _STEP + (36 if owner != waiter else 40)
+    return f'<path class="arrow" d="M{_BOX - 2} {start} H{lane} V{end} H{_BOX - 2}" marker-end="url(#head)"/>'
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _LETTERS else f"{words[: _LETTERS - 1]}…"
