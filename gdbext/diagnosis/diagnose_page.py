@@ -83,7 +83,8 @@ def _body(report: Report, origin: Origin) -> Iterator[str]:
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
     traits = verdict.finding.kind.traits
     weight = "bad" if traits.is_defect else "hangs" if traits.is_hang else "good"
-    yield f'<p class="verdict {weight}"><strong>{text(verdict.finding.heading)}</strong> {text(verdict.finding.summary)}</p>'
+    heading, summary = text(verdict.finding.heading), text(verdict.finding.summary)
+    yield f'<p class="verdict {weight}"><strong>{heading}</strong> {summary}</p>'
     for line in known_bug_lines(report):
         yield f'<p class="warning">{text(line)}</p>'
     if verdict.advice:

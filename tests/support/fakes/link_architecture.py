@@ -69,6 +69,9 @@ class LinkArchitecture(Architecture):
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         raise NotImplementedError
 
+    def keeps_vectors(self, code: bytes) -> bool:
+        raise NotImplementedError
+
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         for at in range(0, len(code) - SIZE + 1, SIZE):
             found = _decode(address + at, *code[at : at + SIZE])
