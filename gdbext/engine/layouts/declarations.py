@@ -118,18 +118,22 @@ class Member(Generic[Value]):
             return False
 
 
-class Struct:
+class _Declared(type):
+    """Makes the name of a structure, which a declaration gives as ``of``, a member of its class."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "") -> _Declared:
+        return super().__new__(cls, name, bases, {**namespace, "OF": of} if of else namespace)
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "") -> None:  # noqa: ARG002
+        super().__init__(name, bases, namespace)
+
+
+class Struct(metaclass=_Declared):
     """A structure of the target at an address; derived classes declare the members of one, ``of`` its name."""
 
     __slots__ = ("address", "space")
     OF: ClassVar[str] = ""
     """The structure's name in the layout documents."""
-
-    def __init_subclass__(cls, of: str = "") -> None:
-        cls.OF = of or cls.OF
-        for member in cls.__dict__.values():
-            if isinstance(member, Member):
-                member.owner = cls.OF
 
     def __init__(self, space: Space, address: int) -> None:
         self.space = space

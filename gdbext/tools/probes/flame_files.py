@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from gdbext.engine.terminal import shown_json
 from gdbext.render.style import escape
@@ -66,7 +65,7 @@ class SpeedscopeProfiles:
     def __init__(self, name: str) -> None:
         self._title = name
         self._frames = _Frames()
-        self._events: dict[str, list[dict[str, Any]]] = {}
+        self._events: dict[str, list[dict[str, object]]] = {}
 
     def add(self, thread: str, bars: Iterable[tuple[str, int, int, int]]) -> None:
         """Bars (frame, start, end, level from 1) in order of start, which do not cross, and come after those before."""
@@ -89,7 +88,7 @@ class SpeedscopeProfiles:
         profiles = [
             {
                 "type": "evented", "name": escape(thread), "unit": "nanoseconds",
-                "startValue": events[0]["at"], "endValue": max(each["at"] for each in events), "events": events,
+                "startValue": events[0]["at"], "endValue": events[-1]["at"], "events": events,
             }
             for thread, events in self._events.items()
             if events
@@ -112,7 +111,7 @@ class _Frames:
         return [{"name": escape(name)} for name in self._numbers]
 
 
-def _document(name: str, frames: _Frames, profiles: list[dict[str, Any]]) -> str:
+def _document(name: str, frames: _Frames, profiles: list[dict[str, object]]) -> str:
     value = {"$schema": _SCHEMA, "name": escape(name), "exporter": "gdbext", "shared": {"frames": frames.all()},
              "profiles": profiles}  # fmt: skip
     return shown_json(json.dumps(value)) + "\n"

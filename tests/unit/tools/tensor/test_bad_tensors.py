@@ -36,7 +36,7 @@ def storage(size: int, data: int = 0x1000) -> StorageReport:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("0x10",), "cannot be read"),
+        (("0x10",), "nothing can be read there"),
         (("nonsense",), "is not an address"),
         (("--py", "nonsense"), "there is no Python variable 'nonsense'"),
         ((), "give one address or expression"),
