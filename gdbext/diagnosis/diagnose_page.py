@@ -40,7 +40,7 @@ class Origin:
     command: str = ""
     version: str = ""
     made_at: float = 0.0
-    """Seconds since 1970."""
+    """The time as seconds since 1970."""
 
 
 def render_page(report: Report, origin: Origin, values: bool = True) -> str:
