@@ -124,8 +124,9 @@ class Peers:
         return self._lock(found)
 
     def locked_elsewhere(self) -> tuple[str, Peer] | None:
-        """A file that this process has open, and another one has locked: its path, and who that is."""
-        found = self._list(f"locked files of {self._pid}", lambda: next(_locked_files(self._pid), []))
+        """The only file that this process has open, and another one has locked: its path, and who that is. None also
+        where there are several, of which nobody knows the one that is wanted."""
+        found = self._list(f"locked files of {self._pid}", lambda: _only(_locked_files(self._pid)))
         peer = self._lock(found[1:]) if found else None
         return (found[0], peer) if peer is not None else None
 
@@ -253,6 +254,12 @@ def _description_holders(status: os.stat_result) -> Iterator[str]:
                     break
             except OSError:
                 continue
+
+
+def _only(rows: Iterator[list[str]]) -> list[str]:
+    """The row, where all are of one file."""
+    first = next(rows, [])
+    return first if all(row[:1] == first[:1] for row in rows) else []
 
 
 def _locked_files(pid: int) -> Iterator[list[str]]:

@@ -170,7 +170,26 @@ def test_who_has_locked_a_file(call, tmp_path, peers, child):
         assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
         by_path = peers.lock_of("model.lock", lambda: mine.name)
         assert by_path == found
-        assert peers.locked_elsewhere() == (str(path), found)
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_which_file_is_locked_elsewhere(files, tmp_path, child):
+    """Of two, nobody knows which one a thread wants that asks again and again."""
+    paths = [tmp_path / f"lock{number}" for number in range(files)]
+    kept = []
+    owner = fork(child, lambda: kept.extend(open_and_lock(path, "flock") for path in paths))
+
+    def open_alone() -> None:
+        """Without what it has inherited: the workers of the tests take turns by a lock of their own."""
+        for each in [*Path("/proc/self/fd").iterdir()]:
+            if each.is_file() and int(each.name) > 2:
+                os.close(int(each.name))
+        kept.extend(path.open() for path in paths)
+
+    asks = fork(child, open_alone)
+    found = Peers(asks, HostFiles(), ChildProcess).locked_elsewhere()
+    named = None if found is None else (found[0], [each.pid for each in found[1].processes])
+    assert named == ((str(paths[0]), [owner]) if files == 1 else None)
 
 
 def open_and_lock(path, call):
