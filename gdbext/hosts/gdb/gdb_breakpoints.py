@@ -353,10 +353,10 @@ class ProbedSetter(GdbBreakpointSetter):
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
         target = stopped_target()
-        if self._hooks is None or target.pid != self._process:
+        if self._hooks is None or self._hooks.is_spent or target.pid != self._process:
             if self._hooks is not None:
                 self._hooks.close()
-            self._hooks = ProbeHooks(target, _memory)
+            self._hooks = ProbeHooks(stopped_target, _memory)
             self._process = target.pid
         return self._hooks
 

@@ -195,7 +195,7 @@ class GdbRunControl:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
-        self._probes = ProbeHooks(stopped_target(), self.read)
+        self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""

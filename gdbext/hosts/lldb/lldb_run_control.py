@@ -185,7 +185,7 @@ class LldbRunControl:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
-        self._probes = ProbeHooks(current_target(self._process), self.read)
+        self._probes = ProbeHooks(lambda: current_target(self._process), self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
         """Watch an address in all threads. Raises TargetError."""

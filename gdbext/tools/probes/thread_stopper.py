@@ -164,25 +164,28 @@ def _bits(path: str, field: str) -> int:
 class ProbedHook:
     """An address that is watched by a probe."""
 
-    def __init__(self, stopper: ThreadStopper, number: int, spec: HookSpec) -> None:
-        self._stopper = stopper
+    def __init__(self, owner: ProbeHooks, number: int, spec: HookSpec) -> None:
+        self._owner = owner
         self._number = number
         self.spec = spec
 
     def remove(self) -> None:
-        """Nobody stops there any more; the probe is taken away with all others."""
-        self._stopper.want(self._number, False)
+        """Nobody stops there any more; the probe is taken away with all others. Raises ProbesRefused."""
+        self._owner.drop(self._number)
 
 
 class ProbeHooks:
     """The hooks of one command, in a process that a debugger holds."""
 
-    def __init__(self, target: Target, read: Callable[[int, int], bytes]) -> None:
-        """Probe the target's process, of which ``read`` reads memory. Raises ProbesRefused."""
-        self._target = target
+    def __init__(self, open_target: Callable[[], Target], read: Callable[[int, int], bytes]) -> None:
+        """Probe the process of the target, which is opened anew when libraries have come; ``read`` reads its memory.
+        Raises ProbesRefused, TargetError."""
+        self._open = open_target
+        self._target = target = open_target()
         self._read = read
         self._stopper = ThreadStopper(target.architecture, target.pid)
-        self._hooks: list[ProbedHook] = []
+        self._hooks: dict[int, ProbedHook] = {}
+        self._given = 0
         self._hit: ProbeHit | None = None
 
         self.stack_pointer = target.architecture.stack_pointer
@@ -196,16 +199,36 @@ class ProbeHooks:
     def place(self, spec: HookSpec) -> ProbedHook:
         """Watch an address in all threads, from the next begin() on or the end of the handler that is running. Raises
         ProbesRefused, TargetError."""
-        number = len(self._hooks)
+        if self.is_spent:
+            self._stopper, self._given = ThreadStopper(self._target.architecture, self._target.pid), 0
+        number, self._given = self._given, self._given + 1
         self._stopper.add(number, *self._place_of(spec.address))
-        self._hooks.append(ProbedHook(self._stopper, number, spec))
-        return self._hooks[-1]
+        hook = self._hooks[number] = ProbedHook(self, number, spec)
+        return hook
+
+    def drop(self, number: int) -> None:
+        """Forget a hook; all probes are taken away with the last one. Idempotent. Raises ProbesRefused."""
+        if self._hooks.pop(number, None) is None:
+            return
+        if self.is_spent:
+            self.close()
+        else:
+            self._stopper.want(number, False)
+
+    @property
+    def is_spent(self) -> bool:
+        """There were hooks, and all were removed, the probes too."""
+        return self._given > 0 and not self._hooks
 
     def _place_of(self, address: int) -> tuple[str, int]:
-        for each in self._target.maps():
-            if each.start <= address < each.end and each.path.startswith("/") and not each.deleted:
-                return each.path, address - each.start + each.offset
-        raise ProbesRefused(f"no probe can be placed at {address:#x}", why="the code there is in no file", help=_HELP)
+        found = _in_file(self._target, address)
+        if found is None:
+            self._target = self._open()
+            found = _in_file(self._target, address)
+        if found is None:
+            why = "the code there is in no file"
+            raise ProbesRefused(f"no probe can be placed at {address:#x}", why=why, help=_HELP)
+        return found
 
     def begin(self) -> None:
         """Place the probes: the process is about to run. Raises ProbesRefused."""
@@ -218,7 +241,7 @@ class ProbeHooks:
     def check_vectors(self) -> None:
         """Raise TargetError, inside a handler, where the instruction at the probe may have changed a vector
         register."""
-        if self._hit is None:
+        if self._hit is None or self._hit.number not in self._hooks:
             return
         address = self._hooks[self._hit.number].spec.address
         if not self._target.architecture.keeps_vectors(self._read(address, _LONGEST_INSTRUCTION)):
@@ -227,8 +250,8 @@ class ProbeHooks:
     def handle(self, tid: int) -> bool:
         """Call the handler of the probe that the thread has got to, if that is why it stopped. Raises what it
         raises."""
-        hit = self._hit = self._stopper.hit(tid)
-        if hit is None:
+        hit = self._hit = None if self.is_spent else self._stopper.hit(tid)
+        if hit is None or hit.number not in self._hooks:
             return False
         try:
             spec = self._hooks[hit.number].spec
@@ -237,7 +260,8 @@ class ProbeHooks:
             if spec.load is not None:
                 value = int.from_bytes(self._read((value + spec.load) & _WORD, 8), "little")
             over = spec.handler(tid, cfa, value)
-            self._stopper.place_added()
+            if not self.is_spent:
+                self._stopper.place_added()
             return over
         finally:
             self._hit = None
@@ -245,3 +269,11 @@ class ProbeHooks:
     def close(self) -> None:
         """Take all probes away; idempotent."""
         self._stopper.close()
+
+
+def _in_file(target: Target, address: int) -> tuple[str, int] | None:
+    """The file that is mapped at an address, and the offset in it."""
+    for each in target.maps():
+        if each.start <= address < each.end and each.path.startswith("/") and not each.deleted:
+            return each.path, address - each.start + each.offset
+    return None
