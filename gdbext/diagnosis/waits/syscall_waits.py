@@ -139,8 +139,10 @@ def _opened(process: ProcessSnapshot, call: Syscall) -> str:
 
 
 def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows."""
-    if thread.kernel_state != "D":
+    """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows. Who is in that
+    state for a moment only (a page that is read, the lock of the memory map) runs."""
+    side = thread.kernel_side
+    if thread.kernel_state != "D" or (side is not None and not side.stands):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))

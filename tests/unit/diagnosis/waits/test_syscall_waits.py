@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.waits.syscall_waits import uninterruptible
+from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
 
@@ -120,3 +123,13 @@ def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
     sleeping = timeout(99_999, 0).thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
     assert wait_of(sleeping).seconds is None
     assert wait_of(sleeping, python=AskedToSleep()).seconds == 60
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.001, False), (10.0, True)])
+def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
+    """A thread that computes waits for a page, or for the lock of the memory map."""
+    side = KernelSide("D", -1, "rwsem_down_read_slowpath", seconds=seconds)
+    thread = SimpleNamespace(kernel_state="D", kernel_side=side)
+    assert (uninterruptible(thread) is not None) is waits
+    core = SimpleNamespace(kernel_state="D", kernel_side=None)
+    assert uninterruptible(core) is not None, "of a core nobody knows for how long"
