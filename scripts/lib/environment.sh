@@ -269,9 +269,10 @@ ensure_lldbs() {
 }
 
 unpack_lldb() {
-  local folder=$1 version=$2 place archive program
+  local folder=$1 version=$2 place archive program packages=()
   mkdir -p "$folder" && place=$(mktemp -d "$folder/.unpacking-XXXXXX") || return
-  (cd "$place" && apt-get -q download $(apt-get -s install --no-install-recommends "lldb-$version" | awk '/^Inst/ {print $2}')) &&
+  mapfile -t packages < <(apt-get -s install --no-install-recommends "lldb-$version" | awk '/^Inst/ {print $2}')
+  (cd "$place" && apt-get -q download "${packages[@]}") &&
     for archive in "$place"/*.deb; do dpkg-deb -x "$archive" "$place/root" && rm "$archive" || return; done &&
     rm -rf "${folder:?}/$version" && mv "$place/root" "$folder/$version" && rmdir "$place" || return
   for program in lldb-dap lldb; do
