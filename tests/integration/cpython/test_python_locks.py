@@ -160,15 +160,15 @@ def test_descriptions(view: View) -> None:
     objects = view.truth["objects"]
     for name in SIMPLE:
         assert describe(view.runtime, objects[name]["address"]) == objects[name]["repr"], name
-    assert describe(view.runtime, objects["list"]["address"]) == "[1, 2, 3, 4, ...]"
+    assert describe(view.runtime, objects["list"]["address"]) == "[1, 2, 3, 4, … 6 items]"
     assert describe(view.runtime, objects["class"]["address"]) == "<class Plain>"
     assert describe(view.runtime, objects["type"]["address"]) == "<class int>"
     assert describe(view.runtime, objects["plain"]["address"]) == f"<Plain at {objects['plain']['address']:#x}>"
     assert describe(view.runtime, objects["nested"]["address"]).startswith("[[<list at 0x")
     assert describe(view.runtime, objects["builtin"]["address"]) == "<builtin_function_or_method len>"
     long = describe(view.runtime, objects["long"]["address"])
-    assert re.fullmatch(r"'x+\.\.\.", long)
-    assert len(long) == 80
+    assert re.fullmatch(r"'x+…' \(300 characters\)", long)
+    assert len(long) <= 80
     assert describe(view.runtime, 0) == "<NULL>"
     assert describe(view.runtime, 0xDEADBEEF0) == "<unreadable 0xdeadbeef0>"
 
