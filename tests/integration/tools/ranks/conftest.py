@@ -21,7 +21,6 @@ SCENARIOS = (
     "alone",
     "awaited_transfers",
     "saving_thread",
-    "nested_calls",
 )
 
 
