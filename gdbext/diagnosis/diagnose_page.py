@@ -18,6 +18,7 @@ from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import ThreadReport, Verdict
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES
 from gdbext.diagnosis.threads_view import finding_lines, folded, state_text
+from gdbext.engine.terminal import cut
 from gdbext.render import page
 from gdbext.render.page import Page, text
 from gdbext.render.style import Style
@@ -50,15 +51,15 @@ def render_page(report: Report, origin: Origin, values: bool = True) -> str:
 
 def without_values(report: Report) -> Report:
     """The report without what the process holds: who does what stays."""
-    threads = tuple(thread.of_two_moments() for thread in report.threads)
-    bare = tuple(
-        each._replace(
-            frames=tuple(frame._replace(variables=()) for frame in each.frames),
-            python=tuple(frame._replace(variables=()) for frame in each.python),
+    threads = tuple(
+        thread._replace(
+            dispatch=tuple(step.without_values() for step in thread.dispatch),
+            frames=tuple(frame._replace(variables=()) for frame in thread.frames),
+            python=tuple(frame._replace(variables=()) for frame in thread.python),
         )
-        for each in threads
+        for thread in report.threads
     )
-    return report._replace(threads=bare, sources=NO_SOURCES)
+    return report._replace(threads=threads, sources=NO_SOURCES)
 
 
 def _title(report: Report) -> str:
@@ -184,14 +185,10 @@ def _box(thread: ThreadReport, row: int) -> Iterator[str]:
     top = row * _STEP + 4
     wait = thread.wait.phrase if thread.wait is not None else thread.state.value
     yield f'<rect x="2" y="{top}" width="{_BOX - 4}" height="{_BOX_HEIGHT}" rx="4"/>'
-    yield f'<text x="10" y="{top + 18}">{text(_cut(thread.label))}</text>'
-    yield f'<text class="wait" x="10" y="{top + 35}">{text(_cut(wait))}</text>'
+    yield f'<text x="10" y="{top + 18}">{text(cut(thread.label, _LETTERS))}</text>'
+    yield f'<text class="wait" x="10" y="{top + 35}">{text(cut(wait, _LETTERS))}</text>'
 
 
 def _arrow(waiter: int, owner: int, lane: int) -> str:
     start, end = waiter * _STEP + 16, owner * _STEP + (36 if owner != waiter else 40)
     return f'<path class="arrow" d="M{_BOX - 2} {start} H{lane} V{end} H{_BOX - 2}" marker-end="url(#head)"/>'
-
-
-def _cut(words: str) -> str:
-    return words if len(words) <= _LETTERS else f"{words[: _LETTERS - 1]}…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gdbext.diagnosis.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.report.report import Report
@@ -19,6 +19,7 @@ from gdbext.diagnosis.threads_view import (
     whose_numbers,
 )
 from gdbext.diagnosis.waits.pool_table import Pool
+from gdbext.engine.terminal import cut
 from gdbext.render.style import Style, escape
 
 _MAX_OTHERS = 12
@@ -42,12 +43,12 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if verdict.finding.cycle:
         yield ""
         yield from _cycle_lines(verdict.finding.cycle, known, style)
-    yield from _explanations(report, style)
+    yield from _titled("What may slow it down", explanation_lines(report), style)
     yield from _evidence(report, involved, style)
     yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
     yield from _other_threads(report.threads, involved, style)
-    yield from _children(report, style)
+    yield from _titled("Child processes", child_lines(report), style)
     if verdict.advice:
         yield ""
         yield style("What to try next", "bold")
@@ -80,14 +81,6 @@ def known_bug_lines(report: Report) -> Iterator[str]:
             yield from (f"    {text}" for text in match.evidence)
 
 
-def _explanations(report: Report, style: Style) -> Iterator[str]:
-    lines = list(explanation_lines(report))
-    if lines:
-        yield ""
-        yield style("What may slow it down", "bold")
-        yield from map(escape, lines)
-
-
 def explanation_lines(report: Report) -> Iterator[str]:
     """Explanations besides those that are proven, which stand in the verdict."""
     if not report.sections:
@@ -103,12 +96,13 @@ def explanation_lines(report: Report) -> Iterator[str]:
             yield from (f"      against: {text}" for text in each.against)
 
 
-def _children(report: Report, style: Style) -> Iterator[str]:
-    lines = list(child_lines(report))
-    if lines:
+def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
+    """A section, where it has lines."""
+    shown = list(lines)
+    if shown:
         yield ""
-        yield style("Child processes", "bold")
-        yield from map(escape, lines)
+        yield style(title, "bold")
+        yield from map(escape, shown)
 
 
 def child_lines(report: Report) -> Iterator[str]:
@@ -122,17 +116,13 @@ def child_lines(report: Report) -> Iterator[str]:
         return
     for child in section.children[:_MAX_CHILDREN]:
         indent = "  " if child.parent is None else "    "
-        yield f"{indent}{child.pid}: {child.doing}; {_shortened(child.command)}"
+        yield f"{indent}{child.pid}: {child.doing}; {cut(child.command, _MAX_COMMAND)}"
         if child.summary:
             yield f"{indent}    {child.heading + ': ' if child.heading else ''}{child.summary}"
         if child.line:
             yield f"{indent}    at {child.line}"
     if len(section.children) > _MAX_CHILDREN:
         yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
-
-
-def _shortened(command: str) -> str:
-    return command if len(command) <= _MAX_COMMAND else f"{command[: _MAX_COMMAND - 1]}…"
 
 
 def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:

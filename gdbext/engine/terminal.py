@@ -51,6 +51,11 @@ def escape(text: str) -> str:
     return _replaced(text, "", {})
 
 
+def cut(text: str, width: int) -> str:
+    """The text in at most ``width`` characters, with "…" at the end where it has more."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def one_line(text: str) -> str:
     """``text``, marks of colours included, with escapes for the line feeds in it."""
     return text.replace("\n", "\\x0a") if "\n" in text else text

@@ -16,6 +16,8 @@ import struct
 import sys
 import time
 
+from gdbext.engine.targets.system.linux import is_alive
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,7 +108,7 @@ class HangWatcher:
         """Watch until the process ends, or something can be read from ``orders``."""
         handled = prepared = 0
         waits = [orders, *_process_descriptor(self._pid)]
-        while not select.select(waits, [], [], self._pause(handled))[0] and lives(self._pid):
+        while not select.select(waits, [], [], self._pause(handled))[0] and is_alive(self._pid):
             test = self._board.running()
             if test is None or test[0] == handled:
                 continue
@@ -179,7 +181,7 @@ class HangWatcher:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             test = self._board.running()
-            if test is None or test[0] != number or not lives(self._pid):
+            if test is None or test[0] != number or not is_alive(self._pid):
                 return True
             time.sleep(0.02)
         return False
@@ -201,27 +203,11 @@ def _process_descriptor(pid: int) -> list[int]:
 
 
 def _started_since(moment: float, pids: list[int]) -> list[int]:
-    """Those that were started since that moment of the monotonic clock (starttime of proc_pid_stat(5), since boot)."""
-    since = moment + time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    found = []
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                ticks = int(file.read().rpartition(b")")[2].split()[19])
-        except OSError:
-            continue
-        if (ticks + 1) / os.sysconf("SC_CLK_TCK") >= since:
-            found.append(pid)
-    return found
+    """Those that were started since that moment of the monotonic clock, or less than a tick of the kernel's before."""
+    from gdbext.engine.targets.system.procfs import started_at
 
-
-def lives(pid: int) -> bool:
-    """The process is there, and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+    since = moment + time.time() - time.monotonic() - 1 / os.sysconf("SC_CLK_TCK")
+    return [pid for pid in pids if (began := started_at(pid)) is not None and began >= since]
 
 
 def main() -> None:

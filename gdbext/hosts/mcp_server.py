@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.errors import AddOnError
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
@@ -55,10 +54,7 @@ class McpProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Serve until standard input ends. Raises GdbextError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         server(args.allow_attach).run("stdio")
         return Outcome(0)
 

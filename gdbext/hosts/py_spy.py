@@ -23,6 +23,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.system.linux import command_text
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import GdbextError, PythonUnsupported
 from gdbext.hosts import opening
@@ -166,7 +167,7 @@ def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _command(target: Target) -> str:
     if target.is_core:
         return str(getattr(target, "command", ""))
-    return " ".join(read_file(target.pid, "cmdline").rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+    return command_text(read_file(target.pid, "cmdline"))
 
 
 def _executable(target: Target) -> str:

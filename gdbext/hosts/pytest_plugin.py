@@ -131,11 +131,11 @@ class HangPlugin:
     def pytest_unconfigure(self) -> None:
         """End the watcher, and wait until it has gone."""
         if self._board is not None and self._pid == os.getpid():
-            from gdbext.hosts import hang_watcher
+            from gdbext.engine.targets.system.linux import is_alive
 
             os.write(self._orders, b"end")
             deadline = time.monotonic() + _LOOK_PATIENCE
-            while hang_watcher.lives(self._watcher) and time.monotonic() < deadline:
+            while is_alive(self._watcher) and time.monotonic() < deadline:
                 time.sleep(0.002)
             os.close(self._orders)
             self._board = None

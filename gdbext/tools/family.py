@@ -19,6 +19,8 @@ from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.system.linux import command_text, is_alive
+from gdbext.engine.terminal import cut
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
 from gdbext.render.style import escape
 
@@ -67,14 +69,6 @@ def _children(pid: int) -> list[int]:
     except (OSError, TargetGone, NotPermitted):
         return found
     return found
-
-
-def is_alive(pid: int) -> bool:
-    """The process is there, and is no zombie."""
-    try:
-        return read_file(pid, "stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
-    except (OSError, TargetGone, NotPermitted):
-        return False
 
 
 class ProcessLook(Record):
@@ -239,11 +233,9 @@ def is_rank(pid: int) -> bool:
 
 def _program(pid: int) -> str:
     try:
-        words = read_file(pid, "cmdline").rstrip(b"\0").decode("utf-8", "replace").split("\0")
+        return cut(command_text(read_file(pid, "cmdline")), _WIDTH)
     except GdbextError:
         return "?"
-    text = " ".join(words)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 # --- processes of our own ------------------------------------------------------------------------

@@ -38,4 +38,5 @@ class Program(BaseTool):
 
     @abstractmethod
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
-        """Run it with the words behind its name. ``color``: for a terminal that shows colours. Raises GdbextError."""
+        """Run it with the words behind its name. ``color``: for a terminal that shows colours. Raises GdbextError, and
+        HelpRequested, which whoever runs programs shows."""

@@ -9,6 +9,7 @@ from itertools import islice
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
+from gdbext.engine.terminal import cut
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
 
 WIDTH = 80
@@ -32,7 +33,7 @@ def describe(runtime: PythonRuntime, address: int, width: int = WIDTH, special: 
     """The object at ``address`` in at most ``width`` characters; "<unreadable 0x...>" where there is none, "<not in the
     recording>" where a replay lacks it."""
     text = _Describer(runtime, width, special).describe(address, 0)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(text, width)
 
 
 class _Describer:

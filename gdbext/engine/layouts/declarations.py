@@ -88,7 +88,7 @@ class Member(Generic[Value]):
     def __get__(self: SomeMember, instance: Struct | None, owner: type[Struct]) -> SomeMember | Value:
         if instance is None:
             return self
-        value: Value = self.read(instance.space, instance.address + instance.space.offset(self))
+        value: Value = instance.value(self)
         return value
 
     def read(self, space: Space, address: int) -> Value:

@@ -137,8 +137,13 @@ def leave(status: int) -> NoReturn:
 
 def _run_program(row: table.ToolRow, argv: Sequence[str], typed: str) -> table.Outcome:
     """The outcome of a program, which may have shown by itself what it found."""
+    from gdbext.diagnosis.tool_arguments import HelpRequested
+
     program: Program = table.load(row.place)()
-    return program.main(argv, lambda words: main(words, typed), wants_color())
+    try:
+        return program.main(argv, lambda words: main(words, typed), wants_color())
+    except HelpRequested as request:
+        return table.Outcome(0, f"{request}\n")
 
 
 def deliver(outcome: table.Outcome, typed: str = PROGRAM) -> int:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.cache import is_ours
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.live.dying_process import SOURCE
 from gdbext.engine.targets.live.local_process import thread_name
@@ -87,10 +86,7 @@ class CoreHandlerProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Look at the process that dies, and keep what was seen. Raises GdbextError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
             raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
         began = time.monotonic()

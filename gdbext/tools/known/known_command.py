@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.samples import KnownBugsSection
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
@@ -51,10 +50,7 @@ class KnownProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Compare, or list. Raises GdbextError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         if not args.list and not args.files:
             raise UsageError("known needs a FILE, or --list")
         problems: list[AddOnError] = []

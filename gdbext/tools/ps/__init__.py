@@ -11,11 +11,10 @@ import os
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.job_rank import rank_of
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
-from gdbext.engine.targets.system.linux import parse_environ
-from gdbext.engine.terminal import shown_json
+from gdbext.engine.targets.system.linux import command_text, parse_environ
+from gdbext.engine.terminal import cut, shown_json
 from gdbext.render.plain_json import plain
 from gdbext.render.style import escape
 from gdbext.tools.program import Program
@@ -71,17 +70,12 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
             if _TORCH not in maps.read():
                 return None
         with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/environ", "rb") as environ:
-            program, rank = _words(words.read()), rank_of(parse_environ(environ.read()))
+            program, rank = cut(command_text(words.read()), _WIDTH), rank_of(parse_environ(environ.read()))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
     return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, _idle(pid, tids, clocks))
-
-
-def _words(data: bytes) -> str:
-    text = " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
@@ -116,10 +110,7 @@ class PsProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Write a line for each process that was found. Raises UsageError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         found = torch_processes()
         if args.json:
             return Outcome(0, shown_json(json.dumps(plain(found))) + "\n")

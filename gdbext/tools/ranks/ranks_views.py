@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from gdbext.diagnosis.job.job_rank import fold
+from gdbext.engine.terminal import cut
 from gdbext.render.page import Page, text
 from gdbext.render.style import Style, escape
 from gdbext.tools.ranks.job_report import (
@@ -138,7 +139,7 @@ def _set(ranks: Collection[int]) -> str:
 
 def _cut(text: str) -> str:
     text = escape(text)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    return cut(text, _WIDTH)
 
 
 _ROWS = 2000

@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gdbext.diagnosis.report.thread_report import is_users_file
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.bounded_input import read_file
 from gdbext.engine.formats.workplace import Workplace
@@ -82,10 +81,7 @@ class ReportProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Look, show what would be in the bundle, and write it. Raises GdbextError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         path = args.output or f"gdbext-report-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
         folder = os.path.dirname(path) or "."  # noqa: PTH120
         with Workplace(folder) as place:

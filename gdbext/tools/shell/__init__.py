@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import gdbext
 from gdbext.cache import is_ours
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.terminal import shown, write
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
@@ -46,10 +45,7 @@ class ShellProgram(Program):
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Open the prompt. Raises GdbextError."""
-        try:
-            args = self.parse(argv)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(argv)
         with _open(args) as process:
             return _run(process, f"p is {process!r}; {process.standstill_text}")
 

@@ -17,13 +17,13 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import is_alive
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.render.style import escape
-from gdbext.tools.family import descendants, end_processes, is_alive, look_at_family
+from gdbext.tools.family import descendants, end_processes, look_at_family
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 
@@ -94,8 +94,6 @@ class TimeoutProgram(Program):
         try:
             order = self.order(argv)
             return Outcome(_TimedCommand(order, dispatch).run())
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
         except _NotStarted as error:
             return Outcome(error.status, error=error.what)
         except GdbextError as error:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.terminal import shown, shown_json
@@ -100,10 +99,7 @@ class WatchProgram(Program):
         words = list(argv)
         program = words[words.index("--") + 1 :] if "--" in words else []
         own = words[: words.index("--")] if "--" in words else words
-        try:
-            args = self.parse(own)
-        except HelpRequested as request:
-            return Outcome(0, f"{request}\n")
+        args = self.parse(own)
         if (args.pid is None) == (not program):
             raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
         return Outcome(Watch(args, program, dispatch).run())

@@ -25,8 +25,8 @@ from gdbext.torch.distributed.group_structures import (
     PyFrame,
     Recorder,
     RecorderEntry,
-    SmallVectorOfLong,
 )
+from gdbext.torch.structures import SmallVector
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 
 RECORDER = Recorder.OF
@@ -244,7 +244,7 @@ class FlightRecorder:
 
     def _numbers(self, address: int, limit: int) -> tuple[int, ...]:
         """A ``c10::SmallVector<int64_t, N>``; where it begins is the same for every N (c10/util/SmallVector.h)."""
-        vector = SmallVectorOfLong(self._space, address)
+        vector = SmallVector(self._space, address)
         count = vector.Size
         if count > limit:
             raise BadData(f"a list of {count} sizes in the flight recorder")

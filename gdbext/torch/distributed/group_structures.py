@@ -7,7 +7,7 @@ ProcessGroupGloo.hpp, FlightRecorder.hpp, TCPStore.hpp, c10/util/SmallVector.h, 
 
 from __future__ import annotations
 
-from gdbext.engine.layouts.declarations import F32, I32, I64, U16, U32, U64, Flag, Inner, Link, Place, Struct
+from gdbext.engine.layouts.declarations import F32, I32, I64, U16, U64, Flag, Inner, Link, Place, Struct
 from gdbext.torch.structures import Deque
 
 
@@ -121,13 +121,6 @@ class FileStore(Struct, of="c10d::FileStore"):
     """A store that is a file."""
 
     path_ = Place()
-
-
-class SmallVectorOfLong(Struct, of="c10::SmallVector<long int, 4>"):
-    """A small vector of ``int64_t``."""
-
-    BeginX = U64()
-    Size = U32()
 
 
 class OptionalLong(Struct, of="std::optional<long int>"):

@@ -90,6 +90,20 @@ def parse_maps(text: str) -> list[MemoryMapping]:
     return found
 
 
+def command_text(data: bytes) -> str:
+    """The words of /proc/PID/cmdline with spaces between."""
+    return " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+
+
+def is_alive(pid: int) -> bool:
+    """The process is there, and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
+    except OSError:
+        return False
+
+
 def parse_environ(data: bytes) -> dict[str, str]:
     """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv."""
     found: dict[str, str] = {}
