@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
+from gdbext.engine.targets.system.linux import stat_fields
 
 RUNNING = "running"
 """The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
@@ -157,7 +158,7 @@ def activities(pid: int) -> dict[int, ThreadActivity]:
 
 def _activity(folder: str) -> ThreadActivity:
     runtime = _read(f"{folder}/schedstat").split()
-    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+    fields = stat_fields(_read(f"{folder}/stat"))
     faults = sum(int(fields[at]) for at in (_MINOR, _MAJOR)) if len(fields) > _MAJOR else None
     return ThreadActivity(
         int(runtime[0]) if runtime and runtime[0].isdecimal() else None,
@@ -243,7 +244,7 @@ class SchedulerClocks:
     def since(self, folder: str) -> float | None:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 where it runs or is about to; None
         where the kernel does not tell. Raises nothing."""
-        fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+        fields = stat_fields(_read(f"{folder}/stat"))
         before = _ran_at(f"{folder}/sched")
         if before is None or len(fields) <= _PROCESSOR:
             return None

@@ -95,6 +95,11 @@ def command_text(data: bytes) -> str:
     return " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
 
 
+def stat_fields(stat: str) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, the state first: the third of proc_pid_stat(5)."""
+    return stat.rpartition(")")[2].split()
+
+
 def is_alive(pid: int) -> bool:
     """The process is there, and is no zombie."""
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import SERVED
-from gdbext.engine.targets.system.linux import number
+from gdbext.engine.targets.system.linux import number, stat_fields
 from gdbext.engine.targets.system.peer import ChildProcess
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ class Machine:
         """True if the process is in the foreground of its terminal: pgrp and tpgid of proc_pid_stat(5) are equal."""
 
         def read() -> float | None:
-            fields = _first(f"/proc/{self._pid}/stat").rpartition(")")[2].split()
+            fields = stat_fields(_first(f"/proc/{self._pid}/stat"))
             return float(fields[_GROUP] == fields[_FOREGROUND]) if len(fields) > _FOREGROUND else None
 
         return bool(self._files.fact(f"foreground of {self._pid}", None, read))
 
     def _terminal(self) -> str:
-        fields = _first(f"/proc/{self._pid}/stat").rpartition(")")[2].split()
+        fields = stat_fields(_first(f"/proc/{self._pid}/stat"))
         device = number(fields[_TTY]) if len(fields) > _TTY else None
         if not device:
             return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.host_files import HostFiles, link_of
-from gdbext.engine.targets.system.linux import number, signal_name
+from gdbext.engine.targets.system.linux import number, signal_name, stat_fields
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class ProcFs:
 
     def _stat_fields(self, pid: int) -> list[str]:
         """The fields of /proc/PID/stat from the third on; empty where there are too few of them."""
-        fields = self._files.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = stat_fields(self._files.text(f"/proc/{pid}/stat"))
         return fields if len(fields) > max(_PLACES) else []
 
     def handled_signals(self) -> list[int] | None:

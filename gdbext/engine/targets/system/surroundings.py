@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.system.linux import number
+from gdbext.engine.targets.system.linux import number, stat_fields
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
@@ -351,7 +351,7 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str]) -> It
 
 def _letter(stat: str) -> str:
     """The state of proc_pid_stat(5), the first field behind the name."""
-    return stat.rpartition(")")[2].strip()[:1]
+    return "".join(stat_fields(stat)[:1])[:1]
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -508,7 +508,7 @@ def _pair(text: str) -> tuple[int, int] | None:
 
 
 def _field(stat: str, at: int) -> int | None:
-    fields = stat.rpartition(")")[2].split()
+    fields = stat_fields(stat)
     return number(fields[at]) if len(fields) > at else None
 
 
