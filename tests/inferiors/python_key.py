@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 import torch
+import torch._dynamo  # here: three threads that import it at once wait for one another's modules
 import truth
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

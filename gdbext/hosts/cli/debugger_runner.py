@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
@@ -18,7 +18,7 @@ from gdbext.tools import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from gdbext.hosts.cli.options import Options
@@ -156,16 +156,13 @@ class DebuggerProcess:
         to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. Only commands that set
         breakpoints need the debugger's own way out. A second Ctrl+C must not end us before the process goes on.
         """
-        import signal
-
-        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ignored, signal.SIG_IGN)
-        for number in (SIGTERM, SIGKILL) if self._may_change_it else (SIGKILL,):
-            if self._status is None:
-                _log.info("%s gets signal %d", self._name, number)
-                os.kill(self._pid if self._program else -self._pid, number)
-                self._reap(GRACE_SECONDS)
-        self._resume()
+        with _undisturbed():
+            for number in (SIGTERM, SIGKILL) if self._may_change_it else (SIGKILL,):
+                if self._status is None:
+                    _log.info("%s gets signal %d", self._name, number)
+                    os.kill(self._pid if self._program else -self._pid, number)
+                    self._reap(GRACE_SECONDS)
+            self._resume()
 
     def _end_children(self) -> None:
         """End what the debugger has left behind, which is not reaped yet: its process group is still its own."""
@@ -355,6 +352,21 @@ def _inheritable(descriptor: int) -> int:
     copy = os.dup(descriptor)
     os.set_inheritable(copy, True)
     return copy
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nobody ends us meanwhile; afterwards the signals do what they did, here and in the children that follow."""
+    import signal
+
+    before = [
+        (number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _end_by_exception() -> None:

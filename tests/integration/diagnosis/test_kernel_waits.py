@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -160,7 +161,9 @@ def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], target.pid, False, False)
     with pytest.raises(TargetError, match="cannot be stopped"):
         debugger.result(None)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     debugger.end()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
     assert time.monotonic() - began < ANSWERS_WITHIN
     assert procfs.status(target.pid)["TracerPid"] == "0"
 
