@@ -9,6 +9,7 @@ the thread's own where the block that it points to has the thread's id.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -73,7 +74,8 @@ class StackOwners:
             if other.tid == self._target.pid:  # its control block is in no stack
                 continue
             above = place.stack_pointer < other.thread_pointer < around.end
-            if other.tid != place.tid and (above or other.stack_pointer == place.stack_pointer):
+            may_be_its = other.tid in self._lost and around.start <= other.stack_pointer < around.end
+            if other.tid != place.tid and (above or may_be_its or other.stack_pointer == place.stack_pointer):
                 return other.tid
         return None
 
@@ -97,6 +99,18 @@ class StackOwners:
                 found.setdefault(one.tid, []).append(other)
                 found.setdefault(other.tid, []).append(one)
         return found
+
+    @cached_property
+    def _lost(self) -> Collection[int]:
+        """Threads whose own stack nobody knows: their thread pointer leads nowhere, or to what is another's, too."""
+        if not self._is_of_a_file:
+            return ()
+        shared = Counter(each.thread_pointer for each in self._places)
+        return {
+            each.tid
+            for each in self._places
+            if shared[each.thread_pointer] > 1 or self._modules.mapping_at(each.thread_pointer) is None
+        }
 
     def _owner_instead(self, place: _Place, others: Sequence[_Place]) -> int | None:
         """The one of the threads whose stack it is rather; None where it is the thread's own."""

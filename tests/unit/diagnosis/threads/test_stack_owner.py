@@ -90,6 +90,17 @@ def test_two_threads_at_one_place() -> None:
     assert (found[one.tid], found[other.tid]) == ([], [])
 
 
+@pytest.mark.parametrize("pointer", [1, None])
+def test_a_thread_whose_own_stack_nobody_knows(pointer: int | None) -> None:
+    """Its thread pointer leads nowhere, or to the first thread's block: the stack that both stand in may be its own."""
+    whole = recording(NAME)
+    first, one, other = sorted(whole.threads, key=lambda thread: thread.tid)
+    fs_base = first.registers["fs_base"] if pointer is None else pointer
+    damage = {one.tid: {"rsp": other.registers["rsp"] - 8}, other.tid: {"fs_base": fs_base}}
+    found = frames(with_registers(damage))
+    assert found[one.tid] == []
+
+
 def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
     """The first thread's control block is in no stack; nor is the heap."""
     one = max(recording(NAME).threads, key=lambda thread: thread.tid)
