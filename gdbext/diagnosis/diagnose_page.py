@@ -142,7 +142,7 @@ def _threads(report: Report) -> Iterator[str]:
         yield f'<span class="note"> {text(state_text(first, report.threads))}</span></summary>'
         yield f'<pre class="frames">{text_lines(lines)}</pre></details>'
     if len(groups) > MOST_LISTED:
-        yield f'<p class="note">… and {len(groups) - MOST_LISTED:,} more: dispatch all-threads</p>'
+        yield f'<p class="note">… and {len(groups) - MOST_LISTED:,} more, which all-threads lists</p>'
 
 
 # --- who waits for whom ------------------------------------------------------------------------------

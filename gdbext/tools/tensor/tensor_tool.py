@@ -50,9 +50,9 @@ and integers of 1 to 7 bits as bytes.
 --html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
 a heat map of at most 256 x 256 cells, of a larger one every n-th row and column.
 
-Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger and its Python has numpy
-(GDBEXT_PYTHON=python scripts/dispatch --debugger none …), and some minutes without numpy, with progress on standard
-error. Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
+Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger, as it does by default, and its
+Python has numpy (GDBEXT_PYTHON names another Python), and some minutes without numpy, with progress on standard error.
+Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
 """
 _QUIET_SECONDS = 1.0
 

@@ -20,7 +20,7 @@ from gdbext.engine.layouts.measure import AS_ME, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights, rights_of
 from gdbext.errors import LayoutError
 
-_ON_REQUEST = f"if you trust both: dispatch --measure-as-me (or {PERMISSION}={AS_ME}) measures with your own rights"
+_ON_REQUEST = f"if you trust both: add --measure-as-me (or {PERMISSION}={AS_ME}), which measures with your own rights"
 _ELSEWHERE = "or measure on a machine with the same torch: scripts/gen_layouts.py --torch /path/to/site-packages/torch"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from gdbext.hosts.cli.debugger_runner import runnable
 from gdbext.hosts.cli.options import Options, parse, spelled_out
 from gdbext.tools import table
 from support.recorded import recordings
-from support.source import contract_schema
+from support.source import contract_schema, suggested_commands
 
 
 @pytest.mark.parametrize(
@@ -102,26 +102,42 @@ def test_messages_call_the_program_as_it_was_called(capfd: pytest.CaptureFixture
     assert capfd.readouterr().out.startswith("usage: gdbext ")
 
 
-def suggestions(document: dict[str, object]) -> list[list[str]]:
-    """The command lines of ours in the advice, which end their lines."""
-    verdict = document["verdict"]
-    assert isinstance(verdict, dict)
-    lines = [line.rpartition(": ")[2] for line in verdict["advice"]]
-    return [shlex.split(line) for line in lines if line.startswith("try-this ")]
+def suggestions() -> Iterator[tuple[str, str, list[str]]]:
+    """(recording, line, words of the command) of all advice, and of the help in errors, of the recorded reports."""
+    for name in recordings.names():
+        document = json.loads((recordings.FOLDER / f"{name}.json").read_text())["document"]
+        lines = [*(document["verdict"] or {}).get("advice", ()), *(error["help"] for error in document["errors"])]
+        for line in lines:
+            for words in suggested_commands.suggested(line):
+                yield name, line, words
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in recordings.FOLDER.glob("*.rec")][::4])
-def test_what_is_suggested_can_be_pasted(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of every fourth recording; what is about other processes needs them."""
-    assert launcher.main(["-r", str(path), "--json"], "try-this") == 0
-    document = json.load(io.StringIO(capfd.readouterr().out))
-    for words in suggestions(document):
-        if words[1] == "-p":
-            assert words[2].isdecimal()
-            continue
-        assert words[1:3] == ["-r", str(path)]
-        assert launcher.main(words[1:], "try-this") == 0, (words, capfd.readouterr())
-    capfd.readouterr()
+def test_what_reports_suggest_is_taken() -> None:
+    found = list(suggestions())
+    assert len(found) > 100
+    assert [line for _, line, words in found if suggested_commands.refusal(words)] == []
+
+
+LIVE = frozenset(("-p", "--samples", "scripts/dispatch"))
+"""What needs a process, or is about others."""
+
+
+def test_what_is_suggested_can_be_pasted(capfd: pytest.CaptureFixture[str]) -> None:
+    """One of each kind: the same command and options, with other numbers and names."""
+    shapes: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for name, _, words in suggestions():
+        if not LIVE & set(words):
+            shapes.setdefault((words[0], *(word for word in words if word.startswith("-"))), (name, words))
+    assert len(shapes) > 5
+    for name, words in shapes.values():
+        recording = str(recordings.FOLDER / f"{name}.rec")
+        assert launcher.main(["-r", recording, "--json"], "try-this") == 0
+        document = json.loads(capfd.readouterr().out)
+        pasted = [shlex.split(line.rpartition(": ")[2]) for line in document["verdict"]["advice"]]
+        meant = ["try-this", "-r", recording, *words]
+        assert meant in pasted, (meant, pasted)
+        assert launcher.main(meant[1:], meant[0]) == 0, (meant, capfd.readouterr())
+        capfd.readouterr()
 
 
 def test_what_an_error_suggests_has_the_program_as_it_was_called() -> None:
