@@ -74,8 +74,8 @@ class StackOwners:
             if other.tid == self._target.pid:  # its control block is in no stack
                 continue
             above = place.stack_pointer < other.thread_pointer < around.end
-            may_be_its = other.tid in self._lost and around.start <= other.stack_pointer < around.end
-            if other.tid != place.tid and (above or may_be_its or other.stack_pointer == place.stack_pointer):
+            may_be_its = other.tid in self._lost or other.stack_pointer == place.stack_pointer
+            if other.tid != place.tid and (above or may_be_its):
                 return other.tid
         return None
 
@@ -102,13 +102,17 @@ class StackOwners:
 
     @cached_property
     def _lost(self) -> Collection[int]:
-        """Threads whose own stack nobody knows: their thread pointer leads nowhere, or to what is another's, too."""
+        """Threads whose own stack nobody knows: their thread pointer leads nowhere, or to what is another's, too.
+
+        Threads that the kernel runs for the process (io_uring's) have no stack here, and their maker's thread pointer.
+        """
         if not self._is_of_a_file:
             return ()
-        shared = Counter(each.thread_pointer for each in self._places)
+        places = [each for each in self._places if each.stack_pointer]
+        shared = Counter(each.thread_pointer for each in places)
         return {
             each.tid
-            for each in self._places
+            for each in places
             if shared[each.thread_pointer] > 1 or self._modules.mapping_at(each.thread_pointer) is None
         }
 

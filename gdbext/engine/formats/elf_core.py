@@ -180,7 +180,11 @@ class ElfCore:
         self.threads.append(CoreThread(tid, signal, registers, None))
 
     def _read_prpsinfo(self, start: int) -> None:
-        (self.pid,) = struct.unpack_from("<i", self.data, start + _PRPSINFO_PID_AT)
+        (pid,) = struct.unpack_from("<i", self.data, start + _PRPSINFO_PID_AT)
+        if pid > 0:
+            self.pid = pid
+        else:
+            self.warnings.append(f"{self.path}: the process's id is damaged and not used (it is {pid})")
         self.name = _text(self.data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
         self.arguments = _text(self.data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
 

@@ -126,7 +126,7 @@ class KernelReader:
         if kernel.boxed == self.ambiguous_address:
             return KernelName("c10::ambiguous_autogradother_kernel", "ambiguous")
         entry = entry or kernel.unboxed or kernel.sym_unboxed or kernel.boxed
-        if kernel.boxed == entry and kernel.functor:
+        if kernel.boxed == entry:
             python = self._python_name(kernel)
             if python is not None:
                 return python

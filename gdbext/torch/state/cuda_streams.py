@@ -26,6 +26,7 @@ _PER_POOL = 32
 _TYPE_MASK = 15
 _POINTER, _COUNTER = 8, 4
 _MOST_DEVICES = 256
+_WORD = (1 << 64) - 1
 
 
 class CudaStream(Record):
@@ -86,7 +87,7 @@ class CudaStreams:
     def _stream(self, number: int, device: int) -> CudaStream:
         """The stream with that number. Raises BadData where there is none."""
         if not number & 1:
-            return CudaStream(number, device, number)  # the default stream, or one from elsewhere
+            return CudaStream(number, device, number & _WORD)  # the default stream, or one from elsewhere
         priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
         address, devices = self._arrays()
         if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:

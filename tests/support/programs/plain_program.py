@@ -86,10 +86,11 @@ def running(program: Path, *args: str, **options: Any) -> Iterator[Plain]:
 
 def take_gcore(pid: int, path: Path) -> Path:
     """A core by gdb."""
-    done = run(["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", f"gcore {path}"])
-    if not path.exists():
+    part = path.with_suffix(f".{os.getpid()}")  # whoever sees the core sees all of it
+    done = run(["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", f"gcore {part}"])
+    if not part.exists():
         raise HarnessError(f"gcore made no core of {pid}\n{done}")
-    return path
+    return part.replace(path)
 
 
 def kernel_core(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:

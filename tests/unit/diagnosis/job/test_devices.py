@@ -8,6 +8,7 @@ import pytest
 
 from gdbext.diagnosis.job.devices import DeviceCore, core_settings
 from gdbext.torch.state.cuda_streams import CudaStreams
+from gdbext.torch.state.thread_variable import ThreadVariables
 from support.recorded.recordings import Replay
 
 WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
@@ -95,6 +96,11 @@ def test_the_streams_into_which_threads_launch(hung: Replay) -> None:
     assert (current[hung.tid("main")]["stream_id"], current[hung.tid("main")]["stream"]) == (0, "0x0")
     assert hung.tid("waiter") not in current  # in no call of CUDA
     assert (section["devices"], section["problems"]) == (1, [])
+
+
+def test_a_stream_from_elsewhere_is_an_address(hung: Replay) -> None:
+    streams = CudaStreams(hung.session.symbolizer, ThreadVariables(hung.session.memory, hung.session.symbolizer))
+    assert streams._stream(-(1 << 63), 0).handle == 1 << 63
 
 
 def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,8 @@ def test_a_thread_whose_own_stack_nobody_knows(pointer: int | None) -> None:
     damage = {one.tid: {"rsp": other.registers["rsp"] - 8}, other.tid: {"fs_base": fs_base}}
     found = frames(with_registers(damage))
     assert found[one.tid] == []
+    elsewhere = {**damage, other.tid: {"fs_base": fs_base, "rsp": 0x1000}}
+    assert frames(with_registers(elsewhere))[one.tid] == [], "nor where it has left its stack"
 
 
 def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:

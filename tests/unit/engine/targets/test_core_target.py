@@ -44,6 +44,13 @@ def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> Non
     assert selected.registers()["rip"] == 7
 
 
+@pytest.mark.parametrize("pid", [-5, 0])
+def test_an_id_that_no_process_has_is_not_used(tmp_path: Path, pid: int) -> None:
+    target = open_core(tmp_path, Core(notes=prpsinfo(pid) + prstatus(20)))
+    assert target.pid == 20
+    assert any(f"it is {pid}" in each for each in target.damage())
+
+
 def test_registers_have_their_places(tmp_path: Path) -> None:
     target = open_core(tmp_path, Core(notes=prstatus(1, rax=(1 << 64) - 514)))
     registers = dict(target.threads()[0].registers())

@@ -133,6 +133,22 @@ def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
     assert [each["op"] for each in found].count(OPERATOR) > 0
 
 
+def test_a_python_kernel_without_its_functor_is_still_one() -> None:
+    """Its boxed function says that it calls a Python function; which one was in the word that is gone."""
+    name = "gil-mutex"
+    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "CPU"))
+    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
+    assert address is not None
+    assert dispatcher is not None
+    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+    functor = dispatcher.kernels.read(entry).functor
+    at = next(
+        at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor.to_bytes(8, "little")
+    )
+    kernel = next(each for each in steps(name, {at: 0}) if each["key"] == step["key"])["kernel"]
+    assert kernel["function"] == "a Python function that cannot be read"
+
+
 # --- keysets -----------------------------------------------------------------------------------------
 
 PASSED = 0x520
