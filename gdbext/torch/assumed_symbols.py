@@ -311,6 +311,8 @@ PYTHON_DISPATCHERS_CALL = "::python_dispatcher(c10::OperatorHandle"
 """The function that asks the Python dispatcher which kernel is meant, and calls that one for its key, whatever its
 keyset is then: the highest one beside its own key where Python did not decide otherwise
 (torch/csrc/PyInterpreter.cpp)."""
+PYTHON_DISPATCHERS_FALLBACK = "pythonDispatcherFallback"
+"""The kernel that ends in a virtual call of that function (aten/src/ATen/core/PythonFallbackKernel.cpp)."""
 
 # --- the autograd engine: torch/csrc/autograd/engine.cpp, ATen/record_function.cpp ---
 

@@ -26,7 +26,7 @@ from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
 from gdbext.torch.stack.kernel_match import KeptArguments, kernel_signature, parameters
-from gdbext.torch.stack.recovery import RecoveredCall
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes

@@ -19,7 +19,8 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.hosted_events import HostedEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
-from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.stack.roles import (
     PLAIN,
     DispatcherLinks,
@@ -172,10 +173,9 @@ class DispatchStackReader:
         enclosing: RecoveredCall | None = None
         for found in reversed(calls):
             is_call = self._is_call(stack, found)
-            caller = enclosing if is_call is False else None
             recovered = RecoveredCall()
             if self._recovery is not None:
-                recovered = self._recovery.recover(stack, found, outer, caller, is_call is True)
+                recovered = self._recovery.recover(stack, found, outer, enclosing, is_call)
             results.append(recovered)
             outer, enclosing = recovered.operator or outer, recovered
         results.reverse()

@@ -11,6 +11,7 @@ from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class HostedEvents:
         self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
     ) -> DispatchEvent | None:
         """The event of a hosted call whose kernel was entered; None where nothing proves it."""
+        if is_python_dispatcher(stack, call.header[0]):
+            return DispatchEvent.CALL_BOXED  # callBoxedForDispatchKey: boxed, whatever the kernel has besides
         is_call = self.is_call(stack, call)
         boxed = self._is_boxed(stack, call, kernel, boxed_entry)
         if is_call is None or boxed is None:
@@ -57,6 +60,8 @@ class HostedEvents:
     def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
         """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up."""
         level = call.header[0]
+        if is_python_dispatcher(stack, level):
+            return True
         if not self._dispatches(self._sites.function(stack, level)):
             return None
         ways = self._ways_back(stack, level)

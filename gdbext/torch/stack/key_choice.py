@@ -22,7 +22,7 @@ from gdbext.torch.registry.schema import schema_types
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.dispatch_frame import DispatchFrame
-from gdbext.torch.stack.recovery import RecoveredCall
+from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.key_names import KeyNames
@@ -60,7 +60,8 @@ class KeySetExplanation:
             return []
         if step.keyset is None or step.key is None:
             return []
-        found = [f"{step.key} has the highest priority of {self._keys.text(step.keyset.bits)}"]
+        highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
+        found = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
         try:
             found.extend(self._arguments(stack, step, operator))
         except GdbextError as error:

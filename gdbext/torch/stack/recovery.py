@@ -9,7 +9,7 @@ word of zeros is: it counts where something else says so, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
 
@@ -19,13 +19,13 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, PYTHON_DISPATCHERS_CALL
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
+from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
 from gdbext.torch.stack.lookup_sites import SiteFinder, static_handles
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
@@ -37,21 +37,6 @@ _DISTINCTIVE = 4
 composite kernel in most of them: any word leads to it."""
 _MAKES_KEYSETS = "BackendSelect"
 """The key whose kernels redispatch with a keyset that they make of the options (BackendSelectFallbackKernel.cpp)."""
-_PYTHON_DISPATCHER = "PythonDispatcher"
-
-
-class RecoveredCall:
-    """The knowledge of a dispatch call. ``confidence`` is that of the keyset."""
-
-    def __init__(self, operator: Operator | None = None) -> None:
-        self.operator = operator
-        self.keyset: int | None = None
-        self.index: int | None = None
-        self.kernel: KernelFunction | None = None
-        self.entry = 0
-        """The one of the kernel's functions that runs; 0 where none does yet."""
-        self.confidence = Certainty.UNKNOWN
-        self.evidence: list[str] = []
 
 
 class _Given(Record):
@@ -82,21 +67,26 @@ class CallRecovery:
         stack: NativeStack,
         call: DispatchCall,
         outer: Operator | None = None,
-        caller: RecoveredCall | None = None,
-        is_call: bool = False,
+        around: RecoveredCall | None = None,
+        is_call: bool | None = False,
     ) -> RecoveredCall:
         """Everything that can be proven of a dispatch call; a fault costs the field that it concerns.
 
-        ``outer`` is the operator of the next call further out, ``caller`` that call itself where this one redispatches.
-        ``is_call``: it is known to be no redispatch.
+        ``outer`` is the operator of the next call further out, ``around`` that call itself. ``is_call``: it makes its
+        keyset of its arguments; False: it goes on with the keys of the call around it; None: unknown.
         """
+        caller = around if is_call is False else None
         result = RecoveredCall()
         try:
             result.operator = self._operators.find(stack, call, outer, result.evidence)
-            if result.operator is not None:
-                self._find_keyset(stack, call, result, result.operator, self._given(result.operator, caller, is_call))
+            if result.operator is not None and self._fallbacks.asks_python(stack, call):
+                if not self._fallbacks.chosen_by_python(stack, call, result, around):
+                    self._from_kernel_alone(stack, call, result, result.operator)
+            elif result.operator is not None:
+                given = self._given(result.operator, caller, is_call is True)
+                self._find_keyset(stack, call, result, result.operator, given)
                 if result.keyset is None and caller is not None and caller.operator is result.operator:
-                    self._below_callers_key(stack, call, result, caller)
+                    self._fallbacks.below_callers_key(stack, call, result, caller)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
         return result
@@ -115,8 +105,8 @@ class CallRecovery:
         if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
         result = RecoveredCall(operator=outer.operator)
-        if _goes_below_its_key([self._dispatcher.kernels.name(outer.kernel).function]):
-            self._below_key_of(outer, stack, call, result)
+        if self._fallbacks.goes_below_its_key(outer.kernel):
+            self._fallbacks.below_key_of(outer, stack, call, result)
         if result.kernel is None:
             self._from_kernel_alone(stack, call, result, outer.operator)
         if result.kernel is None:
@@ -141,6 +131,10 @@ class CallRecovery:
         keys = self._dispatcher.keys
         included = keys.default_included
         return not operator.extractor.reverse_arguments and not included & operator.extractor.mask(keys, included)
+
+    @cached_property
+    def _fallbacks(self) -> KnownFallbacks:
+        return KnownFallbacks(self._dispatcher, self._memory, self._matcher, self._sites)
 
     @cached_property
     def _makes_keysets(self) -> int:
@@ -170,7 +164,7 @@ class CallRecovery:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
         for position, value, index, kernel in self._passed_on(stack, call, level, operator):
             entry = self._running(stack, call, kernel)
-            if entry is None and not self._goes_on_elsewhere(stack, call, operator, index, kernel):
+            if entry is None and not self._goes_on_elsewhere(stack, call, operator, value):
                 continue
             if value & ~given.keys and not self._passed_in(stack, call, value):
                 result.evidence.append(f"keyset {value:#x} has keys that its caller's, {given.keys:#x}, has not")
@@ -182,7 +176,7 @@ class CallRecovery:
                 )
                 continue
             result.evidence.append(f"keyset {value:#x} passed in {place}")
-            self._accept(result, value, index, kernel, Certainty.EXACT)
+            accept(result, value, index, kernel, Certainty.EXACT)
             result.entry = entry or 0
             return True
         return False
@@ -241,7 +235,7 @@ class CallRecovery:
             return False
         index, kernel = operator.kernel_for(value)
         result.evidence.append(f"keyset {value:#x} in {sites.keyset}, at the instruction that looks it up")
-        self._accept(result, value, index, kernel, Certainty.EXACT)
+        accept(result, value, index, kernel, Certainty.EXACT)
         return True
 
     @cached_property
@@ -273,14 +267,13 @@ class CallRecovery:
         may_run = self._matcher.is_code(kernel) and (call.detail is Role.LOOKUP or kernel.valid)
         return 0 if may_run else None
 
-    def _goes_on_elsewhere(
-        self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int, kernel: KernelFunction
-    ) -> bool:
-        """The kernel at ``index`` left by a virtual tail call for what runs in its place: the call's frames still hold
-        what lookup returned, or both are known to be PyTorch's fallback of autograd."""
+    def _goes_on_elsewhere(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
+        """The kernel for that keyset left by a tail call for what runs in its place: the call's frames still hold what
+        lookup returned, or it is one of PyTorch's fallbacks of which that is known."""
+        index, _ = operator.kernel_for(keyset)
         if self._entry_in_hand(stack, call, operator, index):
             return True
-        return call.kernel is not None and self._is_autograd_fallback(stack, call.kernel, kernel)
+        return call.kernel is not None and self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset)
 
     def _entry_in_hand(self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int) -> bool:
         """The call's frames hold the address of this very table entry: what lookup returned for this call.
@@ -321,7 +314,7 @@ class CallRecovery:
             value = possible[0]
             index, kernel = operator.kernel_for(value)
             result.evidence.append(f"keyset {value:#x} in {proven[value]}: the only word that leads to this kernel")
-            self._accept(result, value, index, kernel, Certainty.VERIFIED)
+            accept(result, value, index, kernel, Certainty.VERIFIED)
             result.entry = self._matcher.entry_of_frame(stack, call.kernel, kernel)
         elif possible:
             result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
@@ -352,60 +345,7 @@ class CallRecovery:
             result.confidence = Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
 
-    def _below_callers_key(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
-    ) -> None:
-        """A fallback that is known to go on with everything below its own key, and the kernel for that is what runs."""
-        function = stack.function(call.header[0])
-        if function is None:
-            return
-        chosen_by_python = any(PYTHON_DISPATCHERS_CALL in name for name in function.demangled)
-        if chosen_by_python or _goes_below_its_key(function.demangled):
-            self._below_key_of(caller, stack, call, result)
-        if chosen_by_python and result.keyset is not None:
-            result.keyset, result.confidence = None, Certainty.INFERRED
-            result.evidence.append("which the Python dispatcher's call passes is not known")
-
-    def _below_key_of(
-        self, caller: RecoveredCall, stack: NativeStack, call: DispatchCall, result: RecoveredCall
-    ) -> None:
-        if result.operator is None or call.kernel is None or caller.keyset is None or caller.index is None:
-            return
-        keys = self._dispatcher.keys
-        key = keys.key_of_index(caller.index)
-        value = caller.keyset & keys.full_after(key)
-        if key == _PYTHON_DISPATCHER:  # FULL_AFTER keeps it, and its fallback removes it
-            value &= ~keys.bits_of(key)
-        if not self._dispatcher.keys.can_be_keyset(value):
-            return
-        index, kernel = result.operator.kernel_for(value)
-        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
-        if entry or self._is_autograd_fallback(stack, call.kernel, kernel):
-            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
-            self._accept(result, value, index, kernel, Certainty.VERIFIED)
-            result.entry = entry
-
-    def _is_autograd_fallback(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
-        """The kernel is PyTorch's fallback of autograd, which leaves by a virtual call for the frame's function."""
-        running, named = stack.function(level), self._dispatcher.kernels.name(kernel).function
-        return running is not None and all(
-            any(part in text for part in AUTOGRAD_KERNELS[1:]) for text in (named, " ".join(running.demangled))
-        )
-
-    def _accept(
-        self, result: RecoveredCall, keyset: int, index: int, kernel: KernelFunction, confidence: Certainty
-    ) -> None:
-        result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
-        result.evidence.append(
-            f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
-        )
-
 
 def _calls_inward(call: DispatchCall) -> list[int]:
     """The call's frames that called further in, the one nearest to the kernel first."""
     return list(reversed(call.header))
-
-
-def _goes_below_its_key(names: Sequence[str]) -> bool:
-    """One of these is the name of a fallback that redispatches with everything below its own key."""
-    return any(known in text for text in names for known in KERNELS_BELOW_THEIR_KEY)

@@ -208,6 +208,8 @@ def _typed_handle(name: str) -> FunctionRole | None:
 def _by_signature(function: Function) -> FunctionRole | None:
     for text, mangled in zip(function.demangled, function.names):
         bare = text.split(" [clone ", 1)[0]
+        if assumed_symbols.PYTHON_DISPATCHERS_CALL in bare:  # which its fallback leaves for
+            return FunctionRole(Role.BOXED_BODY, "", "", mangled)
         if bare.endswith(_BOXED_SIGNATURES) and not bare.startswith("c10::Dispatcher"):
             return FunctionRole(Role.BOXED_BODY, "", "", mangled)
         if "(c10::DispatchKeySet, " in bare and _UNBOXED_BODY.search(bare):

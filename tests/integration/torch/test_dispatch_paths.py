@@ -13,8 +13,6 @@ from support.programs.ways import Look
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 Everything = tuple[Inferior, dict[str, Any]]
-UNPROVEN = {"python-dispatcher"}
-"""Its keyset was computed on the spot: then it is unknown, never wrong."""
 KEYS = {
     "function-forward": ["CPU", "AutogradCPU"],
     "function-backward": ["CPU", "AutogradCPU"],
@@ -64,11 +62,8 @@ def test_the_innermost_kernel_and_its_keyset(everything: Everything) -> None:
         assert steps[0]["op"] in ("aten::sin", "aten::sin_"), (role, steps[0])
         assert all(step["stage"] == "in-kernel" and step["op"] for step in steps), (role, steps)
         assert "blocked" in steps[0]["kernel"]["function"], (role, steps[0])
-        if role in UNPROVEN:
-            assert steps[0]["keyset"] is None, (role, steps[0])
-        else:
-            assert all(proven(step) for step in steps), (role, steps)
-            assert int(steps[0]["keyset"]["bits"], 16) == int(facts["kernel_keyset"], 16), (role, steps[0])
+        assert all(proven(step) for step in steps), (role, steps)
+        assert int(steps[0]["keyset"]["bits"], 16) == int(facts["kernel_keyset"], 16), (role, steps[0])
 
 
 def test_the_keyset_of_the_call_is_what_pytorch_computes(everything: Everything) -> None:
@@ -103,11 +98,33 @@ def test_one_thread_alone(inferior: Callable[..., Inferior], role: str) -> None:
 def test_a_custom_operator_under_fake_tensors() -> None:
     """The fallback of autograd stands below one that goes on with everything below its own key."""
     with started("fake-tensor-call") as hang:
-        steps = steps_of(hang.dispatch("dispatch-bt", debugger="none").document, hang.tid("main"))
+        document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
+    steps = steps_of(document, hang.tid("main"))
     assert [step["key"] for step in steps] == ["Python", "AutogradCPU", "PythonTLSSnapshot"]
-    bits = [int(step["keyset"]["bits"], 16) for step in steps]
-    assert bits[0] & ~bits[1] == bits[1] & ~bits[2] == 0, "each goes on with keys of the one before"
+    assert goes_on_with_less(steps)
     assert all(proven(step) for step in steps)
+    assert_python_dispatcher(steps_of(document, hang.tid("dispatcher")))
+    zeros = [step for step in steps_of(document, hang.tid("zeros")) if step["op"].endswith("custom")]
+    assert [step["key"] for step in zeros] == ["CPU", "ZeroTensor", "AutogradCPU"]
+    assert goes_on_with_less(zeros)
+    assert all(proven(step) for step in zeros)
+
+
+def goes_on_with_less(steps: list[dict[str, Any]]) -> bool:
+    bits = [int(step["keyset"]["bits"], 16) for step in steps]
+    return all(inner & ~outer == 0 for inner, outer in zip(bits, bits[1:]))
+
+
+def assert_python_dispatcher(steps: list[dict[str, Any]]) -> None:
+    """It stands before each kernel, calls it anew for the key, and every keyset has its key (PyInterpreter.cpp)."""
+    asked = ["Python", "AutogradCPU", "PythonTLSSnapshot"]
+    keys = [key for each in asked for key in (each, "PythonDispatcher")]
+    assert [step["key"] for step in steps] == keys
+    assert [step["event"] for step in steps] == ["callBoxed", "redispatchBoxed"] * 2 + ["callBoxed"] * 2
+    assert all(step["confidence"] == "exact" for step in steps), steps
+    bits = [int(step["keyset"]["bits"], 16) for step in steps]
+    assert {bits[0], bits[2], bits[4], bits[5]} == {0x2100001010010001}, "made of the arguments each time"
+    assert bits[1:4:2] == [0x2000000010010001, 0x2000001010010001]
 
 
 LAYERED = {"leaf", "tail", "boxed", "boxed_tail", "lambda", "many", "thread_typed", "thread_boxed"}

@@ -1,0 +1,180 @@
+"""PyTorch's own fallbacks and what they go on with: kernels that leave by a tail call, for another kernel or for a
+function that no code tells, and the call that the Python dispatcher makes.
+
+A fallback that redispatches with everything below its own key, or that hands over to a virtual function, is not on the
+stack any more while that runs. It counts as entered where its keyset was read and what runs is what it is known to go
+on with. The Python dispatcher (torch/csrc/PyInterpreter.cpp, ``python_dispatcher``, torch 2.0 to 2.13) calls
+``Dispatcher::callBoxedForDispatchKey``: the kernel is that of a key which Python names, and the keyset one that the
+call makes anew of the arguments and the thread's state, so that it may have keys of a higher priority.
+"""
+
+from __future__ import annotations
+
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.engine.vocabulary import Certainty
+from gdbext.torch import assumed_symbols
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.kernel_match import KernelMatcher
+
+_PYTHON_DISPATCHER = "PythonDispatcher"
+_KEYSET_ARGUMENTS = 3
+"""Functor, handle and keyset of a boxed call (BoxedKernel_impl.h)."""
+_VIRTUAL_CALLS = (
+    (assumed_symbols.AUTOGRAD_KERNELS[1:], assumed_symbols.AUTOGRAD_KERNELS[1:]),
+    ((assumed_symbols.PYTHON_DISPATCHERS_FALLBACK,), (assumed_symbols.PYTHON_DISPATCHERS_CALL,)),
+)
+"""Parts of the names of kernels that end in a virtual call, and of the functions that they call."""
+_TAIL_CALLS = 4
+"""Fallbacks in a row that left by tail calls, at most: one for each kind (negation, conjugation, zeros, tracing)."""
+
+
+class RecoveredCall:
+    """The knowledge of a dispatch call. ``confidence`` is that of the keyset."""
+
+    def __init__(self, operator: Operator | None = None) -> None:
+        self.operator = operator
+        self.keyset: int | None = None
+        self.index: int | None = None
+        self.kernel: KernelFunction | None = None
+        self.entry = 0
+        """The one of the kernel's functions that runs; 0 where none does yet."""
+        self.confidence = Certainty.UNKNOWN
+        self.evidence: list[str] = []
+
+
+class KnownFallbacks:
+    """Answers for stacks of one process."""
+
+    def __init__(self, dispatcher: Dispatcher, memory: Memory, matcher: KernelMatcher, sites: CallSites) -> None:
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._matcher = matcher
+        self._sites = sites
+
+    # --- kernels that are gone -------------------------------------------------------------------
+
+    def left_for_frame(self, stack: NativeStack, level: int, operator: Operator, keyset: int) -> bool:
+        """The kernel for ``keyset`` is a fallback that left by a tail call for what runs in frame ``level``: a virtual
+        function of its own, or the kernel for everything below its key."""
+        for _ in range(_TAIL_CALLS):
+            index, kernel = operator.kernel_for(keyset)
+            if self._hands_over_to(stack, level, kernel):
+                return True
+            if not kernel.valid or not self.goes_below_its_key(kernel):
+                return False
+            keyset = self._below(keyset, index)
+            if not keyset or not self._dispatcher.keys.can_be_keyset(keyset):
+                return False
+            if self._matcher.matches_frame(stack, level, operator.kernel_for(keyset)[1]):
+                return True
+        return False
+
+    def goes_below_its_key(self, kernel: KernelFunction) -> bool:
+        """It is known to redispatch with everything below its own key."""
+        return _is_below(self._dispatcher.kernels.name(kernel).function)
+
+    def _hands_over_to(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """The kernel leaves by a virtual call for the frame's function."""
+        running, named = stack.function(level), self._dispatcher.kernels.name(kernel).function
+        texts = " ".join(running.demangled) if running is not None else ""
+        return any(
+            any(one in named for one in kernels) and any(one in texts for one in called)
+            for kernels, called in _VIRTUAL_CALLS
+        )
+
+    # --- what is below a key ---------------------------------------------------------------------
+
+    def below_callers_key(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, caller: RecoveredCall
+    ) -> None:
+        """A fallback that is known to go on with everything below its own key, and the kernel for that is what runs."""
+        function = stack.function(call.header[0])
+        if function is not None and any(_is_below(name) for name in function.demangled):
+            self.below_key_of(caller, stack, call, result)
+
+    def below_key_of(
+        self, caller: RecoveredCall, stack: NativeStack, call: DispatchCall, result: RecoveredCall
+    ) -> None:
+        """The keyset of ``caller`` below its own key, where the kernel for that is what runs."""
+        operator = result.operator
+        if operator is None or call.kernel is None or caller.keyset is None or caller.index is None:
+            return
+        value = self._below(caller.keyset, caller.index)
+        if not self._dispatcher.keys.can_be_keyset(value):
+            return
+        index, kernel = operator.kernel_for(value)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if entry or self.left_for_frame(stack, call.kernel, operator, value):
+            result.evidence.append(f"keyset {value:#x}: what is below the key of the fallback that goes on here")
+            accept(result, value, index, kernel, Certainty.VERIFIED)
+            result.entry = entry
+
+    def _below(self, keyset: int, index: int) -> int:
+        """The rest of ``keyset`` below the key at ``index``."""
+        keys = self._dispatcher.keys
+        key = keys.key_of_index(index)
+        value = keyset & keys.full_after(key)
+        if key == _PYTHON_DISPATCHER:  # FULL_AFTER keeps it, and its fallback removes it
+            value &= ~keys.bits_of(key)
+        return value
+
+    # --- the Python dispatcher -------------------------------------------------------------------
+
+    @staticmethod
+    def asks_python(stack: NativeStack, call: DispatchCall) -> bool:
+        """The call is made by the function that asks the Python dispatcher for a key."""
+        return is_python_dispatcher(stack, call.header[0])
+
+    def chosen_by_python(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, around: RecoveredCall | None
+    ) -> bool:
+        """The call for the key that Python named: the highest one of the keyset around it, but for its own, if the
+        kernel of that key is what runs. Raises GdbextError."""
+        operator, keys = result.operator, self._dispatcher.keys
+        if operator is None or call.kernel is None or around is None or around.operator is not operator:
+            return False
+        if around.keyset is None or not around.keyset & ~keys.bits_of(_PYTHON_DISPATCHER):
+            return False
+        wanted = around.keyset & ~keys.bits_of(_PYTHON_DISPATCHER)
+        index, kernel = operator.kernel_for(wanted)
+        entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
+        if not entry and not self.left_for_frame(stack, call.kernel, operator, wanted):
+            return False
+        result.evidence.append(f"Python was asked for {keys.key_of_index(index)}, and its kernel is what runs")
+        keyset = self._passed_keyset(stack, call.header[-1], operator)
+        if keyset is None:
+            result.evidence.append("which keyset the Python dispatcher's call passes is not known")
+        accept(result, keyset, index, kernel, Certainty.INFERRED if keyset is None else Certainty.EXACT)
+        result.entry = entry
+        return True
+
+    def _passed_keyset(self, stack: NativeStack, level: int, operator: Operator) -> int | None:
+        """The keyset that a boxed call passes behind the operator's handle; None where it cannot be read."""
+        _, handle, keyset = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
+        if not handle or not keyset or handle & 7 or self._memory.try_u64(handle) != operator.address:
+            return None
+        return keyset if self._dispatcher.keys.can_be_keyset(keyset) else None
+
+
+def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
+    """The frame is the function that asks the Python dispatcher which kernel is meant."""
+    function = stack.function(level)
+    return function is not None and any(assumed_symbols.PYTHON_DISPATCHERS_CALL in name for name in function.demangled)
+
+
+def accept(
+    result: RecoveredCall, keyset: int | None, index: int, kernel: KernelFunction, confidence: Certainty
+) -> None:
+    """Keep what was found of the keyset, with the table entry that it leads to."""
+    result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
+    result.evidence.append(
+        f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
+    )
+
+
+def _is_below(name: str) -> bool:
+    return any(known in name for known in assumed_symbols.KERNELS_BELOW_THEIR_KEY)
