@@ -1,22 +1,18 @@
 """The watcher of a test run: a process of its own, which explains a test that takes too long, and may end it.
 
 The test's process tells it by a page of shared memory (``TestBoard``), so that a test costs two stores there and no
-call of the kernel, and a process that is stopped, or holds the GIL, is watched like any other.
+call of the kernel, and a process that is stopped, or holds the GIL, is watched like any other. Nothing is imported
+here that a watcher which never has to look does not need.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import re
 import select
-import signal
 import struct
 import sys
 import time
-
-from gdbext.engine.targets.system.linux import is_alive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +32,8 @@ _POLL = 0.25
 """Seconds between two looks at the board."""
 PATIENCE = 2.0
 """Seconds that each way to end a test gets: a signal that fails it, the end of its children."""
-SIGNAL = signal.SIGRTMAX - 2
-"""The signal by which a test is asked to fail; real-time signals are rarely used."""
+SIGNAL = 62
+"""The signal by which a test is asked to fail, SIGRTMAX - 2; real-time signals are rarely used."""
 
 
 class TestBoard:
@@ -72,6 +68,8 @@ class TestBoard:
 
     def looks(self) -> bool:
         """The watcher has begun to look at the test that runs, or that ran last."""
+        if not self._page[_LOOKS_AT]:  # the lowest byte of an odd number
+            return False
         begun: int = _LOOKED.unpack_from(self._page, _LOOKS_AT)[0]
         return self._number != 0 and begun == (self._number | 1) - (2 if self._number % 2 == 0 else 0)
 
@@ -104,11 +102,11 @@ class HangWatcher:
         self._folder = folder
         self._kills = kills
 
-    def run(self, orders: int) -> None:
-        """Watch until the process ends, or something can be read from ``orders``."""
+    def run(self) -> None:
+        """Watch until the process ends, or something can be read from standard input."""
         handled = prepared = 0
-        waits = [orders, *_process_descriptor(self._pid)]
-        while not select.select(waits, [], [], self._pause(handled))[0] and is_alive(self._pid):
+        waits = [0, *_process_descriptor(self._pid)]
+        while self._goes_on(waits, handled):
             test = self._board.running()
             if test is None or test[0] == handled:
                 continue
@@ -121,6 +119,12 @@ class HangWatcher:
                 if self._kills:
                     self._end(handled, test[1])
 
+    def _goes_on(self, waits: list[int], handled: int) -> bool:
+        """Wait until the board is to be looked at again; false where the process or its run has ended."""
+        if select.select(waits, [], [], self._pause(handled))[0]:
+            return False
+        return len(waits) > 1 or _is_alive(self._pid)
+
     def _pause(self, handled: int) -> float:
         """Seconds until the board is looked at again: at the latest when the test that runs exceeds its time."""
         test = self._board.running()
@@ -129,6 +133,8 @@ class HangWatcher:
         return min(_POLL, max(0.01, test[1] + self._threshold - time.monotonic()))
 
     def _explain(self, number: int, name: str) -> None:
+        import re
+
         from gdbext.errors import GdbextError
         from gdbext.hosts.cli import launcher
 
@@ -146,6 +152,8 @@ class HangWatcher:
 
     def _keep(self, name: str, found: FamilyEvidence) -> str:
         """Write the verdict as the plugin reads it. Raises TargetError."""
+        import json
+
         from gdbext.engine.formats import whole_file
 
         document = {"test": name, "summary": found.summary, "text": found.text, "files": f"{found.start}-*"}
@@ -164,6 +172,8 @@ class HangWatcher:
 
     def _end(self, number: int, began: float) -> None:
         """Fail the test; failing that, end the children that it started, and at last its process. None is left."""
+        import signal
+
         started = _started_since(began, self._others())  # not later, when the next test has started its own
         for number_of_signal in (SIGNAL, signal.SIGCONT):
             os.kill(self._pid, number_of_signal)
@@ -181,7 +191,7 @@ class HangWatcher:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             test = self._board.running()
-            if test is None or test[0] != number or not is_alive(self._pid):
+            if test is None or test[0] != number or not _is_alive(self._pid):
                 return True
             time.sleep(0.02)
         return False
@@ -192,6 +202,25 @@ def _family() -> ModuleType:
     from gdbext.tools import family
 
     return family
+
+
+def _is_alive(pid: int) -> bool:
+    from gdbext.engine.targets.system.linux import is_alive
+
+    return is_alive(pid)
+
+
+def has_ended(pid: int, patience: float) -> bool:
+    """Wait until a process has ended, for ``patience`` seconds at most."""
+    descriptors = _process_descriptor(pid)
+    deadline = time.monotonic() + patience
+    if descriptors:
+        ended = bool(select.select(descriptors, [], [], patience)[0])
+        os.close(descriptors[0])
+        return ended
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return not _is_alive(pid)
 
 
 def _process_descriptor(pid: int) -> list[int]:
@@ -212,6 +241,6 @@ def _started_since(moment: float, pids: list[int]) -> list[int]:
 
 def main() -> None:
     """Watch process ``argv[1]``, whose board is descriptor ``argv[2]``, until it ends."""
-    pid, board, orders, threshold, folder, kills = sys.argv[1:7]
+    pid, board, threshold, folder, kills = sys.argv[1:6]
     watcher = HangWatcher(int(pid), TestBoard(int(board)), float(threshold), folder, bool(kills))
-    watcher.run(int(orders))
+    watcher.run()

@@ -6,7 +6,7 @@ a stopped process is in its way. Works in each worker of pytest-xdist.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import os
 import signal
@@ -29,8 +29,14 @@ NAME = "gdbext-hangs"
 SECTION = "gdbext: ran longer than --gdbext-threshold"
 _SET_PTRACER = 0x59616D61
 """The option PR_SET_PTRACER (linux/prctl.h): with Yama, a process names who may look at it."""
-_SHELL = '"$@" >/dev/null & echo $!'
+_YAMA = Path("/proc/sys/kernel/yama")
+"""Is there where the kernel has Yama."""
+_AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
 """Starts the watcher as nobody's child: tests that wait for any child, or count them, shall not meet it."""
+_LATER = 'exec 3<&0; { timeout "$0" head -c 1 || exec "$@"; } <&3 3<&- >/dev/null & echo $!'
+"""The same, but it becomes a Python process after $0 seconds only: short runs never pay for one."""
+_LONGEST_START = 5
+"""Seconds until then at most, of thresholds of four times as many; with those below four seconds it starts at once."""
 _START = (
     "import sys; sys.path.append(sys.argv.pop(1)); from gdbext.hosts import hang_watcher as watcher; watcher.main()"
 )
@@ -62,7 +68,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not 0 < threshold <= 1e6:
         raise pytest.UsageError("--gdbext-threshold takes a number of seconds greater than 0")
-    config.pluginmanager.register(HangPlugin(config, threshold), NAME)
+    plugin = HangPlugin(config, threshold)
+    config.pluginmanager.register(plugin, NAME)
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(_WorkerHooks(plugin))
 
 
 class HangPlugin:
@@ -71,6 +80,7 @@ class HangPlugin:
     def __init__(self, config: pytest.Config, threshold: float) -> None:
         self._threshold = threshold
         self._folder = str(Path(config.invocation_params.dir, config.getoption("--gdbext-dir")).absolute())
+        self._plugins = config.pluginmanager
         self._kills: bool = config.getoption("--gdbext-kill")
         self._errors = os.dup(2)  # before pytest captures what tests write there
         self._board: TestBoard | None = None
@@ -80,13 +90,15 @@ class HangPlugin:
         self._told: set[str] = set()
         self._began = time.time()
 
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
-        """Tell the watcher that a test begins and ends."""
-        board = self._board or self._start()
-        board.begin(item.nodeid)
-        yield
-        board.end()
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Tell the watcher that a test begins. Wrappers of hooks would cost more than all the rest."""
+        (self._board or self._start()).begin(item.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Tell it that the last test has ended; the others end when the next one begins."""
+        if self._board is not None:
+            self._board.end()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, None]:
@@ -96,23 +108,16 @@ class HangPlugin:
         yield
         board.end()
 
-    @pytest.hookimpl(hookwrapper=True, trylast=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
-        """Add the verdict to the report of a test that the watcher has looked at."""
-        outcome = yield
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Keep the verdict for the report that is made now, where the watcher has looked at the test."""
         if self._board is not None and self._board.looks() and item.nodeid not in self._told:
-            self._add(item, outcome.get_result())
-
-    def _add(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        assert self._board is not None
-        found = _read(self._board.file(_LOOK_PATIENCE))
-        if found is None:
-            return
-        self._told.add(item.nodeid)
-        report.sections.append((SECTION, found["text"]))
-        properties = [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
-        item.user_properties += properties
-        report.user_properties += properties
+            found = _read(self._board.file(_LOOK_PATIENCE))
+            if found is None:
+                return
+            self._told.add(item.nodeid)
+            item.user_properties += [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
+            self._plugins.register(_ReportedVerdict(item.nodeid, call.when, found["text"]))
 
     def pytest_enter_pdb(self) -> None:
         """Stop the clock: the test waits for its user."""
@@ -131,12 +136,11 @@ class HangPlugin:
     def pytest_unconfigure(self) -> None:
         """End the watcher, and wait until it has gone."""
         if self._board is not None and self._pid == os.getpid():
-            from gdbext.engine.targets.system.linux import is_alive
+            from gdbext.hosts.hang_watcher import has_ended
 
-            os.write(self._orders, b"end")
-            deadline = time.monotonic() + _LOOK_PATIENCE
-            while is_alive(self._watcher) and time.monotonic() < deadline:
-                time.sleep(0.002)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._orders, b"end")
+            has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
             self._board = None
         os.close(self._errors)
@@ -149,15 +153,20 @@ class HangPlugin:
         os.truncate(board, hang_watcher.SIZE)
         orders, self._orders = os.pipe()
         root = str(Path(__file__).resolve().parents[2])
-        words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board), str(orders)]
+        words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board)]
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
+        pause = str(int(min(self._threshold / 4, _LONGEST_START)))
+        script = [_AT_ONCE, "sh"] if pause == "0" else [_LATER, pause]
         started = subprocess.run(
-            ["/bin/sh", "-c", _SHELL, "sh", *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-            pass_fds=(board, orders), check=True,
+            ["/bin/sh", "-c", *script, *words],
+            stdin=orders, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+            pass_fds=(board,), check=True,
         )  # fmt: skip
         self._watcher = int(started.stdout)
-        ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
+        if _YAMA.exists():
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
         self._board = hang_watcher.TestBoard(board)
         os.close(board)
         os.close(orders)
@@ -175,6 +184,27 @@ class HangPlugin:
     def _fail(self, *_: object) -> None:
         if self._board is not None and self._board.looks() and self._board.running() is not None:
             pytest.fail(f"ran longer than {self._threshold:g} s (--gdbext-threshold)")
+
+
+class _WorkerHooks:
+    """A worker of pytest-xdist may wait for others after a test."""
+
+    def __init__(self, plugin: HangPlugin) -> None:
+        self.pytest_runtest_logfinish = plugin.pytest_sessionfinish
+
+
+class _ReportedVerdict:
+    """Adds the verdict to one report of a test; a hook that reports cost nothing before."""
+
+    def __init__(self, test: str, when: str, text: str) -> None:
+        self._report = test, when
+        self._text = text
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the section, before anybody shows the report or sends it to another process."""
+        if (report.nodeid, report.when) == self._report:
+            report.sections.append((SECTION, self._text))
 
 
 def _read(path: str) -> dict[str, str] | None:

@@ -106,3 +106,26 @@ def test_without_a_threshold_nothing_is_registered(tmp_path: Path) -> None:
     outcome = run(["env", f"PYTHONPATH={ROOT}", *command], cwd=tmp_path)
     assert outcome.status == 0, outcome
     assert not (tmp_path / "gdbext-hangs").exists()
+
+
+def test_a_short_run_never_starts_a_second_python(tmp_path: Path) -> None:
+    """Until a second has passed (a quarter of the threshold) the watcher is a shell; then it is Python, or has gone."""
+    (tmp_path / "test_x.py").write_text("""
+import os, pathlib, time
+def programs(request):
+    pid = request.config.pluginmanager.get_plugin("gdbext-hangs")._watcher
+    pathlib.Path("pid").write_text(str(pid))
+    return os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
+def test_x(request):
+    assert "python" not in programs(request)
+def test_y(request):
+    deadline = time.monotonic() + 5
+    while "python" not in programs(request) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "python" in programs(request)
+""")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gdbext.hosts.pytest_plugin", "--gdbext-threshold=4"]
+    for words in (["test_x.py::test_x"], ["test_x.py"]):
+        outcome = run(["env", f"PYTHONPATH={ROOT}", *command, *words], cwd=tmp_path)
+        assert outcome.status == 0, outcome
+        assert not procfs.alive(int((tmp_path / "pid").read_text()))
