@@ -86,11 +86,14 @@ def running(program: Path, *args: str, **options: Any) -> Iterator[Plain]:
 
 def take_gcore(pid: int, path: Path) -> Path:
     """A core by gdb."""
-    part = path.with_suffix(f".{os.getpid()}")  # whoever sees the core sees all of it
+    part = path.with_suffix(f".{os.getpid()}")  # whoever sees the core sees all of it, and the first one made stays
     done = run(["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", f"gcore {part}"])
     if not part.exists():
         raise HarnessError(f"gcore made no core of {pid}\n{done}")
-    return part.replace(path)
+    with contextlib.suppress(FileExistsError):
+        path.hardlink_to(part)
+    part.unlink()
+    return path
 
 
 def kernel_core(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
