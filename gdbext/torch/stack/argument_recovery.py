@@ -121,7 +121,7 @@ class ArgumentRecovery:
         kernel = recovered.kernel
         if kernel is None:
             return False
-        inner = stack.function(level - 1) if level else None
+        inner = self._sites.function(stack, level - 1) if level else None
         if inner is not None and inner.start == kernel.boxed:
             return True
         return not kernel.unboxed and not kernel.sym_unboxed
