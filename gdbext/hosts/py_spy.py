@@ -58,6 +58,7 @@ class DumpedProcess:
         if table is None or session.python is None:
             raise PythonUnsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
+        self._minor = int(self.version.split(".")[1]) if self.version != "?" else 0
         self._runtime = table.runtime
         self._names = table.names
         self._tids = {state.address: tid for tid, states in table.states.items() for state in states}
@@ -87,9 +88,13 @@ class DumpedProcess:
         }
 
     def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
+        """py-spy's marks of the frames by which an evaluation loop was entered: before 3.11 that is each of them, since
+        3.12 a shim frame below it."""
+        minor = self._minor
         for number, frame in enumerate(group):
             ends = number == len(group) - 1
-            yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), ends, ends and is_last)
+            marks = (False, ends) if minor >= 12 else (ends or minor <= 10, ends and is_last)
+            yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), *marks)
 
     def _frame(
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
