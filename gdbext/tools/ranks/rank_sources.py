@@ -131,7 +131,21 @@ def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
     ranks += _before_torch(started, ranks, launchers, known)
     parents = {each.parent for each in ranks} - {0, 1}
     dead = [each for each in known.values() if each.is_zombie and each.parent in parents]
-    return sorted(each.pid for each in (*ranks, *dead))
+    return sorted({each.pid for each in (*ranks, *dead)} | _first_ranks(known, [each.pid for each in ranks]))
+
+
+def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
+    """Processes with torch that have started the others and are rank 0 themselves, as with Lightning's launcher, which
+    numbers its children from 1 (lightning/fabric/strategies/launchers/subprocess_script.py)."""
+    below: dict[int, list[RankProcess]] = {}
+    for pid in ranks:
+        if known[pid].rank is not None:
+            below.setdefault(known[pid].parent, []).append(known[pid])
+    return {
+        parent for parent, children in below.items()
+        if parent in known and parent not in ranks and known[parent].rank is None
+        and not any(each.rank is not None and each.rank[1] == 0 for each in children) and _has_torch(parent)
+    }  # fmt: skip
 
 
 def _before_torch(
@@ -188,7 +202,8 @@ def _below(known: Mapping[int, RankProcess], launcher: int) -> list[int]:
     children = sorted(each.pid for each in known.values() if each.parent == launcher)
     ranks = [pid for pid in children if _has_torch(pid)]
     ranks += [pid for pid in children if pid not in ranks and ranks and known[pid].rank and _is_python(pid)]
-    return sorted([*ranks, *(pid for pid in children if known[pid].is_zombie)]) if ranks and launcher > 1 else []
+    dead = [pid for pid in children if known[pid].is_zombie]
+    return sorted([*ranks, *dead, *_first_ranks(known, ranks)]) if ranks and launcher > 1 else []
 
 
 def _has_torch(pid: int) -> bool:
