@@ -50,6 +50,8 @@ class RankProcess(Record):
     """The variable that gives it, and the rank."""
     is_closed: bool = False
     """A Python whose environment may not be read."""
+    local_rank: str = ""
+    """LOCAL_RANK of its initial environment: its number on this machine."""
 
 
 def local_processes() -> dict[int, RankProcess]:
@@ -79,7 +81,8 @@ def _read(pid: int) -> RankProcess | None:
     except OSError:
         pass
     is_zombie = fields[0] in (b"Z", b"X")
-    return RankProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed)
+    return RankProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed,
+                       environ.get("LOCAL_RANK", ""))  # fmt: skip
 
 
 def job_of_process(pid: int) -> list[int]:
@@ -136,15 +139,15 @@ def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
 
 def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
     """Processes with torch that have started the others and are rank 0 themselves, as with Lightning's launcher, which
-    numbers its children from 1 (lightning/fabric/strategies/launchers/subprocess_script.py)."""
+    numbers its children from LOCAL_RANK=1 (lightning/fabric/strategies/launchers/subprocess_script.py)."""
     below: dict[int, list[RankProcess]] = {}
     for pid in ranks:
-        if known[pid].rank is not None:
+        if known[pid].local_rank:
             below.setdefault(known[pid].parent, []).append(known[pid])
     return {
         parent for parent, children in below.items()
         if parent in known and parent not in ranks and known[parent].rank is None
-        and not any(each.rank is not None and each.rank[1] == 0 for each in children) and _has_torch(parent)
+        and not any(each.local_rank == "0" for each in children) and _has_torch(parent)
     }  # fmt: skip
 
 

@@ -247,19 +247,17 @@ def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_process_that_started_the_others_may_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that is no rank has torch, too, but gives somebody else the number 0."""
+    """A launcher that is no rank may have torch, too, but gives somebody else the number 0."""
 
-    def started(pid: int, parent: int, rank: int | None) -> RankProcess:
-        return RankProcess(pid, parent, False, ("j",), ("LOCAL_RANK", rank) if rank is not None else None)
+    def started(pid: int, parent: int, local_rank: str) -> RankProcess:
+        return RankProcess(pid, parent, False, ("j",), None, local_rank=local_rank)
 
-    known = {each.pid: each for each in (started(10, 1, None), started(11, 10, 1), started(12, 10, 2))}
+    known = {each.pid: each for each in (started(10, 1, ""), started(11, 10, "1"), started(12, 10, "2"))}
     monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_sources, "check_exists", lambda pid: None)
-    monkeypatch.setattr(rank_sources, "_has_torch", lambda pid: True)
-    assert rank_sources.ranks_of_node("j") == [10, 11, 12]
+    monkeypatch.setattr(rank_sources, "check_exists", lambda _pid: None)
+    monkeypatch.setattr(rank_sources, "_has_torch", lambda _pid: True)
     assert [rank_sources.job_of_process(pid) for pid in known] == [[10, 11, 12]] * 3
-    known[11] = started(11, 10, 0)
-    assert rank_sources.ranks_of_node("j") == [11, 12]
+    known[11] = started(11, 10, "0")
     assert rank_sources.job_of_process(10) == [11, 12]
 
 
