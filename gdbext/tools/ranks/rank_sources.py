@@ -139,7 +139,7 @@ def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:
 
 def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[int]:
     """Processes with torch that have started the others and are rank 0 themselves, as with Lightning's launcher, which
-    numbers its children from LOCAL_RANK=1 (lightning/fabric/strategies/launchers/subprocess_script.py)."""
+    numbers its children from LOCAL_RANK=1 (_SubprocessScriptLauncher of Lightning 2.6)."""
     below: dict[int, list[RankProcess]] = {}
     for pid in ranks:
         if known[pid].local_rank:
