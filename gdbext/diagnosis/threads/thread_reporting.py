@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, FrameKind, RunState, ThreadReport
@@ -21,7 +22,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL, UNDEFINED_TENSOR
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
+from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 from gdbext.torch.values.value_text import short_name
@@ -274,15 +275,20 @@ class ArgumentReporter:
 
     def at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
         """All the dispatcher's frames of a stack; those at ``positions`` with their arguments."""
-        found = []
-        for number, (frame, call, recovered) in enumerate(self._reader.calls(stack)):
+        found: list[DispatchFrame] = []
+        arguments: tuple[FoundArgument, ...] = ()
+        calls = self._reader.calls(stack)
+        for number, (frame, call, recovered) in enumerate(calls):
+            inside, arguments = arguments, ()
             if number not in positions:
                 found.append(frame)
                 continue
-            try:
+            with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
-            except GdbextError:
-                arguments = ()
+                inner = calls[number - 1] if number else None
+                same = inner is not None and inner[2].operator is recovered.operator
+                if inner is not None and same and inner[0].event is DispatchEvent.REDISPATCH_BOXED:
+                    arguments = self._recovery.completed(stack, arguments, inner[1], inside)
             found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
         return tuple(found)
 

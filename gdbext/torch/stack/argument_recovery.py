@@ -21,6 +21,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
+from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import CallSites
@@ -96,6 +97,29 @@ class ArgumentRecovery:
                 value = self._values.of_schema_type(wanted[number][0], sighting.value)
                 sightings[number].append(sighting._replace(value=value))
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
+
+    def completed(
+        self,
+        stack: NativeStack,
+        arguments: tuple[FoundArgument, ...],
+        inner: DispatchCall,
+        inside: tuple[FoundArgument, ...],
+    ) -> tuple[FoundArgument, ...]:
+        """The arguments of a call of autograd's fallback, with those that are known ``inside`` its own call ``inner``.
+
+        It passes on the boxed stack that it was given, and an unboxed kernel may have moved the values out of it since
+        (basicAutogradNotImplementedFallbackImpl, torch 2.0 to 2.13).
+        """
+        function = stack.function(inner.header[0])
+        texts = " ".join(function.demangled) if function is not None else ""
+        if len(arguments) != len(inside) or not any(one in texts for one in AUTOGRAD_KERNELS[1:]):
+            return arguments
+        return tuple(
+            known._replace(certainty=min(known.certainty, Certainty.VERIFIED), place=f"{known.place}, further in")
+            if mine.value is None and known.value is not None and not mine.place
+            else mine
+            for mine, known in zip(arguments, inside)
+        )
 
     # --- boxed -----------------------------------------------------------------------------------
 
