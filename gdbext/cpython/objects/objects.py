@@ -211,6 +211,8 @@ class ObjectReader:
 
 _BASES = 64
 _POINTER = 8
+_GENERAL = struct.Struct("<QQQ")
+"""PyDictKeyEntry: hash, key and value (Objects/dict-common.h, 3.8; Include/internal/pycore_dict.h, 3.11 to 3.15)."""
 
 
 def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
@@ -311,8 +313,10 @@ class DictReader:
         start, general = self._entry_table(keys)
         if general:
             size = self._layout.size("PyDictKeyEntry")
+            if size != _GENERAL.size:
+                raise BadData(f"the entries of a dict have {size} bytes in this layout, not {_GENERAL.size}")
             raw = self._memory.read(start, size * count)
-            return ((key, value) for _, key, value in struct.iter_unpack("<QQQ", raw))
+            return ((key, value) for _, key, value in _GENERAL.iter_unpack(raw))
         raw = self._memory.read(start, 2 * _POINTER * count)
         return ((key, value) for key, value in struct.iter_unpack("<QQ", raw))
 
