@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyFrameObject
 from gdbext.cpython.objects.objects import FLAG_LONG
 from gdbext.cpython.threads.frame_variables import Namespaces, global_variables, items, locals_of, objects_at, slots_of
 from gdbext.cpython.threads.runtime import NoteError, ThreadTable
@@ -387,13 +388,11 @@ class ObjectUsers:
         return _Code(len(names), self._has_cells(frame), names[:1] == ["self"], known)
 
     def _has_cells(self, frame: PythonFrame) -> bool:
-        runtime, find = self._runtime, self._runtime.layout.find
+        runtime, code = self._runtime, PyCodeObject(self._runtime.space, frame.code)
         if isinstance(runtime.layout.abi.frames, FrameObjects):
-            at = [find("PyCodeObject", name) for name in ("co_cellvars", "co_freevars")]
-            tuples = [runtime.memory.u64(frame.code + each) for each in at if each is not None]
-            return any(each and runtime.objects.tuple_items(each) for each in tuples)
-        at = [find("PyCodeObject", name) for name in ("co_ncellvars", "co_nfreevars")]
-        return any(each is None or runtime.memory.u32(frame.code + each) for each in at)
+            return any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
+        counts = (PyCodeObject.co_ncellvars, PyCodeObject.co_nfreevars)
+        return any(not code.has(each) or code.value(each) for each in counts)
 
 
 _ARGUMENTS = 3
@@ -435,4 +434,4 @@ def _is_object_of(runtime: PythonRuntime, address: int, frame: PythonFrame) -> b
         return False
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return address == frame.address
-    return runtime.memory.u64(address + runtime.layout.offset("PyFrameObject", "f_frame")) == frame.address
+    return PyFrameObject(runtime.space, address).f_frame == frame.address

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import struct
 import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.inspection import inspect_threads
@@ -108,7 +108,7 @@ class DumpedProcess:
         if not self._options.locals:
             return None
         try:
-            count = self._runtime.memory.u32(frame.code + self._runtime.layout.offset("PyCodeObject", "co_argcount"))
+            count = PyCodeObject(self._runtime.space, frame.code).co_argcount
             names = self._runtime.codes.get(frame.code).local_names()
             found = locals_of(self._runtime, frame)
         except GdbextError:
@@ -206,8 +206,7 @@ def _text(runtime: PythonRuntime, address: int, depth: int) -> str:
     if info.name == "int":
         return str(objects.integer(address))
     if info.name == "float":
-        at = address + runtime.layout.offset("PyFloatObject", "ob_fval")
-        return repr(struct.unpack("<d", runtime.memory.read(at, 8))[0])
+        return repr(PyFloatObject(runtime.space, address).ob_fval)
     if info.name == "str":
         text = objects.text(address, _LONGEST).replace("\n", "\\n")
         return f'"{text}"'

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import Any, Optional, Union
 
 from gdbext.cpython.abi.assumed_names import Waitable
+from gdbext.engine.layouts.declarations import U64, Member, Struct
 from gdbext.engine.record import Record
 
 Version = tuple[int, int]
 """A minor version: (3, 11)."""
+Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
+"""The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for what
+is not used."""
 
 
 def minor_of(hexversion: int) -> Version:
@@ -84,14 +89,14 @@ class LockForm(Enum):
 
 
 class LockType(Record):
-    """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``struct`` and ``field`` name the member
-    that is slept on. A type of another size than ``struct`` has another form than stated here: forms change between
+    """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``word`` the member of ``struct`` that is
+    slept on. A type of another size than ``struct`` has another form than stated here: forms change between
     patch versions, too."""
 
     type_name: str
     kind: Waitable
-    struct: str
-    field: str
+    struct: type[Struct]
+    word: Member[int]
     form: LockForm = LockForm.SEMAPHORE
 
 
@@ -125,7 +130,7 @@ class InterpreterFrames(Record):
     """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
     the enclosing blocks are in co_exceptiontable of the code.
 
-    ``code`` and ``instruction`` name members of the frame. ``generator_owner``, ``entry_owner`` (None where there is
+    ``code`` and ``instruction`` are members of the frame. ``generator_owner``, ``entry_owner`` (None where there is
     none) and ``codeless_owners`` are values of its ``owner`` (enum _frameowner): frames of generators, the frame with
     which an evaluation loop begins, and all frames that run no Python code. ``tag_bits`` are the low bits of a
     reference in a frame that are not part of its address (_PyStackRef, pycore_stackref.h); ``exit_form`` is what a
@@ -134,8 +139,8 @@ class InterpreterFrames(Record):
     """
 
     anchor: LoopAnchor
-    code: str
-    instruction: str
+    code: U64
+    instruction: U64
     generator_owner: int = 1
     entry_owner: int | None = None
     codeless_owners: tuple[int, ...] = ()
@@ -149,7 +154,7 @@ class PythonAbi(Record):
 
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the
     fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
-    ``debug_offsets`` lists the members of _Py_DebugOffsets as (structure, fields), in their order.
+    ``debug_offsets`` are the words of _Py_DebugOffsets.
     ``evaluation_functions`` are the native functions that run Python code; the compiler may add a suffix such as
     ".cold". ``free_threaded``: a build without the GIL, which has a row of its own. ``kind_bit`` is where in
     PyASCIIObject.state ``kind`` begins, behind ``interned`` (cpython/unicodeobject.h).
@@ -160,16 +165,16 @@ class PythonAbi(Record):
     frames: FrameObjects | InterpreterFrames
     line_table: LineTable
     code_form: CodeForm
-    code_name: str
-    local_names: tuple[str, ...]
+    code_name: U64
+    local_names: tuple[U64, ...]
     dict_keys: DictKeysForm
     instance_dict: InstanceDict
     integers: IntegerForm
     gil: GilPlace
-    first_thread: str
-    modules: str
+    first_thread: U64
+    modules: U64
     lock_types: tuple[LockType, ...]
-    debug_offsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    debug_offsets: Groups = ()
     evaluation_functions: tuple[str, ...] = ("_PyEval_EvalFrameDefault",)
     free_threaded: bool = False
     kind_bit: int = 2

@@ -7,22 +7,27 @@ A new version is a row here, its list of debug offsets in ``python_layout.py`` a
 from __future__ import annotations
 
 from gdbext.cpython.abi import python_abi
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.errors import PythonUnsupported
 
-_LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
-_RLOCK = python_abi.LockType("_thread.RLock", Waitable.RLOCK, "rlockobject", "rlock_lock")
-_SIMPLE_QUEUE = python_abi.LockType("_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "simplequeueobject", "lock")
-_MUTEX_LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, "mutexlockobject", "lock", python_abi.LockForm.MUTEX)
+_LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, py.LockObject, py.LockObject.lock_lock)
+_RLOCK = python_abi.LockType("_thread.RLock", Waitable.RLOCK, py.RLockObject, py.RLockObject.rlock_lock)
+_SIMPLE_QUEUE = python_abi.LockType(
+    "_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, py.SimpleQueueObject, py.SimpleQueueObject.lock
+)
+_MUTEX_LOCK = python_abi.LockType(
+    "_thread.lock", Waitable.LOCK, py.MutexLockObject, py.MutexLockObject.lock, python_abi.LockForm.MUTEX
+)
 _MUTEX_RLOCK = python_abi.LockType(
-    "_thread.RLock", Waitable.RLOCK, "mutexrlockobject", "lock", python_abi.LockForm.RECURSIVE_MUTEX
+    "_thread.RLock", Waitable.RLOCK, py.MutexRLockObject, py.MutexRLockObject.lock, python_abi.LockForm.RECURSIVE_MUTEX
 )
 _PARKING_QUEUE = python_abi.LockType(
     "_queue.SimpleQueue",
     Waitable.SIMPLE_QUEUE,
-    "parkingqueueobject",
-    "has_threads_waiting",
+    py.ParkingQueueObject,
+    py.ParkingQueueObject.has_threads_waiting,
     python_abi.LockForm.WAITING_FLAG,
 )
 
@@ -32,14 +37,14 @@ _3_8 = python_abi.PythonAbi(
     frames=python_abi.FrameObjects(lasti_unit=1),
     line_table=python_abi.LineTable.LINE_INCREMENTS,
     code_form=python_abi.CodeForm.BYTES_OBJECT,
-    code_name="co_name",
-    local_names=("co_varnames", "co_cellvars", "co_freevars"),
+    code_name=py.PyCodeObject.co_name,
+    local_names=(py.PyCodeObject.co_varnames, py.PyCodeObject.co_cellvars, py.PyCodeObject.co_freevars),
     dict_keys=python_abi.DictKeysForm.SLOT_COUNT,
     instance_dict=python_abi.InstanceDict.DICT_OFFSET,
     integers=python_abi.IntegerForm.SIGNED_SIZE,
     gil=python_abi.GilPlace.RUNTIME,
-    first_thread="tstate_head",
-    modules="modules",
+    first_thread=py.PyInterpreterState.tstate_head,
+    modules=py.PyInterpreterState.modules,
     lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
 )
 _3_9 = _3_8._replace(version=(3, 9))
@@ -51,24 +56,29 @@ _3_10 = _3_9._replace(
 _3_11 = _3_10._replace(
     version=(3, 11),
     published=python_abi.Published.VERSION_SYMBOL,
-    frames=python_abi.InterpreterFrames(python_abi.LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr"),
+    frames=python_abi.InterpreterFrames(
+        python_abi.LoopAnchor.C_FRAME, code=py.PyInterpreterFrame.f_code, instruction=py.PyInterpreterFrame.prev_instr
+    ),
     line_table=python_abi.LineTable.LOCATIONS,
     code_form=python_abi.CodeForm.INLINE,
-    code_name="co_qualname",
-    local_names=("co_localsplusnames",),
+    code_name=py.PyCodeObject.co_qualname,
+    local_names=(py.PyCodeObject.co_localsplusnames,),
     dict_keys=python_abi.DictKeysForm.LOG2_SIZES,
     instance_dict=python_abi.InstanceDict.VALUES_POINTER,
-    first_thread="threads.head",
+    first_thread=py.PyInterpreterState.threads_head,
 )
 _3_12 = _3_11._replace(
     version=(3, 12),
     frames=python_abi.InterpreterFrames(
-        python_abi.LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", codeless_owners=(3,)
+        python_abi.LoopAnchor.C_FRAME,
+        code=py.PyInterpreterFrame.f_code,
+        instruction=py.PyInterpreterFrame.prev_instr,
+        codeless_owners=(3,),
     ),
     instance_dict=python_abi.InstanceDict.TAGGED_POINTER,
     integers=python_abi.IntegerForm.TAG,
     gil=python_abi.GilPlace.INTERPRETER,
-    modules="imports.modules",
+    modules=py.PyInterpreterState.imports_modules,
 )
 _3_13 = _3_12._replace(
     version=(3, 13),
@@ -76,8 +86,8 @@ _3_13 = _3_12._replace(
     debug_offsets=GROUPS_3_13,
     frames=python_abi.InterpreterFrames(
         python_abi.LoopAnchor.ENTRY_FRAME,
-        code="f_executable",
-        instruction="instr_ptr",
+        code=py.PyInterpreterFrame.f_executable,
+        instruction=py.PyInterpreterFrame.instr_ptr,
         entry_owner=3,
         codeless_owners=(3,),
     ),
@@ -89,8 +99,8 @@ _3_14 = _3_13._replace(
     debug_offsets=GROUPS_3_14,
     frames=python_abi.InterpreterFrames(
         python_abi.LoopAnchor.ENTRY_FRAME,
-        code="f_executable",
-        instruction="instr_ptr",
+        code=py.PyInterpreterFrame.f_executable,
+        instruction=py.PyInterpreterFrame.instr_ptr,
         entry_owner=3,
         codeless_owners=(3, 4),
         tag_bits=3,
@@ -103,8 +113,8 @@ _3_15 = _3_14._replace(
     debug_offsets=GROUPS_3_15,
     frames=python_abi.InterpreterFrames(
         python_abi.LoopAnchor.ENTRY_FRAME,
-        code="f_executable",
-        instruction="instr_ptr",
+        code=py.PyInterpreterFrame.f_executable,
+        instruction=py.PyInterpreterFrame.instr_ptr,
         entry_owner=3,
         codeless_owners=(3,),
         tag_bits=3,

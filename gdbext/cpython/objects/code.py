@@ -21,8 +21,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Optional
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import CodeForm, LineTable
 from gdbext.cpython.objects.objects import FLAG_TYPE, DictReader, ObjectReader
+from gdbext.engine.layouts.declarations import Number
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 
@@ -121,10 +123,10 @@ _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
 _COPIES_LIMIT = 1 << 16
 """Copies of the bytecode of one code object; there is one for each thread that runs it often."""
-_LINE_TABLE_FIELDS = {
-    LineTable.LINE_INCREMENTS: "co_lnotab",
-    LineTable.LINE_RANGES: "co_linetable",
-    LineTable.LOCATIONS: "co_linetable",
+_LINE_TABLES = {
+    LineTable.LINE_INCREMENTS: py.PyCodeObject.co_lnotab,
+    LineTable.LINE_RANGES: py.PyCodeObject.co_linetable,
+    LineTable.LOCATIONS: py.PyCodeObject.co_linetable,
 }
 
 
@@ -142,26 +144,25 @@ class Code:
     )  # fmt: skip
 
     def __init__(self, objects: ObjectReader, address: int) -> None:
-        layout, memory = objects.layout, objects.memory
+        layout, space = objects.layout, objects.space
         self._objects = objects
         self._ranges: list[Range] | None = None
         self.address = address
         self.lines: dict[int, int | None] = {}
-        raw = memory.read(address, layout.size("PyCodeObject"))
+        raw = objects.memory.read(address, layout.size(py.PyCodeObject))
 
-        def word(field: str, size: int = 8) -> int:
-            at = layout.offset("PyCodeObject", field)
-            return int.from_bytes(raw[at : at + size], "little")
+        def word(member: Number) -> int:
+            at = member.offset(space)
+            return int.from_bytes(raw[at : at + member.width], "little")
 
         inline = layout.abi.code_form is CodeForm.INLINE
-        self.file = objects.text(word("co_filename"), _PATH_LIMIT)
+        self.file = objects.text(word(py.PyCodeObject.co_filename), _PATH_LIMIT)
         self.name = objects.text(word(layout.abi.code_name), _NAME_LIMIT)
-        self.first_line = word("co_firstlineno", 4)
-        self.bytecode = address + layout.offset("PyCodeObject", "co_code_adaptive") if inline else 0
-        self.first_traceable = word("_co_firsttraceable", 4) if inline else 0
-        self._copies = word("co_tlbc") if layout.find("PyCodeObject", "co_tlbc") is not None else 0
-        at = layout.offset("PyVarObject", "ob_size")
-        self._size = int.from_bytes(raw[at : at + 8], "little") * CODE_UNIT if self._copies else 0
+        self.first_line = word(py.PyCodeObject.co_firstlineno)
+        self.bytecode = address + py.PyCodeObject.co_code_adaptive.offset(space) if inline else 0
+        self.first_traceable = word(py.PyCodeObject.co_firsttraceable) if inline else 0
+        self._copies = word(py.PyCodeObject.co_tlbc) if py.PyCodeObject.co_tlbc.is_in(layout) else 0
+        self._size = word(py.PyCodeObject.ob_size) * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
         """The byte offset of an instruction; in a free-threaded build each thread may run a copy of the bytecode
@@ -188,9 +189,8 @@ class Code:
         return line
 
     def _read_ranges(self) -> list[Range]:
-        layout = self._objects.layout
-        form = layout.abi.line_table
-        table = self._objects.memory.u64(self.address + layout.offset("PyCodeObject", _LINE_TABLE_FIELDS[form]))
+        form = self._objects.layout.abi.line_table
+        table = py.PyCodeObject(self._objects.space, self.address).value(_LINE_TABLES[form])
         return parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
 
     def opcode(self, offset: int) -> int | None:
@@ -199,17 +199,17 @@ class Code:
         try:
             if self.bytecode:
                 return objects.memory.u8(self.bytecode + offset)
-            code = objects.memory.u64(self.address + objects.layout.offset("PyCodeObject", "co_code"))
+            code = py.PyCodeObject(objects.space, self.address).co_code
             return objects.bytes(code, _TABLE_LIMIT)[offset]
         except (GdbextError, IndexError):
             return None
 
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
-        objects, layout = self._objects, self._objects.layout
+        objects, code = self._objects, py.PyCodeObject(self._objects.space, self.address)
         names: list[str] = []
-        for field in layout.abi.local_names:
-            items = objects.memory.u64(self.address + layout.offset("PyCodeObject", field))
+        for member in objects.layout.abi.local_names:
+            items = code.value(member)
             if items:
                 names += [objects.text(name, _NAME_LIMIT) for name in objects.tuple_items(items, _LOCALS_LIMIT)]
         return names
@@ -271,7 +271,7 @@ class FunctionReader:
         self._dicts = dicts
         self._codes = codes
         self._memory = objects.memory
-        self._layout = objects.layout
+        self._space = objects.space
 
     def source(self, address: int) -> PythonFunction | None:
         """The function behind the callable at ``address``; None where no object can be read there."""
@@ -293,14 +293,14 @@ class FunctionReader:
 
     def _unwrap(self, address: int) -> int | None:
         """The callable inside a partial, a bound method or a functools.wraps'ed function."""
-        layout, memory = self._layout, self._memory
+        space = self._space
         kind = self._objects.type_of(address).name
         if kind == "method":
-            return memory.u64(address + layout.offset("PyMethodObject", "im_func"))
+            return py.PyMethodObject(space, address).im_func
         if kind == "functools.partial":
-            return memory.u64(address + layout.offset("partialobject", "fn"))
+            return py.PartialObject(space, address).fn
         if kind == "function":
-            namespace = memory.u64(address + layout.offset("PyFunctionObject", "func_dict"))
+            namespace = py.PyFunctionObject(space, address).func_dict
             return self._dicts.get(namespace, "__wrapped__") if namespace else None
         return None
 
@@ -309,7 +309,7 @@ class FunctionReader:
         if info.name == "function":
             return self._function(address, wrappers)
         if info.name == "builtin_function_or_method":
-            method = self._memory.u64(address + self._layout.offset("PyCFunctionObject", "m_ml"))
+            method = py.PyCFunctionObject(self._space, address).m_ml
             name = self._memory.cstring(self._memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
             return PythonFunction(name, None, None, "builtin", address, wrappers)
         if info.flags & FLAG_TYPE:
@@ -321,10 +321,9 @@ class FunctionReader:
         return PythonFunction(info.name, None, None, "object", address, wrappers)
 
     def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
-        layout, memory = self._layout, self._memory
-        code_address = memory.u64(address + layout.offset("PyFunctionObject", "func_code"))
+        function = py.PyFunctionObject(self._space, address)
+        code_address, name = function.func_code, function.func_qualname
         code = self._codes.get(code_address)
-        name = memory.u64(address + layout.offset("PyFunctionObject", "func_qualname"))
         try:
             qualname = self._objects.text(name, _FUNCTION_NAME_LIMIT)
         except (BadData, MemoryFault):

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import python_layout
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
+from gdbext.engine.layouts.declarations import Place
 from gdbext.errors import BadData
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ def set_items(runtime: PythonRuntime, address: int) -> list[int]:
     """
     if runtime.objects.type_of(address).name not in ("set", "frozenset"):
         raise BadData(f"no set at {address:#x}")
-    offset, memory = runtime.layout.offset, runtime.memory
-    count = memory.u64(address + offset("PySetObject", "mask")) + 1
+    table = py.PySetObject(runtime.space, address)
+    count = table.mask + 1
     if count > _LIMIT:
         raise BadData(f"set at {address:#x} with {count} entries")
-    words = memory.words(memory.u64(address + offset("PySetObject", "table")), count * _ENTRY // 8)
+    words = runtime.memory.words(table.table, count * _ENTRY // 8)
     return [key for key in words[::2] if key]
 
 
@@ -48,21 +49,19 @@ def deque_items(runtime: PythonRuntime, address: int, limit: int = 256) -> tuple
     """The number of items of a deque, and the addresses of the first ``limit`` of them. Raises MemoryFault, BadData."""
     if runtime.objects.type_of(address).name != "collections.deque":
         raise BadData(f"no deque at {address:#x}")
-    memory = runtime.memory
-    size = memory.u64(address + python_layout.DEQUE_SIZE)
-    block, index = memory.u64(address + python_layout.DEQUE_LEFT), memory.u64(address + python_layout.DEQUE_LEFT_INDEX)
-    if size > 1 << 40 or index >= python_layout.BLOCK_ITEMS:
+    deque = py.DequeObject(runtime.space, address)
+    size, block, index = deque.ob_size, deque.leftblock, deque.leftindex
+    if size > 1 << 40 or index >= py.DequeBlock.LENGTH:
         raise BadData(f"no deque at {address:#x}")
     found: list[int] = []
     while len(found) < min(size, limit):
-        take = min(python_layout.BLOCK_ITEMS - index, size - len(found))
-        found += memory.words(block + python_layout.BLOCK_DATA + 8 * index, take)
-        block, index = memory.u64(block + python_layout.BLOCK_RIGHT), 0
+        take = min(py.DequeBlock.LENGTH - index, size - len(found))
+        found += runtime.memory.words(block.data + 8 * index, take)
+        block, index = block.rightlink, 0
     return size, found[:limit]
 
 
 _QUEUE_LIMIT = 10_000
-_PARKING = "parkingqueueobject"
 _TYPE = "_queue.SimpleQueue"
 
 
@@ -71,27 +70,22 @@ def queued(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
     if runtime.objects.type_of(address).name != _TYPE:
         raise BadData(f"no SimpleQueue at {address:#x}")
     (form,) = runtime.layout.abi.lock_types_named(_TYPE)
-    if form.struct == _PARKING:
+    if form.struct is py.ParkingQueueObject:
         return _in_ring(runtime, address)
-    offset, memory = runtime.layout.offset, runtime.memory
-    items = runtime.objects.list_items(memory.u64(address + offset(form.struct, "lst")), _QUEUE_LIMIT)
-    return items[memory.u64(address + offset(form.struct, "lst_pos")) :]
+    queue = py.SimpleQueueObject(runtime.space, address)
+    return runtime.objects.list_items(queue.lst, _QUEUE_LIMIT)[queue.lst_pos :]
 
 
 def _in_ring(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    offset, memory = runtime.layout.offset, runtime.memory
-    first, items, capacity, count = (
-        memory.u64(address + offset(_PARKING, f"buf.{name}")) for name in ("get_idx", "items", "items_cap", "num_items")
-    )
+    ring = py.ParkingQueueObject(runtime.space, address)
+    first, capacity, count = ring.get_idx, ring.items_cap, ring.num_items
     if not first < capacity <= _QUEUE_LIMIT or count > capacity:
         raise BadData(f"SimpleQueue at {address:#x} with {count} items")
-    words = memory.words(items, capacity)
+    words = runtime.memory.words(ring.items, capacity)
     return (words * 2)[first : first + count]
 
 
 _DESCRIPTOR = "member_descriptor"
-_POINTERS = 3
-_WORD = 8
 _OBJECT_TYPES = (6, 16)
 """Types T_OBJECT and Py_T_OBJECT_EX (structmember.h)."""
 
@@ -102,7 +96,7 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     descriptor = dicts.inherited_attribute(objects.type_of(address).address, name)
     if not descriptor or objects.type_of(descriptor).name != _DESCRIPTOR:
         return 0
-    definition = memory.u64(descriptor + objects.layout.size("PyObject") + _POINTERS * _WORD)
+    definition = py.PyMemberDescrObject(objects.space, descriptor).d_member
     text, kind, offset = memory.words(definition, 3)
     if memory.cstring(text, 256) != name.encode() or kind & 0xFFFFFFFF not in _OBJECT_TYPES:
         raise BadData(f"the member {name} at {descriptor:#x} is not an object")
@@ -124,21 +118,20 @@ class ContextReader:
     def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
         self._memory = objects.memory
-        self._offset = objects.layout.offset
+        self._space = objects.space
 
     def of_thread(self, state: int) -> dict[int, int]:
         """ContextVar to value, both as addresses, in the current context of a PyThreadState; empty as long as the
         thread has none. Raises MemoryFault, BadData."""
-        context = self._memory.u64(state + self._offset("PyThreadState", "context"))
+        context = py.PyThreadState(self._space, state).context
         return self.variables(context) if context else {}
 
     def variables(self, context: int) -> dict[int, int]:
         """The same of a PyContext. Raises MemoryFault, BadData."""
         if self._kind(context) != "Context":
             raise BadData(f"no context at {context:#x}")
-        tree = self._memory.u64(context + self._offset("PyContext", "ctx_vars"))
-        root = self._memory.u64(tree + self._offset("PyHamtObject", "h_root"))
-        count = self._memory.u64(tree + self._offset("PyHamtObject", "h_count"))
+        tree = py.PyContext(self._space, context).ctx_vars
+        root, count = tree.h_root, tree.h_count
         if count > _LIMIT:
             raise BadData(f"context at {context:#x} with {count} variables")
         found = dict(self._pairs(root, _DEPTH))
@@ -154,18 +147,18 @@ class ContextReader:
             raise BadData(f"the tree of a context is too deep at {node:#x}")
         kind = self._kind(node)
         if kind == _ARRAY:
-            for child in self._memory.words(node + self._offset("PyHamtNode_Array", "a_array"), _CHILDREN):
+            for child in self._memory.words(py.PyHamtNodeArray(self._space, node).a_array, _CHILDREN):
                 yield from self._pairs(child, depth - 1) if child else ()
             return
         if kind not in (_BITMAP, _COLLISION):
             raise BadData(f"a {kind} is no node of a context")
-        words = self._words(node, "PyHamtNode_Bitmap" if kind == _BITMAP else "PyHamtNode_Collision")
+        form = py.PyHamtNodeBitmap.b_array if kind == _BITMAP else py.PyHamtNodeCollision.c_array
+        words = self._words(py.PyVarObject(self._space, node), form)
         for key, value in zip(words[::2], words[1::2]):
             yield from ((key, value),) if key else self._pairs(value, depth - 1)
 
-    def _words(self, node: int, struct: str) -> tuple[int, ...]:
-        count = self._memory.u64(node + self._offset("PyVarObject", "ob_size"))
+    def _words(self, node: py.PyVarObject, words: Place) -> tuple[int, ...]:
+        count = node.ob_size
         if count > 2 * _CHILDREN:
-            raise BadData(f"node of a context at {node:#x} of {count} words")
-        member = "b_array" if struct == "PyHamtNode_Bitmap" else "c_array"
-        return self._memory.words(node + self._offset(struct, member), count)
+            raise BadData(f"node of a context at {node.address:#x} of {count} words")
+        return self._memory.words(node.value(words), count)

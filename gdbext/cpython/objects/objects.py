@@ -20,8 +20,10 @@ import struct
 from collections.abc import Iterator
 from itertools import islice
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import DictKeysForm, InstanceDict, IntegerForm
 from gdbext.cpython.abi.python_layout import PythonLayout
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
@@ -71,18 +73,19 @@ class ObjectReader:
     def __init__(self, memory: Memory, layout: PythonLayout) -> None:
         self.memory = memory
         self.layout = layout
+        self.space = space = Space(memory, layout)
         self._types: dict[int, TypeInfo] = {}
-        self._type_of = layout.offset("PyObject", "ob_type")
-        self._length = layout.offset("PyASCIIObject", "length")
-        self._state = layout.offset("PyASCIIObject", "state")
+        self._type_of = py.PyObject.ob_type.offset(space)
+        self._length = py.PyASCIIObject.length.offset(space)
+        self._state = py.PyASCIIObject.state.offset(space)
         self._kind_bit = layout.abi.kind_bit
-        self._ascii_data = layout.size("PyASCIIObject")
-        self._compact_data = layout.size("PyCompactUnicodeObject")
-        self._any_data = layout.offset("PyUnicodeObject", "data")
-        self._ob_size = layout.offset("PyVarObject", "ob_size")
-        self._tuple_items = layout.offset("PyTupleObject", "ob_item")
-        self._list_items = layout.offset("PyListObject", "ob_item")
-        self._bytes_data = layout.offset("PyBytesObject", "ob_sval")
+        self._ascii_data = layout.size(py.PyASCIIObject)
+        self._compact_data = layout.size(py.PyCompactUnicodeObject)
+        self._any_data = py.PyUnicodeObject.data.offset(space)
+        self._ob_size = py.PyVarObject.ob_size.offset(space)
+        self._tuple_items = py.PyTupleObject.ob_item.offset(space)
+        self._list_items = py.PyListObject.ob_item.offset(space)
+        self._bytes_data = py.PyBytesObject.ob_sval.offset(space)
 
     def type_of(self, address: int) -> TypeInfo:
         """The type of the object at ``address``. Raises MemoryFault, BadData."""
@@ -96,18 +99,12 @@ class ObjectReader:
         return known
 
     def _read_type(self, address: int) -> TypeInfo:
-        offset = self.layout.offset
-        memory = self.memory
-        name = memory.cstring(memory.u64(address + offset("PyTypeObject", "tp_name")), NAME_LIMIT)
+        kind = py.PyTypeObject(self.space, address)
+        name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
         if not name:
             raise BadData(f"no type at {address:#x}: its name is empty")
-        return TypeInfo(
-            address,
-            name.decode("utf-8", "replace"),
-            memory.u64(address + offset("PyTypeObject", "tp_flags")),
-            memory.u64(address + offset("PyTypeObject", "tp_basicsize")),
-            memory.i64(address + offset("PyTypeObject", "tp_dictoffset")),
-        )
+        text = name.decode("utf-8", "replace")
+        return TypeInfo(address, text, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
 
     def has_flag(self, address: int, flag: int) -> bool:
         """True if the object's type has that tp_flags bit; False where it cannot be read."""
@@ -176,18 +173,16 @@ class ObjectReader:
         """An int or a float (PyFloatObject, Include/cpython/floatobject.h). Raises MemoryFault, BadData."""
         if self.type_of(address).name != "float":
             return self.integer(address)
-        raw = self.memory.read(address + self.layout.offset("PyFloatObject", "ob_fval"), 8)
-        return float(struct.unpack("<d", raw)[0])
+        return py.PyFloatObject(self.space, address).ob_fval
 
     def _digits(self, address: int) -> tuple[int, int, int]:
         """Sign, number of digits and their address."""
-        offset = self.layout.offset
+        number = py.PyLongObject(self.space, address)
         if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
             size = self.memory.i64(address + self._ob_size)
-            return (-1 if size < 0 else 1), abs(size), address + offset("PyLongObject", "ob_digit")
-        tag = self.memory.u64(address + offset("PyLongObject", "long_value.lv_tag"))
-        sign = (1, 0, -1)[min(tag & 3, 2)]
-        return sign, tag >> 3, address + offset("PyLongObject", "long_value.ob_digit")
+            return (-1 if size < 0 else 1), abs(size), number.ob_digit
+        tag = number.lv_tag
+        return (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
 
     def tuple_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
         """Addresses of a tuple's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""
@@ -217,10 +212,9 @@ _GENERAL = struct.Struct("<QQQ")
 
 def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
     """(name, value) of the slots that are set, of the object's class and its bases. Raises MemoryFault, BadData."""
-    memory, offset = objects.memory, objects.layout.offset
     kind = objects.type_of(address).address
     for _ in range(_BASES):
-        base = memory.u64(kind + offset("PyTypeObject", "tp_base"))
+        base = py.PyTypeObject(objects.space, kind).tp_base
         if not base:
             return
         if objects.type_info(kind).flags & FLAG_HEAP_TYPE:
@@ -229,7 +223,7 @@ def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, 
 
 
 def _of_class(objects: ObjectReader, address: int, kind: int, start: int) -> Iterator[tuple[int, int]]:
-    slots = objects.memory.u64(kind + objects.layout.offset("PyHeapTypeObject", "ht_slots"))
+    slots = py.PyHeapTypeObject(objects.space, kind).ht_slots
     names = objects.tuple_items(slots) if slots else ()
     if start + _POINTER * len(names) > objects.type_info(kind).size:
         return
@@ -257,6 +251,7 @@ class DictReader:
         self._objects = objects
         self._memory = objects.memory
         self._layout = objects.layout
+        self._space = objects.space
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
         self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
@@ -265,9 +260,8 @@ class DictReader:
         """(key, value) addresses of the dict at ``address``, at most ``limit``. Raises MemoryFault, BadData."""
         if not self._objects.is_dict(address):
             raise BadData(f"no dict at {address:#x}")
-        offset = self._layout.offset
-        keys = self._memory.u64(address + offset("PyDictObject", "ma_keys"))
-        values = self._memory.u64(address + offset("PyDictObject", "ma_values"))
+        found = py.PyDictObject(self._space, address)
+        keys, values = found.ma_keys, found.ma_values
         if values:
             return islice(self._split_items(keys, self._values_start(values)), limit)
         return islice(((key, value) for key, value in self._entries(keys) if key and value), limit)
@@ -279,24 +273,24 @@ class DictReader:
 
     def class_attribute(self, kind: int, name: str) -> int | None:
         """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
-        namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
+        namespace = py.PyTypeObject(self._space, kind).tp_dict
         return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
 
     def class_items(self, kind: int) -> Iterator[Item]:
         """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
-        namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
+        namespace = py.PyTypeObject(self._space, kind).tp_dict
         return self.items(namespace) if namespace else iter(())
 
     def inherited_attribute(self, kind: int, name: str) -> int | None:
         """An attribute of a class or of its bases, by the method resolution order. Raises MemoryFault, BadData."""
-        mro = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_mro"))
+        mro = py.PyTypeObject(self._space, kind).tp_mro
         bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
         found = (self.class_attribute(base, name) for base in bases)
         return next((each for each in found if each is not None), None)
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
-        return values + (self._layout.find("PyDictValues", "values") or 0)
+        return values + (self._layout.find(py.PyDictValues.values) or 0)
 
     def _split_items(self, keys: int, values: int) -> Iterator[Item]:
         """Keys of a shared table with an instance's own values; slots that are not set are left out."""
@@ -306,13 +300,12 @@ class DictReader:
 
     def _entries(self, keys: int) -> Iterator[Item]:
         """All used entries of a PyDictKeysObject, deleted ones (value NULL) included."""
-        offset = self._layout.offset
-        count = self._memory.u64(keys + offset("PyDictKeysObject", "dk_nentries"))
+        count = py.PyDictKeysObject(self._space, keys).dk_nentries
         if count > ITEM_LIMIT:
             raise BadData(f"dict keys at {keys:#x} with {count} entries")
         start, general = self._entry_table(keys)
         if general:
-            size = self._layout.size("PyDictKeyEntry")
+            size = self._layout.size(py.PyDictKeyEntry)
             if size != _GENERAL.size:
                 raise BadData(f"the entries of a dict have {size} bytes in this layout, not {_GENERAL.size}")
             raw = self._memory.read(start, size * count)
@@ -322,15 +315,14 @@ class DictReader:
 
     def _entry_table(self, keys: int) -> tuple[int, bool]:
         """The start of the entries, and whether they carry a hash (PyDictKeyEntry)."""
-        offset = self._layout.offset
-        indices = keys + offset("PyDictKeysObject", "dk_indices")
+        table = py.PyDictKeysObject(self._space, keys)
+        indices = table.dk_indices
         if self._keys_form is DictKeysForm.LOG2_SIZES:
-            log2 = self._memory.u8(keys + offset("PyDictKeysObject", "dk_log2_index_bytes"))
-            kind = self._memory.u8(keys + offset("PyDictKeysObject", "dk_kind"))
+            log2, kind = table.dk_log2_index_bytes, table.dk_kind
             if log2 > _MAX_LOG2:
                 raise BadData(f"dict keys at {keys:#x} with 2**{log2} bytes of indices")
             return indices + (1 << log2), kind == _KIND_GENERAL
-        size = self._memory.u64(keys + offset("PyDictKeysObject", "dk_size"))
+        size = table.dk_size
         if size > 1 << _MAX_LOG2:
             raise BadData(f"dict keys at {keys:#x} of size {size}")
         width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
@@ -365,10 +357,10 @@ class DictReader:
                 return self._inline(info, found + 1)
         elif not found and info.flags & FLAG_INLINE_VALUES:
             values = address + info.size  # _PyObject_InlineValues, pycore_object.h
-            valid = self._memory.u8(values + self._layout.offset("PyDictValues", "valid"))
+            valid = py.PyDictValues(self._space, values).valid
             return self._inline(info, values) if valid else iter(())
         return self.items(found) if found else iter(())
 
     def _inline(self, info: TypeInfo, values: int) -> Iterator[Item]:
-        keys = self._memory.u64(info.address + self._layout.offset("PyHeapTypeObject", "ht_cached_keys"))
+        keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys
         return self._split_items(keys, self._values_start(values)) if keys else iter(())

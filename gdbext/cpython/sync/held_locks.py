@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -45,12 +46,11 @@ _WITH_FRAMES = 200
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
 _NAMES_OF_FUNCTIONS = {
-    "method_descriptor": ("PyDescrObject", "d_name"), "function": ("PyFunctionObject", "func_name"),
+    "method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name,
 }  # fmt: skip
 """Type of a function object → where its name is."""
 _BLOCKS = 20
 """Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""
-_BLOCK_SIZE, _BLOCK_LEVEL = 12, 8  # sizeof(PyTryBlock): three ints, b_level is the last
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
@@ -119,7 +119,7 @@ def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
 
 def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     """``release`` is among the names that the function's code uses (co_names)."""
-    names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", "co_names"))
+    names = py.PyCodeObject(runtime.space, frame.code).co_names
     return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
 
 
@@ -145,16 +145,15 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
     """The object whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it; else 0."""
     if address & 7 or address < 4096:
         return 0
-    form = runtime.layout.abi.frames
-    memory, offset = runtime.memory, runtime.layout.offset
+    form, space = runtime.layout.abi.frames, runtime.space
     try:
         if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
             return address if _is_exit(runtime, previous) else 0
         kind = runtime.objects.type_of(address).name
         if kind == "builtin_function_or_method":
-            return memory.u64(address + offset("PyCFunctionObject", "m_self"))
-        if kind == "method" and _is_exit(runtime, memory.u64(address + offset("PyMethodObject", "im_func"))):
-            return memory.u64(address + offset("PyMethodObject", "im_self"))
+            return py.PyCFunctionObject(space, address).m_self
+        if kind == "method" and _is_exit(runtime, py.PyMethodObject(space, address).im_func):
+            return py.PyMethodObject(space, address).im_self
     except GdbextError:
         pass  # what is left over on a stack need not be an object
     return 0
@@ -165,7 +164,7 @@ def _is_exit(runtime: PythonRuntime, address: int) -> bool:
     kind = runtime.objects.type_of(address).name if address else ""
     if kind not in _NAMES_OF_FUNCTIONS:
         return False
-    name = runtime.memory.u64(address + runtime.layout.offset(*_NAMES_OF_FUNCTIONS[kind]))
+    name = py.PyObject(runtime.space, address).value(_NAMES_OF_FUNCTIONS[kind])
     return any(runtime.objects.text_equals(name, each) for each in ("__exit__", "__aexit__"))
 
 
@@ -194,10 +193,9 @@ def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int 
     form = runtime.layout.abi.frames
     if not isinstance(form, InterpreterFrames):
         return None
-    memory, offset = runtime.memory, runtime.layout.offset
     code = runtime.codes.get(frame.code)
-    at = code.offset_of(memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction)))
-    table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
+    at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
+    table = py.PyCodeObject(runtime.space, frame.code).co_exceptiontable
     rows = list(_rows(runtime.objects.bytes(table, _TABLE_LIMIT)))
     around = [(target, depth) for start, end, target, depth in rows if start <= at < end]
     if len(around) != 1 or around[0][1] != (slot + 1) << 1 | 1:
@@ -217,7 +215,7 @@ def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     """The frame is inside a ``try`` or ``with`` block. Raises MemoryFault, BadData."""
     form = runtime.layout.abi.frames
     if isinstance(form, FrameObjects):
-        return 0 < runtime.memory.i32(frame.address + runtime.layout.offset("PyFrameObject", "f_iblock")) <= _BLOCKS
+        return 0 < py.PyFrameObject(runtime.space, frame.address).f_iblock <= _BLOCKS
     return bool(_depths(runtime, frame, form))
 
 
@@ -227,20 +225,19 @@ def _depth_by_exception_table(runtime: PythonRuntime, frame: PythonFrame, form: 
 
 def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
     """The depths of all entries of the exception table that the current instruction is in."""
-    memory, offset = runtime.memory, runtime.layout.offset
-    instruction = memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+    instruction = py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     at = runtime.codes.get(frame.code).offset_of(instruction)
-    table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
+    table = py.PyCodeObject(runtime.space, frame.code).co_exceptiontable
     return [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
 
 
 def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    offset, memory = runtime.layout.offset, runtime.memory
-    count = memory.i32(frame.address + offset("PyFrameObject", "f_iblock"))
+    found = py.PyFrameObject(runtime.space, frame.address)
+    count = found.f_iblock
     if not 0 < count <= _BLOCKS:
         return 0
-    last = frame.address + offset("PyFrameObject", "f_blockstack") + (count - 1) * _BLOCK_SIZE
-    return max(memory.i32(last + _BLOCK_LEVEL), 0)
+    *_, last = py.PyTryBlock.array(runtime.space, found.f_blockstack, count)
+    return max(last.b_level, 0)
 
 
 def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
@@ -323,8 +320,6 @@ def _at_hand(runtime: PythonRuntime, frame: PythonFrame) -> set[int]:
 
 _TYPE = "_multiprocessing.SemLock"
 _METHOD = "builtin_function_or_method"
-_COUNT, _MAX_VALUE = 16, 20
-"""Offsets from ``handle`` to ``count``, how often this process has taken it, and to ``maxvalue``."""
 _SEM_VALUE_MAX = 0x7FFF_FFFF
 """The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
 _DEPTH = 3
@@ -356,17 +351,14 @@ def _values(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
 def _count_and_limit(runtime: PythonRuntime, value: int, semaphore: int) -> tuple[int, int] | None:
     """The number of times that this process has taken a SemLock, or the one whose method it is, and how many tokens
     that may have; None for anything else."""
-    layout, memory = runtime.layout, runtime.memory
     try:
         kind = runtime.objects.type_of(value).name
         if kind == _METHOD:
-            value = memory.u64(value + layout.offset("PyCFunctionObject", "m_ml") + 8)  # m_self
+            value = py.PyCFunctionObject(runtime.space, value).m_self
             kind = runtime.objects.type_of(value).name if value else ""
         if kind != _TYPE:
             return None
-        handle = value + layout.offset("PyVarObject", "ob_size")
-        if memory.u64(handle) != semaphore:
-            return None
-        return memory.u32(handle + _COUNT), memory.u32(handle + _MAX_VALUE)
+        lock = py.SemLockObject(runtime.space, value)
+        return (lock.count, lock.maxvalue) if lock.handle == semaphore else None
     except GdbextError:
         return None

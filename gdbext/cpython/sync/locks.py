@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import GilPlace, LockForm, LockType
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
@@ -89,7 +90,7 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
 
 def touch_gils(runtime: PythonRuntime) -> None:
     """Read the memory of all GILs, and nothing of threads. Raises BadData, MemoryFault."""
-    size = runtime.layout.size("_gil_runtime_state")
+    size = runtime.layout.size(py.GilRuntimeState)
     for interpreter in runtime.interpreters():
         address = _gil_of(runtime, interpreter)
         if address:
@@ -98,33 +99,27 @@ def touch_gils(runtime: PythonRuntime) -> None:
 
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
     """Address of the GIL an interpreter uses; 0 where it has none (start-up)."""
-    layout = runtime.layout
-    if layout.abi.gil is GilPlace.RUNTIME:
-        return runtime.address + layout.offset("_PyRuntimeState", "ceval.gil")
-    return runtime.memory.u64(interpreter.address + layout.offset("PyInterpreterState", "ceval.gil"))
+    if runtime.layout.abi.gil is GilPlace.RUNTIME:
+        return py.PyRuntimeState(runtime.space, runtime.address).gil
+    return py.PyInterpreterState(runtime.space, interpreter.address).gil
 
 
 def _is_enabled(runtime: PythonRuntime, address: int) -> bool:
     """``enabled`` is a member of free-threaded builds only: INT_MAX for ever, 0, or how many wanted it for a while."""
-    enabled_at = runtime.layout.find("_gil_runtime_state", "enabled")
-    return enabled_at is None or runtime.memory.i32(address + enabled_at) != 0
+    gil = py.GilRuntimeState(runtime.space, address)
+    return not gil.has(py.GilRuntimeState.enabled) or gil.enabled != 0
 
 
 def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:
-    layout, memory = runtime.layout, runtime.memory
-
-    def at(field: str) -> int:
-        return address + layout.offset("_gil_runtime_state", field)
-
-    locked, interval = memory.i32(at("locked")), memory.u64(at("interval"))
+    gil = py.GilRuntimeState(runtime.space, address)
+    locked, interval = gil.locked, gil.interval
     if locked not in (-1, 0, 1) or not 0 < interval <= _MAX_INTERVAL:
         raise BadData(f"no GIL at {address:#x}: locked is {locked}, interval {interval} us")
-    last = memory.u64(at("last_holder")) or None
-    changing = recorded_owner(memory, at("mutex")) or None
+    last = gil.last_holder or None
+    changing = recorded_owner(runtime.memory, gil.mutex) or None
     holder = last if locked == 1 and changing is None else None
     state = next((each for each in runtime.thread_states() if each.address == holder), None) if holder else None
-    cond, mutex = at("cond"), at("mutex")
-    switch_cond, switch_mutex = at("switch_cond"), at("switch_mutex")
+    cond, mutex, switch_cond, switch_mutex = gil.cond, gil.mutex, gil.switch_cond, gil.switch_mutex
     return GilState(
         address=address,
         interpreter=users[0].id,
@@ -138,7 +133,7 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
         cond_range=(cond, mutex),
         mutex_range=(mutex, switch_cond),
         switch_cond_range=(switch_cond, switch_mutex),
-        switch_mutex_range=(switch_mutex, address + layout.size("_gil_runtime_state")),
+        switch_mutex_range=(switch_mutex, address + py.GilRuntimeState.size(gil.space)),
     )
 
 
@@ -184,34 +179,33 @@ def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
     found = next((form for form in forms if runtime.layout.size(form.struct) == info.size), None)
     if found is None:
         return None
-    at = address + runtime.layout.offset(found.struct, found.field)
+    word = found.struct(runtime.space, address).value(found.word)
     if found.form is LockForm.SEMAPHORE:
-        return _semaphore_lock(runtime, address, found, runtime.memory.u64(at))
-    return _parking_lock(runtime, address, found, at)
+        return _semaphore_lock(runtime, address, found, word)
+    return _parking_lock(runtime, address, found, word)
 
 
 def _semaphore_lock(runtime: PythonRuntime, address: int, lock: LockType, semaphore: int) -> LockState:
-    memory, offset = runtime.memory, runtime.layout.offset
-    word = memory.u64(semaphore)
+    word = runtime.memory.u64(semaphore)
     locked, waiters = not word & 0xFFFFFFFF, word >> 32
     if lock.kind is not Waitable.RLOCK:
         return LockState(address, lock.kind, semaphore, locked, waiters)
-    count = memory.u64(address + offset(lock.struct, "rlock_count"))
-    owner = memory.u64(address + offset(lock.struct, "rlock_owner")) if count else None
+    found = py.RLockObject(runtime.space, address)
+    count = found.rlock_count
+    owner = found.rlock_owner if count else None
     owner_tid = runtime.tid_of_ident(owner) if owner else None
     return LockState(address, lock.kind, semaphore, locked, waiters, owner, owner_tid, count)
 
 
 def _parking_lock(runtime: PythonRuntime, address: int, lock: LockType, at: int) -> LockState:
-    memory, offset = runtime.memory, runtime.layout.offset
-    bits = memory.u8(at)
+    bits = runtime.memory.u8(at)
     if lock.form is LockForm.WAITING_FLAG:
         return LockState(address, lock.kind, at, bits != 0, bits)
     locked, waiters = bool(bits & _LOCKED), int(bool(bits & HAS_PARKED))
     if lock.form is not LockForm.RECURSIVE_MUTEX or not locked:
         return LockState(address, lock.kind, at, locked, waiters)
-    owner = memory.u64(address + offset(lock.struct, "lock.thread"))
-    count = memory.u64(address + offset(lock.struct, "lock.level")) + 1
+    found = py.MutexRLockObject(runtime.space, address)
+    owner, count = found.thread, found.level + 1
     return LockState(address, lock.kind, at, True, waiters, owner or None, runtime.tid_of_ident(owner), count)
 
 
@@ -227,8 +221,8 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
 def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
     """The address that a thread is parked on whose own semaphore, inside of its wait entry, is ``futex``
     (_PyParkingLot_Park, Python/parking_lot.c); whatever stands there if the semaphore is another one."""
-    entry = futex - runtime.layout.offset("wait_entry", "sema")
-    return runtime.memory.try_u64(entry + runtime.layout.offset("wait_entry", "addr"))
+    entry = futex - py.WaitEntry.sema.offset(runtime.space)
+    return runtime.memory.try_u64(entry + py.WaitEntry.addr.offset(runtime.space))
 
 
 def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> LockState | None:
@@ -273,9 +267,9 @@ def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
     try:
         info = runtime.objects.type_of(address)
         if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
-            yield runtime.memory.u64(address + runtime.layout.offset("PyCFunctionObject", "m_self"))
+            yield py.PyCFunctionObject(runtime.space, address).m_self
         elif info.name == "method":
-            yield runtime.memory.u64(address + runtime.layout.offset("PyMethodObject", "im_self"))
+            yield py.PyMethodObject(runtime.space, address).im_self
         elif info.flags & FLAG_HEAP_TYPE:
             for number, (_, value) in enumerate(runtime.dicts.attributes(address)):
                 if number >= _ATTRIBUTES:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.sync.locks import HAS_PARKED, parked_on
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -65,7 +66,7 @@ class ParkingLot:
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
         self._memory = runtime.memory
-        self._layout = runtime.layout
+        self._space = runtime.space
         self._states = runtime.thread_states()
         self._pauses = tuple(self._read_pauses())
         self._sections = dict(self._read_sections())
@@ -73,12 +74,11 @@ class ParkingLot:
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
         """The object that the thread with these states which sleeps on ``futex`` is parked on; None for anything
         else."""
-        layout = self._layout
         address = parked_on(self._runtime, futex)
         if not address:
             return None
         for state in states:
-            if address == state.address + layout.offset("PyThreadState", "state"):
+            if address == state.address + py.PyThreadState.state.offset(self._space):
                 return self._suspended(state)
         for pause in self._pauses:
             if address == pause.event:
@@ -106,13 +106,12 @@ class ParkingLot:
 
     def _attached(self, pause: _Pause) -> tuple[int, ...]:
         """Threads that have not let go of their thread states yet."""
-        at = self._layout.offset("PyThreadState", "state")
         found = (
             self._runtime.tid_of(state)
             for state in self._states
             if state.address != pause.requester
             and pause.interpreter in (None, state.interpreter.address)
-            and self._memory.u32(state.address + at) == _ATTACHED
+            and py.PyThreadState(self._space, state.address).state == _ATTACHED
         )
         return tuple(sorted({tid for tid in found if tid is not None}))
 
@@ -123,7 +122,7 @@ class ParkingLot:
 
     def _object(self, mutex: int) -> Parked | None:
         """The object whose mutex that is: by a critical section of it, or by its bits and the type in its header."""
-        address = mutex - self._layout.offset("PyObject", "ob_mutex")
+        address = mutex - py.PyObject.ob_mutex.offset(self._space)
         owner = self._sections.get(mutex)
         type_name = self._type_name(address)
         if owner is None and not (type_name and self._memory.u8(mutex) & HAS_PARKED):
@@ -140,28 +139,23 @@ class ParkingLot:
 
     def _read_sections(self) -> Iterator[tuple[int, int]]:
         """The mutexes of active critical sections, with the tid of who is in them."""
-        at, memory = self._layout.offset("PyThreadState", "critical_section"), self._memory
         for state in self._states:
-            tagged, tid = memory.u64(state.address + at), self._runtime.tid_of(state)
+            tagged, tid = py.PyThreadState(self._space, state.address).critical_section, self._runtime.tid_of(state)
             for _ in range(_SECTIONS):
                 section = tagged & ~_TAGS
                 if not section or tagged & _INACTIVE or tid is None:
                     break
-                following, first, *second = memory.words(section, 3 if tagged & _TWO_MUTEXES else 2)
+                following, first, *second = self._memory.words(section, 3 if tagged & _TWO_MUTEXES else 2)
                 yield from ((mutex, tid) for mutex in (first, *second) if mutex)
                 tagged = following
 
     def _read_pauses(self) -> Iterator[_Pause]:
         runtime = self._runtime
-        yield self._pause("_PyRuntimeState", runtime.address, None)
+        yield self._pause(py.PyRuntimeState(self._space, runtime.address).stoptheworld, None)
         for each in runtime.interpreters():
-            yield self._pause("PyInterpreterState", each.address, each.address)
+            yield self._pause(py.PyInterpreterState(self._space, each.address).stoptheworld, each.address)
 
-    def _pause(self, struct: str, owner: int, interpreter: int | None) -> _Pause:
-        def at(member: str) -> int:
-            return owner + self._layout.offset(struct, f"stoptheworld{member}")
-
-        requested = self._memory.u8(at(".requested"))
-        requester = self._memory.u64(at(".requester")) if requested else 0
-        is_complete = self._memory.u8(at(".world_stopped")) != 0
-        return _Pause(at(""), at(".stop_event.v"), at(".mutex"), requester, is_complete, interpreter)
+    def _pause(self, pause: py.StopTheWorld, interpreter: int | None) -> _Pause:
+        requester = pause.requester if pause.requested else 0
+        is_complete = pause.world_stopped != 0
+        return _Pause(pause.address, pause.stop_event, pause.mutex, requester, is_complete, interpreter)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_layout import FUTURE_CALLBACK
+from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.object_items import set_items
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, local_of
 from gdbext.engine.record import Record
@@ -151,7 +151,7 @@ def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | Non
     if _type(runtime, future) != "_asyncio.Future":
         return None
     try:
-        callback = runtime.memory.u64(future + FUTURE_CALLBACK)
+        callback = FutureObj(runtime.space, future).fut_callback0
     except GdbextError:
         return None
     function = runtime.functions.source(callback)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_abi import FrameObjects
-from gdbext.cpython.abi.python_layout import FUTURE_ITERATOR_FUTURE, FUTURE_LOOP, TASK_LAYOUTS, TaskLayout
+from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.objects.object_items import deque_items, set_items
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running
@@ -45,7 +46,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
         while len(frames) < _LONGEST:
             kind = runtime.objects.type_of(awaited).name
             if kind in _WRAPPERS:
-                awaited = runtime.memory.u64(awaited + 16)
+                awaited = py.CoroutineWrapper(runtime.space, awaited).cw_coroutine
                 continue
             if kind not in _GENERATORS:
                 return frames[::-1], _future_of(runtime, awaited, kind)
@@ -61,45 +62,36 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
 
 def _future_of(runtime: PythonRuntime, address: int, kind: str) -> int:
     """The future behind the iterator that awaits it, or the object itself."""
-    return runtime.memory.u64(address + FUTURE_ITERATOR_FUTURE) if kind == "_asyncio.FutureIter" else address
+    return py.FutureIterator(runtime.space, address).future if kind == "_asyncio.FutureIter" else address
 
 
 def _frame_of(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
     """The frame of a coroutine; None for one that has ended. Raises MemoryFault, BadData."""
-    layout, memory = runtime.layout, runtime.memory
-    form = layout.abi.frames
+    form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, coroutine)
     if isinstance(form, FrameObjects):
-        address = memory.u64(coroutine + layout.offset("PyCoroObject", "cr_frame"))
-        if not address:
+        frame = found.cr_frame
+        if not frame.address:
             return None
-        code = runtime.codes.get(memory.u64(address + layout.offset("PyFrameObject", "f_code")))
-        at = memory.i32(address + layout.offset("PyFrameObject", "f_lasti")) * form.lasti_unit
-    else:
-        address = coroutine + layout.offset("PyCoroObject", "cr_iframe")
-        word = memory.u64(address + layout.offset("_PyInterpreterFrame", form.code)) & ~form.tag_bits
-        code = runtime.codes.get(word)
-        at = code.offset_of(memory.u64(address + layout.offset("_PyInterpreterFrame", form.instruction)))
-    return PythonFrame(code.name, code.file, code.line(at), address, code.address)
+        code = runtime.codes.get(frame.f_code)
+        line = code.line(frame.f_lasti * form.lasti_unit)
+        return PythonFrame(code.name, code.file, line, frame.address, code.address)
+    inner = found.cr_iframe
+    code = runtime.codes.get(inner.value(form.code) & ~form.tag_bits)
+    line = code.line(code.offset_of(inner.value(form.instruction)))
+    return PythonFrame(code.name, code.file, line, inner.address, code.address)
 
 
 def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """The object that a suspended frame awaits, on top of its stack. Raises MemoryFault, BadData."""
-    layout, memory, form = runtime.layout, runtime.memory, runtime.layout.abi.frames
-    stack, below = value_stack(runtime, frame), 1
+    form = runtime.layout.abi.frames
+    old, inner = py.PyFrameObject(runtime.space, frame.address), py.PyInterpreterFrame(runtime.space, frame.address)
+    start, below = value_stack(runtime, frame), 1
     if isinstance(form, FrameObjects):
-        if layout.find("PyFrameObject", "f_stacktop") is not None:
-            top = memory.u64(frame.address + layout.offset("PyFrameObject", "f_stacktop"))
-            depth = (top - stack) // 8
-        else:
-            depth = memory.i32(frame.address + layout.offset("PyFrameObject", "f_stackdepth"))
-        start = stack
-    elif layout.find("_PyInterpreterFrame", "stacktop") is not None:
-        depth = memory.i32(frame.address + layout.offset("_PyInterpreterFrame", "stacktop"))
-        start = frame.address + layout.offset("_PyInterpreterFrame", "localsplus")
-    elif layout.find("_PyInterpreterFrame", "stackpointer") is not None:
-        top = memory.u64(frame.address + layout.offset("_PyInterpreterFrame", "stackpointer"))
-        start = stack
-        depth, below = (top - stack) // 8, form.awaited_slot
+        depth = (old.f_stacktop - start) // 8 if old.has(py.PyFrameObject.f_stacktop) else old.f_stackdepth
+    elif inner.has(py.PyInterpreterFrame.stacktop):
+        depth, start = inner.stacktop, inner.localsplus
+    elif inner.has(py.PyInterpreterFrame.stackpointer):
+        depth, below = (inner.stackpointer - start) // 8, form.awaited_slot
     else:
         raise BadData("where the stack of a suspended frame ends is not known in this version")
     if not below <= depth < 10_000:
@@ -293,7 +285,7 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
         return None
     name = memory.u64(address + layout.name)
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
-    return coroutine, waiter, memory.u64(address + FUTURE_LOOP), _text(runtime, name)
+    return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _text(runtime, name)
 
 
 def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int, str] | None:

@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_layout import PythonLayout
+from gdbext.cpython.abi.python_structures import (
+    CFrame,
+    PyFrameObject,
+    PyInterpreterFrame,
+    PyThreadState,
+)
 from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
@@ -113,10 +120,11 @@ def linked_frames(memory: Memory, address: int, previous_at: int) -> Iterator[in
         address = memory.u64(address + previous_at)
 
 
-def c_frames(memory: Memory, cframe: int, root: int, previous_at: int) -> Iterator[int]:
+def c_frames(state: PyThreadState) -> Iterator[int]:
     """Addresses of the _PyCFrame (CFrame in 3.10) of each evaluation loop, innermost first, up to the thread state's
-    own, ``root``. Each is a local variable of its loop, so it lies inside the loop's native stack frame."""
-    for address in linked_frames(memory, cframe, previous_at):
+    own. Each is a local variable of its loop, so it lies inside the loop's native stack frame."""
+    root, space = state.root_cframe.address, state.space
+    for address in linked_frames(space.memory, state.cframe, CFrame.previous.offset(space)):
         if address == root:
             return
         yield address
@@ -125,9 +133,8 @@ def c_frames(memory: Memory, cframe: int, root: int, previous_at: int) -> Iterat
 class FrameObjectReader:
     """Groups the frame objects of a thread by evaluation loop."""
 
-    def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache, form: FrameObjects) -> None:
-        self._memory = memory
-        self._layout = layout
+    def __init__(self, space: Space, codes: CodeCache, form: FrameObjects) -> None:
+        self._space = space
         self._codes = codes
         self._form = form
 
@@ -155,14 +162,13 @@ class FrameObjectReader:
 
     def _frames(self, state: ThreadState) -> Iterator[tuple[PythonFrame, bool]]:
         """Each frame, and whether it is a suspended generator."""
-        offset, memory = self._layout.offset, self._memory
-        code_at, back_at = offset("PyFrameObject", "f_code"), offset("PyFrameObject", "f_back")
-        lasti_at, gen_at = offset("PyFrameObject", "f_lasti"), offset("PyFrameObject", "f_gen")
-        top = memory.u64(state.address + offset("PyThreadState", "frame"))
-        for address in linked_frames(memory, top, back_at):
-            code = self._codes.get(memory.u64(address + code_at))
-            at = memory.i32(address + lasti_at) * self._form.lasti_unit
-            suspended = bool(memory.u64(address + gen_at)) and self._is_passing_on(code, at)
+        space = self._space
+        top = PyThreadState(space, state.address).frame
+        for address in linked_frames(space.memory, top, PyFrameObject.f_back.offset(space)):
+            frame = PyFrameObject(space, address)
+            code = self._codes.get(frame.f_code)
+            at = frame.f_lasti * self._form.lasti_unit
+            suspended = bool(frame.f_gen) and self._is_passing_on(code, at)
             yield PythonFrame(code.name, code.file, code.line(at), address, code.address), suspended
 
     def _is_passing_on(self, code: Code, at: int) -> bool:
@@ -173,12 +179,8 @@ class FrameObjectReader:
 
     def _anchors(self, state: ThreadState) -> Iterator[int]:
         """The C frames of the evaluation loops, innermost first; nothing where the version has none."""
-        layout = self._layout
-        if layout.find("PyThreadState", "cframe") is None:
-            return iter(())
-        cframe = self._memory.u64(state.address + layout.offset("PyThreadState", "cframe"))
-        root = state.address + layout.offset("PyThreadState", "root_cframe")
-        return c_frames(self._memory, cframe, root, layout.nested("PyThreadState", "root_cframe", "previous"))
+        found = PyThreadState(self._space, state.address)
+        return c_frames(found) if found.has(PyThreadState.cframe) else iter(())
 
 
 _WORD = 8
@@ -188,49 +190,32 @@ _word = struct.Struct("<Q").unpack_from
 class InterpreterFrameReader:
     """Groups the interpreter frames of a thread by evaluation loop."""
 
-    def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache, form: InterpreterFrames) -> None:
-        offset = layout.offset
-        self._memory = memory
-        self._layout = layout
+    def __init__(self, space: Space, codes: CodeCache, form: InterpreterFrames) -> None:
+        self._space = space
+        self._memory = space.memory
         self._codes = codes
         self._form = form
         self._address_mask = ~form.tag_bits
-        self._c_frame = self._c_frame_offsets() if form.anchor is LoopAnchor.C_FRAME else None
-        self._code_at = offset("_PyInterpreterFrame", form.code)
-        self._previous_at = offset("_PyInterpreterFrame", "previous")
-        self._instruction_at = offset("_PyInterpreterFrame", form.instruction)
-        self._owner_at = offset("_PyInterpreterFrame", "owner")
+        self._code_at = form.code.offset(space)
+        self._previous_at = PyInterpreterFrame.previous.offset(space)
+        self._instruction_at = form.instruction.offset(space)
+        self._owner_at = PyInterpreterFrame.owner.offset(space)
         self._frame_size = _WORD + max(self._code_at, self._instruction_at, self._owner_at)
         """Bytes of a frame that are read; where the process publishes damaged offsets, that may be beyond
         ``localsplus``."""
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
         """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
-        if self._c_frame is not None:
-            return self._groups_by_c_frame(state, *self._c_frame)
-        base_at = self._layout.find("PyThreadState", "base_frame")
-        base = self._memory.u64(state.address + base_at) if base_at is not None else 0
-        top = self._memory.u64(state.address + self._layout.offset("PyThreadState", "current_frame"))
-        return self._groups_by_entry_frame(top, base)
+        found = PyThreadState(self._space, state.address)
+        if self._form.anchor is LoopAnchor.C_FRAME:
+            return self._groups_by_c_frame(found)
+        base = found.base_frame if found.has(PyThreadState.base_frame) else 0
+        return self._groups_by_entry_frame(found.current_frame, base)
 
-    def _c_frame_offsets(self) -> tuple[int, int, int, int]:
-        """Offsets in a thread state: the innermost _PyCFrame and the outermost one; in that: the frame and the next
-        one."""
-        layout = self._layout
-        return (
-            layout.offset("PyThreadState", "cframe"),
-            layout.offset("PyThreadState", "root_cframe"),
-            layout.nested("PyThreadState", "root_cframe", "current_frame"),
-            layout.nested("PyThreadState", "root_cframe", "previous"),
-        )
-
-    def _groups_by_c_frame(
-        self, state: ThreadState, top_at: int, root_at: int, current_at: int, previous_at: int
-    ) -> Iterator[FrameGroup]:
+    def _groups_by_c_frame(self, state: PyThreadState) -> Iterator[FrameGroup]:
         """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
-        memory = self._memory
-        anchors = list(c_frames(memory, memory.u64(state.address + top_at), state.address + root_at, previous_at))
-        tops = [memory.u64(anchor + current_at) for anchor in anchors]
+        anchors = list(c_frames(state))
+        tops = [CFrame(self._space, anchor).current_frame for anchor in anchors]
         for index, anchor in enumerate(anchors):
             end = tops[index + 1] if index + 1 < len(tops) else 0
             yield self._group(self._until(tops[index], end), anchor)
@@ -352,10 +337,10 @@ def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
 
 
 def _reader_for(memory: Memory, layout: PythonLayout, codes: CodeCache) -> FrameObjectReader | InterpreterFrameReader:
-    form = layout.abi.frames
+    form, space = layout.abi.frames, Space(memory, layout)
     if isinstance(form, FrameObjects):
-        return FrameObjectReader(memory, layout, codes, form)
-    return InterpreterFrameReader(memory, layout, codes, form)
+        return FrameObjectReader(space, codes, form)
+    return InterpreterFrameReader(space, codes, form)
 
 
 def place_groups(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE
 from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -50,22 +51,27 @@ def referent(runtime: PythonRuntime, address: int) -> int:
     is gone."""
     try:
         if runtime.objects.type_of(address).name in _WEAK_REFERENCES:
-            return runtime.memory.u64(address + runtime.layout.offset("PyWeakReference", "wr_object"))
+            return py.PyWeakReference(runtime.space, address).wr_object
     except GdbextError:
         pass
     return 0
 
 
-def namespace_of(runtime: PythonRuntime, frame: PythonFrame, field: str = "f_globals") -> int:
-    """Address of the dict of the frame's global variables, or of ``f_locals``. Raises MemoryFault, LayoutError."""
-    struct = "PyFrameObject" if isinstance(runtime.layout.abi.frames, FrameObjects) else "_PyInterpreterFrame"
-    return runtime.memory.u64(frame.address + runtime.layout.offset(struct, field))
+def namespace_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the dict of the frame's global variables. Raises MemoryFault, LayoutError."""
+    return _structure(runtime, frame).f_globals
+
+
+def _structure(runtime: PythonRuntime, frame: PythonFrame) -> py.PyFrameObject | py.PyInterpreterFrame:
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return py.PyFrameObject(runtime.space, frame.address)
+    return py.PyInterpreterFrame(runtime.space, frame.address)
 
 
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
     """All objects on the value stack, also above its top: what is used and what is left over cannot be
     distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
-    size = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_stacksize"))
+    size = py.PyCodeObject(runtime.space, frame.code).co_stacksize
     words = objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))
     return tuple(word for word in words if word)
 
@@ -83,34 +89,33 @@ def objects_at(runtime: PythonRuntime, address: int, count: int) -> tuple[int, .
 
 def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """Address of the first slot of the value stack. Raises MemoryFault."""
-    memory, offset = runtime.memory, runtime.layout.offset
-    if isinstance(runtime.layout.abi.frames, FrameObjects):
-        return memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
-    return slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
+    found = _structure(runtime, frame)
+    if isinstance(found, py.PyFrameObject):
+        return found.f_valuestack
+    return found.localsplus + 8 * py.PyCodeObject(runtime.space, frame.code).co_nlocalsplus
 
 
 def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """The position of the frame in its code: f_lasti, or the address of an instruction; 0 where it cannot be read."""
-    form, offset = runtime.layout.abi.frames, runtime.layout.offset
+    form = runtime.layout.abi.frames
     try:
         if isinstance(form, FrameObjects):
-            return runtime.memory.u32(frame.address + offset("PyFrameObject", "f_lasti"))
-        return runtime.memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+            return py.PyFrameObject(runtime.space, frame.address).f_lasti & 0xFFFFFFFF
+        return py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction)
     except GdbextError:
         return 0
 
 
 def slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """Address of the first fast local."""
-    if isinstance(runtime.layout.abi.frames, FrameObjects):
-        return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")
-    return frame.address + runtime.layout.offset("_PyInterpreterFrame", "localsplus")
+    found = _structure(runtime, frame)
+    return found.f_localsplus if isinstance(found, py.PyFrameObject) else found.localsplus
 
 
 def _open_cell(runtime: PythonRuntime, address: int) -> int:
     try:
         if runtime.objects.type_of(address).name == "cell":
-            return runtime.memory.u64(address + runtime.layout.offset("PyCellObject", "ob_ref"))
+            return py.PyCellObject(runtime.space, address).ob_ref
     except GdbextError:
         pass  # shown as it is: whoever looks at it will find out what is wrong with it
     return address
@@ -132,7 +137,7 @@ def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
 def names_used(runtime: PythonRuntime, code: int) -> frozenset[str]:
     """The same of a code object."""
     try:
-        names = runtime.memory.u64(code + runtime.layout.offset("PyCodeObject", "co_names"))
+        names = py.PyCodeObject(runtime.space, code).co_names
         return frozenset(runtime.objects.text(name, 128) for name in runtime.objects.tuple_items(names, _NAMES))
     except GdbextError:
         return frozenset()
@@ -154,15 +159,16 @@ def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespac
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
     found: dict[str, int] = {}
-    for field in ("f_globals", "f_locals") if names else ():
-        namespace = _namespace(runtime, frame, field, known)
+    for is_local in (False, True) if names else ():
+        namespace = _namespace(runtime, frame, is_local, known)
         found.update((name, namespace[name]) for name in names if name in namespace)
     return found
 
 
-def _namespace(runtime: PythonRuntime, frame: PythonFrame, field: str, known: Namespaces) -> dict[str, int]:
+def _namespace(runtime: PythonRuntime, frame: PythonFrame, is_local: bool, known: Namespaces) -> dict[str, int]:
     try:
-        address = namespace_of(runtime, frame, field)
+        found = _structure(runtime, frame)
+        address = found.f_locals if is_local else found.f_globals
         if address and address not in known:
             known[address] = {}
             known[address] = dict(_named(runtime, runtime.dicts.items(address, _GLOBALS)))
@@ -215,10 +221,9 @@ def closure_of(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
     try:
         if not address or address & 7 or runtime.objects.type_of(address).name != "function":
             return ()
-        closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
+        closure = py.PyFunctionObject(runtime.space, address).func_closure
         cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
-        at = runtime.layout.offset("PyCellObject", "ob_ref")
-        return tuple(runtime.memory.u64(cell + at) for cell in cells)
+        return tuple(py.PyCellObject(runtime.space, cell).ob_ref for cell in cells)
     except GdbextError:
         return ()
 
@@ -227,7 +232,7 @@ def closure_names(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
     """The variables that a function has in its closure, by name; empty for what is no function."""
     values = closure_of(runtime, address)
     try:
-        code = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_code")) if values else 0
+        code = py.PyFunctionObject(runtime.space, address).func_code if values else 0
         names = runtime.codes.get(code).local_names() if values else []
     except GdbextError:
         return {}
@@ -235,10 +240,10 @@ def closure_names(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
 
 
 def method_owner(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """The object that a bound method belongs to (im_self, behind im_func); empty for anything else."""
+    """The object that a bound method belongs to; empty for anything else."""
     try:
         if not address or runtime.objects.type_of(address).name != "method":
             return ()
-        return (runtime.memory.u64(address + runtime.layout.offset("PyMethodObject", "im_func") + 8),)
+        return (py.PyMethodObject(runtime.space, address).im_self,)
     except GdbextError:
         return ()

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, all_loads, loop_around, methods_before
 from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
+from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction
+from gdbext.engine.layouts.declarations import U64
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -105,19 +107,19 @@ def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:
 
 def _bytes_of(runtime: PythonRuntime, code: int) -> bytes:
     """The instructions of a code object. Raises GdbextError."""
-    layout, memory = runtime.layout, runtime.memory
-    if layout.abi.code_form is CodeForm.INLINE:
-        size = memory.u64(code + layout.offset("PyVarObject", "ob_size")) * CODE_UNIT
-        return memory.read(runtime.codes.get(code).bytecode, min(size, _CODE_LIMIT))
-    return runtime.objects.bytes(memory.u64(code + layout.offset("PyCodeObject", "co_code")), _CODE_LIMIT)
+    found = PyCodeObject(runtime.space, code)
+    if runtime.layout.abi.code_form is CodeForm.INLINE:
+        size = found.ob_size * CODE_UNIT
+        return runtime.memory.read(runtime.codes.get(code).bytecode, min(size, _CODE_LIMIT))
+    return runtime.objects.bytes(found.co_code, _CODE_LIMIT)
 
 
 class _NameTables:
     """The names that loads count in. Raises GdbextError."""
 
     def __init__(self, runtime: PythonRuntime, code: int) -> None:
-        fields = runtime.layout.abi.local_names
-        names, *tables = (_texts(runtime, code, field) for field in ("co_names", *fields))
+        members = (PyCodeObject.co_names, *runtime.layout.abi.local_names)
+        names, *tables = (_texts(runtime, code, member) for member in members)
         self._tables: dict[LoadKind, Sequence[str]] = dict.fromkeys(LoadKind, names)
         self._tables[LoadKind.FAST] = tables[0]
         self._tables[LoadKind.CELL] = [name for table in (tables[1:] or tables) for name in table]
@@ -127,8 +129,8 @@ class _NameTables:
         return self._tables[load.kind][load.number]
 
 
-def _texts(runtime: PythonRuntime, code: int, field: str) -> list[str]:
-    items = runtime.memory.u64(code + runtime.layout.offset("PyCodeObject", field))
+def _texts(runtime: PythonRuntime, code: int, member: U64) -> list[str]:
+    items = PyCodeObject(runtime.space, code).value(member)
     return [runtime.objects.text(each, 128) for each in runtime.objects.tuple_items(items, _NAMES)] if items else []
 
 

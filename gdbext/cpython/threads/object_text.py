@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from gdbext.cpython.abi.python_structures import PyFloatObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
@@ -65,8 +65,7 @@ class _Describer:
         if info.name == "bool":
             return str(bool(objects.integer(address)))
         if info.name == "float":
-            at = address + self._runtime.layout.offset("PyFloatObject", "ob_fval")
-            return repr(struct.unpack("<d", self._runtime.memory.read(at, 8))[0])
+            return repr(PyFloatObject(self._runtime.space, address).ob_fval)
         if info.flags & python_objects.FLAG_LONG:
             return _named(info, "int", str(objects.integer(address)))
         if info.flags & python_objects.FLAG_UNICODE:

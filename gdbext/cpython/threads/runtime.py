@@ -14,6 +14,7 @@ from functools import cached_property
 from gdbext.cpython.abi import assumed_names, python_layout
 from gdbext.cpython.abi.find_runtime import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtimes
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
+from gdbext.cpython.abi.python_structures import PyInterpreterState, PyModuleObject, PyRuntimeState, PyThreadState
 from gdbext.cpython.abi.versions import version_text
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
@@ -43,6 +44,7 @@ class PythonRuntime:
         self.layout = layout
         self.version = layout.abi.text
         self.objects = ObjectReader(memory, layout)
+        self.space = self.objects.space
         self.dicts = DictReader(self.objects)
         self.codes = CodeCache(self.objects)
         self.functions = FunctionReader(self.objects, self.dicts, self.codes)
@@ -150,19 +152,19 @@ class PythonRuntime:
 
     def interpreters(self) -> list[Interpreter]:
         """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""
-        offset = self.layout.offset
-        address = self.memory.u64(self.address + offset("_PyRuntimeState", "interpreters.head"))
+        address = PyRuntimeState(self.space, self.address).interpreters_head
         found: list[Interpreter] = []
         seen: set[int] = set()
         while address:
             if address in seen or len(seen) >= INTERPRETER_LIMIT:
                 raise BadData("the list of interpreters has no end")
             seen.add(address)
-            number = self.memory.i64(address + offset("PyInterpreterState", "id"))
+            state = PyInterpreterState(self.space, address)
+            number = state.id
             if not 0 <= number < 1 << 32:
                 raise BadData(f"interpreter at {address:#x} has the id {number}")
             found.append(Interpreter(address, number))
-            address = self.memory.u64(address + offset("PyInterpreterState", "next"))
+            address = state.next
         return found
 
     def thread_states(self) -> list[ThreadState]:
@@ -172,29 +174,27 @@ class PythonRuntime:
         return self._states
 
     def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
-        layout, memory = self.layout, self.memory
-        address = memory.u64(interpreter.address + layout.offset("PyInterpreterState", layout.abi.first_thread))
-        ident_at = layout.offset("PyThreadState", "thread_id")
-        native_at = layout.find("PyThreadState", "native_thread_id")
-        back_at, next_at = layout.offset("PyThreadState", "interp"), layout.offset("PyThreadState", "next")
+        address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)
+        has_native = PyThreadState.native_thread_id.is_in(self.layout)
         found: list[ThreadState] = []
         seen: set[int] = set()
         while address:
             if address in seen or len(seen) >= THREAD_LIMIT:
                 raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
             seen.add(address)
-            if memory.u64(address + back_at) != interpreter.address:
+            state = PyThreadState(self.space, address)
+            if state.interp != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
-            native = memory.u64(address + native_at) if native_at is not None else 0
-            found.append(ThreadState(address, interpreter, memory.u64(address + ident_at), native or None))
-            address = memory.u64(address + next_at)
+            native = state.native_thread_id if has_native else 0
+            found.append(ThreadState(address, interpreter, state.thread_id, native or None))
+            address = state.next
         return found
 
     def sys_hexversion(self) -> int | None:
         """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
         for interpreter in self.interpreters():
             try:
-                sysdict = self.memory.u64(interpreter.address + self.layout.offset("PyInterpreterState", "sysdict"))
+                sysdict = PyInterpreterState(self.space, interpreter.address).sysdict
                 value = self.dicts.get(sysdict, "hexversion") if sysdict else None
                 if value is not None:
                     return self.objects.integer(value)
@@ -350,12 +350,11 @@ def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str,
 
     Raises BadData, MemoryFault.
     """
-    memory, layout = runtime.memory, runtime.layout
-    modules = memory.u64(interpreter.address + layout.offset("PyInterpreterState", layout.abi.modules))
+    modules = PyInterpreterState(runtime.space, interpreter.address).value(runtime.layout.abi.modules)
     found = runtime.dicts.get(modules, module) if modules else None
     if found is None:
         return None
-    namespace = memory.u64(found + layout.offset("PyModuleObject", "md_dict"))
+    namespace = PyModuleObject(runtime.space, found).md_dict
     return runtime.dicts.get(namespace, name) if namespace else None
 
 

@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyObject, PyTypeObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.object_items import deque_items, set_items
 from gdbext.cpython.sync.locks import read_lock
@@ -172,7 +173,7 @@ class FrameLocals:
         objects = self._runtime.objects
         for _ in range(_BASES):
             yield info
-            base = self._runtime.memory.u64(info.address + self._runtime.layout.offset("PyTypeObject", "tp_base"))
+            base = PyTypeObject(self._runtime.space, info.address).tp_base
             if not base:
                 return
             info = objects.type_info(base)
@@ -182,7 +183,7 @@ class FrameLocals:
         if self._session.layout_if_known is None:
             return ""
         tensors = self._session.tensors
-        for word in self._runtime.memory.words(address + self._runtime.layout.size("PyObject"), _WORDS):
+        for word in self._runtime.memory.words(address + self._runtime.layout.size(PyObject), _WORDS):
             if word > _WORDS and not word & 7:
                 try:
                     return tensor_text(tensors.read_alive(word))
@@ -211,7 +212,7 @@ class FrameLocals:
             code = self._runtime.codes.get(source.code)
             if step.kernel is None or step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
                 return step
-            count = self._runtime.memory.u32(source.code + self._runtime.layout.offset("PyCodeObject", "co_argcount"))
+            count = PyCodeObject(self._runtime.space, source.code).co_argcount
             known = code.local_names()
             values = locals_of(self._runtime, source)
         except GdbextError:

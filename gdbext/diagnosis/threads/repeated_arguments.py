@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.diagnosis.verdict.recursion import longest
 from gdbext.errors import GdbextError
 
@@ -115,6 +116,6 @@ def _calls(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Iterator[tu
     for frame in frames:
         objects: tuple[int, ...] = ()
         if not any(part in frame.file for part in _OF_TORCH):
-            count = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_argcount"))
+            count = PyCodeObject(runtime.space, frame.code).co_argcount
             objects = objects_at(runtime, slots_of(runtime, frame), min(count, _MOST_ARGUMENTS))
         yield frame.code, objects

@@ -26,10 +26,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from gdbext.errors import LayoutError
 
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
+    from typing import Any, ClassVar, Protocol
 
-    from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
+
+    class Shapes(Protocol):
+        """The part of a layout that structures use."""
+
+        def struct(self, name: str) -> StructLayout:
+            """The structure ``name``. Raises LayoutError."""
+
 
 __all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
            "Place", "Space", "Struct"]  # fmt: skip
@@ -44,7 +50,7 @@ class Space:
 
     __slots__ = ("_offsets", "layout", "memory")
 
-    def __init__(self, memory: Memory, layout: Layout) -> None:
+    def __init__(self, memory: Memory, layout: Shapes) -> None:
         self.memory = memory
         self.layout = layout
         self._offsets: dict[Member[Any], int] = {}
@@ -61,15 +67,17 @@ class Member(Generic[Value]):
     """A member of a declared structure.
 
     ``path`` is its name in the layout, where that is not the attribute's; ``required``: without it nothing can be said
-    of the process, and no layout is complete.
+    of the process, and no layout is complete; ``at``: its offset in bytes, where no header and so no layout document
+    has the structure.
     """
 
     width = 0
     """Bytes that are read; a member of the layout must have as many. 0: those that the layout says."""
 
-    def __init__(self, path: str = "", *, required: bool = False) -> None:
+    def __init__(self, path: str = "", *, required: bool = False, at: int | None = None) -> None:
         self.path = path
         self.required = required
+        self.at = at
         self.owner = ""
 
     def __set_name__(self, owner: type[Struct], name: str) -> None:
@@ -85,8 +93,11 @@ class Member(Generic[Value]):
     @overload
     def __get__(self, instance: Struct, owner: type[Struct]) -> Value: ...
 
-    def __get__(self: SomeMember, instance: Struct | None, owner: type[Struct]) -> SomeMember | Value:
-        if instance is None:
+    @overload
+    def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember: ...  # a record has chosen it
+
+    def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember | Value:
+        if not isinstance(instance, Struct):
             return self
         value: Value = instance.value(self)
         return value
@@ -95,11 +106,11 @@ class Member(Generic[Value]):
         """The value of a member that is at ``address``. Raises MemoryFault."""
         raise NotImplementedError
 
-    def field(self, layout: Layout) -> FieldLayout:
+    def field(self, layout: Shapes) -> FieldLayout:
         """The member as the layout has it. Raises LayoutError."""
         return layout.struct(self.owner).field(self.path)
 
-    def checked(self, layout: Layout) -> FieldLayout:
+    def checked(self, layout: Shapes) -> FieldLayout:
         """``field``, which is as large as what is read of it. Raises LayoutError."""
         found = self.field(layout)
         if 0 < found.size < self.width:
@@ -110,7 +121,11 @@ class Member(Generic[Value]):
         """The offset in its structure, in bytes. Raises LayoutError."""
         return space.offset(self)
 
-    def is_in(self, layout: Layout) -> bool:
+    def find(self, layout: Shapes) -> int | None:
+        """The same; None where the layout does not have the member."""
+        return self.field(layout).offset if self.is_in(layout) else None
+
+    def is_in(self, layout: Shapes) -> bool:
         """True if the layout has it."""
         try:
             return self.path in layout.struct(self.owner).fields
@@ -119,12 +134,14 @@ class Member(Generic[Value]):
 
 
 class _Declared(type):
-    """Makes the name of a structure, which a declaration gives as ``of``, a member of its class."""
+    """Makes the name of a structure, which a declaration gives as ``of``, and its ``size`` members of its class."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "") -> _Declared:
-        return super().__new__(cls, name, bases, {**namespace, "OF": of} if of else namespace)
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "", size: int = 0
+    ) -> _Declared:
+        return super().__new__(cls, name, bases, {**namespace, "OF": of, "SIZE": size} if of else namespace)
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "") -> None:  # noqa: ARG002
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **_: object) -> None:
         super().__init__(name, bases, namespace)
 
 
@@ -134,6 +151,8 @@ class Struct(metaclass=_Declared):
     __slots__ = ("address", "space")
     OF: ClassVar[str] = ""
     """The structure's name in the layout documents."""
+    SIZE: ClassVar[int] = 0
+    """``sizeof``, in bytes, where no layout document has it."""
 
     def __init__(self, space: Space, address: int) -> None:
         self.space = space
@@ -162,7 +181,7 @@ class Struct(metaclass=_Declared):
         return self.space.memory.read(self.address + found.offset, found.size)
 
     @classmethod
-    def shape(cls, layout: Layout) -> StructLayout:
+    def shape(cls, layout: Shapes) -> StructLayout:
         """The structure as the layout has it. Raises LayoutError."""
         return layout.struct(cls.OF)
 
@@ -282,7 +301,7 @@ class BitField(Member[int]):
         value = int.from_bytes(space.memory.read(address, found.size), "little")
         return bits_of(found, value)
 
-    def of(self, layout: Layout, raw: bytes) -> int:
+    def of(self, layout: Shapes, raw: bytes) -> int:
         """The number in the bytes of a whole object; 0 where the layout does not have the member."""
         if not self.is_in(layout):
             return 0
@@ -300,8 +319,10 @@ def bits_of(field: FieldLayout, value: int) -> int:
 class Inner(Member[SomeStruct]):
     """A structure inside the other one. ``what`` gives its declaration, which may come later in the file."""
 
-    def __init__(self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False) -> None:
-        super().__init__(path, required=required)
+    def __init__(
+        self, what: Callable[[], type[SomeStruct]], path: str = "", *, required: bool = False, at: int | None = None
+    ) -> None:
+        super().__init__(path, required=required, at=at)
         self.what = what
 
     def read(self, space: Space, address: int) -> SomeStruct:

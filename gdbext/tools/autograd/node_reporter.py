@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from gdbext.cpython.abi.python_structures import PyObject
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
@@ -260,7 +261,7 @@ class ForwardLineReader:
             return held
         if objects.type_of(held).name != "staticmethod":
             raise BadData("forward is not a function")
-        inner = self._python.memory.u64(held + self._python.layout.size("PyObject"))
+        inner = self._python.memory.u64(held + self._python.layout.size(PyObject))
         return inner if objects.type_of(inner).name == "function" else None
 
 

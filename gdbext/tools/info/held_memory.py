@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.python_structures import PyInterpreterState, PyTypeObject
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.report import Report
 from gdbext.engine.vocabulary import Hexadecimal
@@ -47,8 +48,8 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
     Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
     """
     layout = runtime.layout
-    place = layout.find("PyInterpreterState", "gc.generations")
-    if place is None or layout.abi.free_threaded or layout.find("PyInterpreterState", "gc.young") is not None:
+    place = layout.find(PyInterpreterState.gc_generations)
+    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
         raise PythonUnsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
     heads = [
         interpreter.address + place + number * _GENERATION
@@ -147,8 +148,8 @@ class _HeldMemory:
         return self._kinds[kind]
 
     def _read_kind(self, kind: int) -> str:
-        memory, objects = self._runtime.memory, self._runtime.objects
-        mro = memory.u64(kind + self._runtime.layout.offset("PyTypeObject", "tp_mro"))
+        objects = self._runtime.objects
+        mro = PyTypeObject(self._runtime.space, kind).tp_mro
         for base in objects.tuple_items(mro, _BASES) if mro else ():
             name = objects.type_info(base).name
             if name == TENSOR_CLASS or (name == MODULE_CLASS and self._is_of_torch(base)):

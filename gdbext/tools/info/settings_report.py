@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.python_structures import PyObject
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.targets.system import linux
 from gdbext.errors import BadData, GdbextError, PythonUnsupported
@@ -96,7 +97,7 @@ class ThreadSettings:
                 continue
             device = python.dicts.attribute(mode, "device")
             if device:
-                return self._device(device + python.layout.size("PyObject"))
+                return self._device(device + python.layout.size(PyObject))
         return "cpu"
 
     def _device(self, address: int) -> str:

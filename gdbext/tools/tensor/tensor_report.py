@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gdbext.cpython.abi.python_structures import PyObject
 from gdbext.cpython.objects.objects import slot_attributes
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import BadData, GdbextError
@@ -258,7 +259,7 @@ class PythonTensors:
 
     def tensor_of(self, address: int) -> int | None:
         """The TensorImpl behind a Python object; None where it is no tensor. Raises MemoryFault, BadData."""
-        start = address + self._runtime.layout.size("PyObject")
+        start = address + self._runtime.layout.size(PyObject)
         for word in self._runtime.memory.words(start, _WORDS):
             if word and not word & 7 and self._belongs(word, address):
                 return word
@@ -329,5 +330,5 @@ class PythonTensors:
                 continue
         kind = objects.type_of(address).name
         if kind == _DEVICE:
-            return self._device_text(address + self._runtime.layout.size("PyObject"))
+            return self._device_text(address + self._runtime.layout.size(PyObject))
         return kind

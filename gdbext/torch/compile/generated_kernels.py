@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import cached_property
 
+from gdbext.cpython.abi.python_structures import PyCFunctionObject, PyFunctionObject, PyMethodObject, PyModuleObject
 from gdbext.cpython.threads.frame_variables import attributes, items
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -86,7 +87,7 @@ class GeneratedKernels:
 
     def _kernel(self, name: str, file: str, function: int) -> GeneratedKernel | None:
         memory = self._runtime.memory
-        method = memory.u64(function + self._runtime.layout.offset("PyCFunctionObject", "m_ml"))
+        method = PyCFunctionObject(self._runtime.space, function).m_ml
         module = self._symbolizer.modules.find(memory.u64(method + _METHOD))
         index = self._symbolizer.index(module) if module is not None else None
         symbol = index.exported(KERNEL) if index is not None else None
@@ -115,7 +116,7 @@ def module_variables(runtime: PythonRuntime, module: int) -> Iterator[tuple[str,
 
 def _namespace(runtime: PythonRuntime, module: int) -> int:
     """The dict of the module."""
-    return runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
+    return PyModuleObject(runtime.space, module).md_dict
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:
@@ -171,14 +172,14 @@ def _handles(runtime: PythonRuntime, autotuner: int) -> Iterator[int]:
 
 def _handle(runtime: PythonRuntime, launcher: int) -> int | None:
     """The CUfunction that a launcher launches; None where it cannot be read."""
-    objects, layout, memory = runtime.objects, runtime.layout, runtime.memory
+    objects, space = runtime.objects, runtime.space
     try:
         if objects.type_of(launcher).name != "function":
             return None
-        scope = memory.u64(launcher + layout.offset("PyFunctionObject", "func_globals"))
+        scope = PyFunctionObject(space, launcher).func_globals
         function, runner = (runtime.dicts.get(scope, name) for name in (names.LAUNCHED, names.RUNNER))
         if not function and runner and objects.type_of(runner).name == "method":
-            owner = memory.u64(runner + layout.offset("PyMethodObject", "im_self"))
+            owner = PyMethodObject(space, runner).im_self
             function = attributes(runtime, owner).get(names.LAUNCHED)
         return objects.integer(function) if function and objects.type_of(function).name == "int" else None
     except GdbextError:

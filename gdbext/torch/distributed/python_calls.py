@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.python_structures import PyThreadState
 from gdbext.cpython.threads.frame_variables import attributes, locals_of
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
@@ -126,18 +127,15 @@ def handled_exception(runtime: PythonRuntime, state: ThreadState) -> str:
     is the innermost of a list of such, whose ``exc_value`` is NULL or None where nothing is handled."""
     from gdbext.cpython.threads.object_text import exception_text
 
-    find = runtime.layout.find
-    first, value = find("PyThreadState", "exc_info"), find("_PyErr_StackItem", "exc_value")
-    following = find("_PyErr_StackItem", "previous_item")
     try:
-        item = runtime.memory.u64(state.address + first) if first is not None and value is not None else 0
+        item = PyThreadState(runtime.space, state.address).exc_info
         for _ in range(_NESTED):
-            text = exception_text(runtime, runtime.memory.u64(item + value)) if item and value is not None else ""
-            if text or not item or following is None:
+            text = exception_text(runtime, item.exc_value) if item.address else ""
+            if text or not item.address:
                 return text
-            item = runtime.memory.u64(item + following)
+            item = item.previous_item
     except GdbextError:
-        pass  # a damaged list tells nothing
+        pass  # a damaged list, or one that this version does not have, tells nothing
     return ""
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from gdbext.cpython.abi.python_structures import PyFrameObject, PyInterpreterFrame
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.threads.frame_reader import FrameReader
 from gdbext.cpython.threads.frame_variables import locals_of
@@ -111,8 +112,8 @@ def test_damaged_frames_end_the_walk(view: View) -> None:
     state = view.state(view.truth["threads"][1]["tid"])
     whole = view.runtime.frames.stack(state)
     minor = view.minor
-    struct_name, field = ("PyFrameObject", "f_back") if minor < (3, 11) else ("_PyInterpreterFrame", "previous")
-    at = whole.frames[2].address + view.runtime.layout.offset(struct_name, field)
+    link = PyFrameObject.f_back if minor < (3, 11) else PyInterpreterFrame.previous
+    at = whole.frames[2].address + link.offset(view.runtime.space)
     read_u64, read = view.memory.u64, view.memory.read
     try:
         for value in (0xDEAD0000, 8, whole.frames[0].address):

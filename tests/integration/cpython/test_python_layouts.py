@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
-from gdbext import cpython
-from gdbext.cpython.abi import python_layout
-from gdbext.cpython.abi.python_abi import InterpreterFrames, PythonAbi
-from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi import python_structures
+from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
+from gdbext.engine.layouts.declarations import Struct
 from support.installed import pythons
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
-SOURCES = Path(cpython.__file__).parent
 ASK = """
 import gdb, json, sys
 pairs = json.load(open(sys.argv[1] if len(sys.argv) > 1 else PAIRS))
@@ -48,24 +47,27 @@ print("FOUND" + json.dumps(found))
 """
 
 
-def used(abi: PythonAbi) -> set[tuple[str, str]]:
-    """(structure, field) as they are written in the sources, and those of the tables of a version."""
-    pairs: set[tuple[str, str]] = set()
-    for source in SOURCES.rglob("*.py"):
-        pairs.update(re.findall(r'(?:offset|find|put)\(\s*"(\w+)",\s*"([\w.]+)"', source.read_text()))
-        pairs.update((name, "") for name in re.findall(r'size\("(\w+)"\)', source.read_text()))
-    for name, (_, fields) in python_layout.UNPUBLISHED.items():
-        pairs |= {(name, field) for field in fields} | {(name, "")}
-    for name, published in abi.debug_offsets:
-        pairs |= {(name, field) for field in published if field not in ("", "size")}
-    pairs |= {("PyInterpreterState", abi.first_thread), ("PyInterpreterState", abi.modules)}
-    pairs |= {("PyCodeObject", name) for name in (abi.code_name, *abi.local_names)}
-    if isinstance(abi.frames, InterpreterFrames):
-        pairs |= {("_PyInterpreterFrame", name) for name in (abi.frames.code, abi.frames.instruction)}
+def declared() -> Iterator[type[Struct]]:
+    own = vars(python_structures).values()
+    yield from (each for each in own if isinstance(each, type) and issubclass(each, Struct) and each.OF)
+
+
+def used(layout: PythonLayout) -> dict[tuple[str, str], int | None]:
+    """(structure, member), "" for the size, to what we take it to be; None where this version does not have it."""
+    pairs: dict[tuple[str, str], int | None] = {}
+    for each in declared():
+        outer, _, inner = each.OF.partition(".")
+        for member in each.members():
+            if member.owner == each.OF:
+                start = layout.struct(outer).fields[inner].offset if inner and member.is_in(layout) else 0
+                at = member.find(layout)
+                pairs[outer, f"{inner}.{member.path}".lstrip(".")] = None if at is None else start + at
+        if not inner and (each.SIZE or layout.table.has_struct(each.OF)):
+            pairs[outer, ""] = layout.size(each)
     return pairs
 
 
-def dwarf_offsets(library: Path, pairs: set[tuple[str, str]], folder: Path) -> dict[tuple[str, str], int]:
+def dwarf_offsets(library: Path, pairs: Collection[tuple[str, str]], folder: Path) -> dict[tuple[str, str], int]:
     """What gdb reads from the debug information; empty without any."""
     wanted = folder / "pairs.json"
     wanted.write_text(json.dumps(sorted(pairs)))
@@ -83,22 +85,23 @@ def test_offsets_are_those_of_the_compiler(abi: PythonAbi, tmp_path: Path) -> No
     libraries = [found for each in pythons.prefixes(text) for found in each.glob(f"lib/libpython{text}.so.1.0")]
     if not libraries:
         pythons.lacking(text, f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
-    pairs = used(abi)
+    layout = layout_for(abi)
+    pairs = used(layout)
     assert len(pairs) > 80
     truth = dwarf_offsets(libraries[-1], pairs, tmp_path)
     if len(truth) < 60:
         pytest.skip(f"{libraries[-1]} has no debug information")
-    layout = layout_for(abi)
-    for (struct, field), offset in truth.items():
-        ours = layout.find(struct, field) if field else layout.size(struct)
-        assert ours == offset, (struct, field)
-    for struct, field in pairs - set(truth):
-        known = field and layout.find(struct, field) is not None
+    for pair, offset in truth.items():
+        assert pairs[pair] == offset, pair
+    for struct, field in set(pairs) - set(truth):
+        known = field and pairs[struct, field] is not None
         assert not known or struct in OWN_NAMES, (struct, field)
 
 
-OWN_NAMES = {"simplequeueobject", "parkingqueueobject", "mutexlockobject", "mutexrlockobject", "wait_entry"}
-"""Structures of extension modules, and forms of later versions: another name, or none, in libpython's debug
+OWN_NAMES = {"simplequeueobject", "parkingqueueobject", "mutexlockobject", "mutexrlockobject", "wait_entry",
+             "deque block", "PyTryBlock", "PyMemberDescrObject", "FutureObj", "futureiterobject",
+             "SemLockObject"}  # fmt: skip
+"""Structures of extension modules, and forms of other versions: another name, or none, in libpython's debug
 information."""
 
 
@@ -109,11 +112,10 @@ def test_simplequeue_is_that_of_the_extension(tmp_path: Path) -> None:
         (lock,) = abi.lock_types_named("_queue.SimpleQueue")
         pattern = f"lib/python{abi.text}/lib-dynload/_queue.*.so"
         for library in (found for each in pythons.prefixes(abi.text) for found in each.glob(pattern)):
-            wanted = {("simplequeueobject", field) for field in ("", *python_layout.UNPUBLISHED[lock.struct][1])}
-            truth = dwarf_offsets(library, wanted, tmp_path)
+            known = {field: at for (name, field), at in used(layout_for(abi)).items() if name == lock.struct.OF}
+            truth = dwarf_offsets(library, [("simplequeueobject", field) for field in known], tmp_path)
             for (_, field), offset in truth.items():
-                layout = layout_for(abi)
-                assert (layout.find(lock.struct, field) if field else layout.size(lock.struct)) == offset
+                assert known[field] == offset
                 checked += 1
     if not checked:
         pytest.skip("no _queue with debug information here")

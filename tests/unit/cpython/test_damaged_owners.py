@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.cpython.abi.python_structures import PyInterpreterState, PyRuntimeState, PyThreadState, StopTheWorld
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.engine.targets.recording.recording import Recording
 from support.recorded.recording_damage import patched, without_registers
@@ -29,7 +30,7 @@ class Subject:
         return self.states[tid]
 
     def field(self, tid: int, name: str) -> int:
-        return self.state(tid).address + self.runtime.layout.offset("PyThreadState", name)
+        return self.state(tid).address + getattr(PyThreadState, name).offset(self.runtime.space)
 
     def patched(self, tid: int, name: str, word: int) -> Recording:
         return patched(recording(NAME), {self.field(tid, name): word})
@@ -90,9 +91,9 @@ def test_who_stops_the_world_is_not_told_by_a_word_that_is_no_thread_s() -> None
     whole = Replay(name)
     runtime = whole.session.python
     assert runtime is not None
-    offset = runtime.layout.offset
-    places = [runtime.address + offset("_PyRuntimeState", "stoptheworld.requester")]
-    places += [each.address + offset("PyInterpreterState", "stoptheworld.requester") for each in runtime.interpreters()]
+    pauses = [PyRuntimeState(runtime.space, runtime.address).stoptheworld]
+    pauses += [PyInterpreterState(runtime.space, each.address).stoptheworld for each in runtime.interpreters()]
+    places = [pause.place(StopTheWorld.requester) for pause in pauses]
     document = Replay(name, patched(recording(name), dict.fromkeys(places, 0x1D1B5A7EC41DD0FA))).diagnosis
     assert not [each for each in document["findings"] if each["kind"] == "self-deadlock"]
 
@@ -105,7 +106,7 @@ def test_a_pool_with_an_unread_worker_is_not_exhausted(name: str, damage: tuple[
     (deadlock,) = [each for each in whole.diagnosis["findings"] if each["kind"] == "deadlock"]
     runtime = whole.session.python
     assert runtime is not None
-    at = runtime.layout.offset("PyThreadState", damage[0])
+    at = getattr(PyThreadState, damage[0]).offset(runtime.space)
     newest = next(iter(runtime.thread_states()))
     assert runtime.tid_of(newest) in deadlock["threads"]
     cut = Replay(name, patched(recording(name), {newest.address + at: damage[1]}))
@@ -141,6 +142,6 @@ def test_a_counter_of_a_native_loop_is_no_thread() -> None:
     runtime = whole.session.python
     assert runtime is not None
     client = next(state for state in runtime.thread_states() if runtime.tid_of(state) == whole.tid("worker"))
-    word = client.address + runtime.layout.offset("PyThreadState", "thread_id")
+    word = client.address + PyThreadState.thread_id.offset(runtime.space)
     damaged = Replay(name, patched(recording(name), {word: 1})).diagnosis
     assert not [each for each in damaged["findings"] if each["kind"] == "self-deadlock"]

@@ -14,6 +14,13 @@ import pytest
 
 from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.python_structures import (
+    PyASCIIObject,
+    PyInterpreterState,
+    PyRuntimeState,
+    PyThreadState,
+    PyTypeObject,
+)
 from gdbext.cpython.abi.versions import SUPPORTED, version_text
 from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.sync import locks
@@ -207,14 +214,14 @@ def test_list_of_thread_states_in_a_circle() -> None:
     def put(address: int, value: int) -> None:
         struct.pack_into("<Q", data, address - BASE, value)
 
-    put(BASE + layout.offset("_PyRuntimeState", "interpreters.head"), interpreter)
-    put(interpreter + layout.offset("PyInterpreterState", "threads.head"), state)
-    put(state + layout.offset("PyThreadState", "interp"), interpreter)
-    put(state + layout.offset("PyThreadState", "next"), state)
+    put(BASE + PyRuntimeState.interpreters_head.field(layout).offset, interpreter)
+    put(interpreter + PyInterpreterState.threads_head.field(layout).offset, state)
+    put(state + PyThreadState.interp.field(layout).offset, interpreter)
+    put(state + PyThreadState.next.field(layout).offset, state)
     runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout)
     with pytest.raises(GdbextError, match="no end"):
         runtime.thread_states()
-    put(state + layout.offset("PyThreadState", "interp"), interpreter + 8)
+    put(state + PyThreadState.interp.field(layout).offset, interpreter + 8)
     runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout)
     with pytest.raises(GdbextError, match="does not belong"):
         runtime.thread_states()
@@ -227,10 +234,10 @@ def test_lengths_are_capped() -> None:
     text, kind, name = BASE + 0x1000, BASE + 0x2000, BASE + 0x3000
     for address, value in (
         (text + 8, kind),
-        (text + layout.offset("PyASCIIObject", "length"), 1 << 39),
-        (text + layout.offset("PyASCIIObject", "state"), 0x60),
-        (kind + layout.offset("PyTypeObject", "tp_name"), name),
-        (kind + layout.offset("PyTypeObject", "tp_flags"), 1 << 28),
+        (text + PyASCIIObject.length.field(layout).offset, 1 << 39),
+        (text + PyASCIIObject.state.field(layout).offset, 0x60),
+        (kind + PyTypeObject.tp_name.field(layout).offset, name),
+        (kind + PyTypeObject.tp_flags.field(layout).offset, 1 << 28),
         (name, 0x727473),
     ):
         struct.pack_into("<Q", data, address - BASE, value)

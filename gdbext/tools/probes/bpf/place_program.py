@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
+from gdbext.cpython.abi.python_structures import CFrame, PyThreadState
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, PythonUnsupported
@@ -27,9 +28,6 @@ from gdbext.torch.values.key_names import KeysetTest
 if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
-
-_THREAD = "PyThreadState"
-_FRAME = "_PyInterpreterFrame"
 
 
 class FramePath(Record):
@@ -81,14 +79,14 @@ class PythonLines:
 
 
 def _path(runtime: PythonRuntime, form: InterpreterFrames) -> FramePath:
-    layout = runtime.layout
+    space = runtime.space
     by_c_frame = form.anchor is LoopAnchor.C_FRAME
     if by_c_frame:
-        c_frame: int | None = layout.offset(_THREAD, "cframe")
-        current = layout.nested(_THREAD, "root_cframe", "current_frame")
+        c_frame: int | None = PyThreadState.cframe.offset(space)
+        current = CFrame.current_frame.offset(space)
     else:
-        c_frame, current = None, layout.offset(_THREAD, "current_frame")
-    code, instruction = layout.offset(_FRAME, form.code), layout.offset(_FRAME, form.instruction)
+        c_frame, current = None, PyThreadState.current_frame.offset(space)
+    code, instruction = form.code.offset(space), form.instruction.offset(space)
     return FramePath(c_frame, current, code, instruction, ~form.tag_bits & (1 << 64) - 1)
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from gdbext.cpython.abi import python_layout
 from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.python_structures import PyInterpreterFrame, PyThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 from support.recorded.recording_damage import patched
 
 HEADER = 24
-NEXT = ("PyThreadState", "next")
+NEXT = PyThreadState.next
 
 
 class Published:
@@ -23,8 +24,7 @@ class Published:
         self.session = session
         self.memory, runtime = session.memory, session.python
         self.start, self.layout = runtime.address + HEADER, layout_for(runtime.layout.abi)
-        groups = self.layout.abi.debug_offsets
-        self.names = [(struct_name, field) for struct_name, fields in groups for field in fields]
+        self.names = list(self.layout.abi.debug_offsets)
         self.runtime = runtime
 
     def put(self, index: int, value: int) -> int:
@@ -66,21 +66,20 @@ def test_all_of_them_damaged(published: Published) -> None:
 
 
 def test_another_build_has_other_sizes(published: Published) -> None:
-    at, size = published.names.index(NEXT), published.names.index((NEXT[0], "size"))
+    at, size = published.names.index(NEXT), published.names.index(PyThreadState)
     (usual,) = published.layouts()
-    offset = usual.offset(*NEXT)
+    offset = NEXT.find(usual)
     published.put(at, offset + 8)
-    assert [layout.offset(*NEXT) for layout in published.layouts()] == [offset, offset + 8], "damage: of equal size"
+    assert [NEXT.find(layout) for layout in published.layouts()] == [offset, offset + 8], "damage: of equal size"
     published.put(size, 8 + published.put(size, 0))
-    assert [layout.offset(*NEXT) for layout in published.layouts()] == [offset + 8, offset]
+    assert [NEXT.find(layout) for layout in published.layouts()] == [offset + 8, offset]
     published.put(at, 1 << 40)
-    assert [layout.offset(*NEXT) for layout in published.layouts()] == [offset], "absurd"
+    assert [NEXT.find(layout) for layout in published.layouts()] == [offset], "absurd"
 
 
 @pytest.mark.parametrize("which", ["code", "instruction"])
 def test_a_field_beyond_the_frame(published: Published, which: str) -> None:
     expected = published.stacks()
-    frame, field = "_PyInterpreterFrame", getattr(published.layout.abi.frames, which)
-    published.put(published.names.index((frame, "size")), 0x100)
-    published.put(published.names.index((frame, field)), 0x10000)
+    published.put(published.names.index(PyInterpreterFrame), 0x100)
+    published.put(published.names.index(getattr(published.layout.abi.frames, which)), 0x10000)
     assert published.stacks() == expected

@@ -9,10 +9,23 @@ from typing import Any
 import pytest
 
 from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.python_structures import (
+    DequeObject,
+    FutureIterator,
+    GilRuntimeState,
+    LockObject,
+    ParkingQueueObject,
+    PyInterpreterFrame,
+    PyInterpreterState,
+    PyObject,
+    PyThreadState,
+    WaitEntry,
+)
 from gdbext.cpython.abi.versions import abi_of_hexversion
 from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.parking import ParkingLot
 from gdbext.cpython.threads.frame_reader import Interpreter
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import MemoryFault
 from support.fakes.fake_target import FakeTarget
@@ -23,26 +36,31 @@ WITH_GIL = layout_for(abi_of_hexversion(HEXVERSION))
 
 
 def test_what_follows_a_header_is_sixteen_bytes_further_on() -> None:
-    assert LAYOUT.size("PyObject") == 32
-    for name, field in (("lockobject", "lock_lock"), ("parkingqueueobject", "has_threads_waiting")):
-        assert LAYOUT.offset(name, field) == WITH_GIL.offset(name, field) + 16
-        assert LAYOUT.size(name) == WITH_GIL.size(name) + 16
-    assert LAYOUT.offset("wait_entry", "sema") == WITH_GIL.offset("wait_entry", "sema"), "no object"
-    assert LAYOUT.find("lockobject", "no such member") is None
+    assert LAYOUT.size(PyObject) == 32
+    for kind, member in (
+        (LockObject, LockObject.lock_lock), (ParkingQueueObject, ParkingQueueObject.has_threads_waiting),
+    ):  # fmt: skip
+        assert LAYOUT.find(member) == (WITH_GIL.find(member) or 0) + 16
+        assert LAYOUT.size(kind) == WITH_GIL.size(kind) + 16
+    assert LAYOUT.find(DequeObject.leftblock) == 40
+    assert LAYOUT.find(FutureIterator.future) == 32
+    assert LAYOUT.find(WaitEntry.sema) == WITH_GIL.find(WaitEntry.sema), "no object"
+    assert LAYOUT.find(PyThreadState.frame) is None
 
 
 class OneInterpreter:
     """As much of a runtime as the GIL is read from."""
 
     def __init__(self, layout: Any, enabled: int) -> None:
-        at = layout.offset("PyInterpreterState", "ceval.gil")
+        at = PyInterpreterState.gil.field(layout).offset
         interpreter, gil = bytearray(0x100000), bytearray(0x1000)
         struct.pack_into("<Q", interpreter, at, 0x900000)
-        struct.pack_into("<Q", gil, layout.offset("_gil_runtime_state", "interval"), 5000)
-        if layout.find("_gil_runtime_state", "enabled") is not None:
-            struct.pack_into("<i", gil, layout.offset("_gil_runtime_state", "enabled"), enabled)
+        struct.pack_into("<Q", gil, GilRuntimeState.interval.field(layout).offset, 5000)
+        if GilRuntimeState.enabled.is_in(layout):
+            struct.pack_into("<i", gil, GilRuntimeState.enabled.field(layout).offset, enabled)
         self.memory = Memory(FakeTarget({0x1000: bytes(interpreter), 0x900000: bytes(gil)}))
         self.layout = layout
+        self.space = Space(self.memory, layout)
 
     def interpreters(self) -> list[Interpreter]:
         return [Interpreter(0x1000, 0)]
@@ -70,11 +88,11 @@ def test_a_recorded_deadlock(replay: Callable[[str], Any], name: str, version: s
 
 def test_each_thread_has_a_copy_of_the_bytecode(replay: Callable[[str], Any]) -> None:
     session = replay("python-lock-abba-3.14t").session
-    runtime, layout = session.python, session.python.layout
+    runtime = session.python
     copied = 0
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames:
-            at = runtime.memory.u64(frame.address + layout.offset("_PyInterpreterFrame", "instr_ptr"))
+            at = PyInterpreterFrame(runtime.space, frame.address).instr_ptr
             code = runtime.codes.get(frame.code)
             copied += code.offset_of(at) != at - code.bytecode
             assert 0 <= code.offset_of(at) < 1000
@@ -117,12 +135,13 @@ def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str],
     for damage in ("fault", "circle"):
         session = replay("free-threaded-section-3.14t").session
         runtime = session.python
-        at = runtime.layout.offset("PyThreadState", "critical_section")
+        at = PyThreadState.critical_section.offset(runtime.space)
         fields = {state.address + at for state in runtime.thread_states()}
         read = runtime.memory.u64
         section = next(value for value in map(read, fields) if value and not value & 1)
         worth = 8 if damage == "fault" else section
         runtime.memory = Patched(runtime.memory, dict.fromkeys(fields, worth), {section: section})
+        runtime.space = Space(runtime.memory, runtime.layout)
         if damage == "fault":
             with pytest.raises(MemoryFault):
                 ParkingLot(runtime)

@@ -11,6 +11,7 @@ import pytest
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
+from gdbext.engine.layouts.declarations import Member
 from gdbext.errors import PythonUnsupported
 from support.source.parsed import nodes, walk
 
@@ -89,7 +90,7 @@ def test_a_planted_comparison_is_found(tmp_path: Path, breach: str) -> None:
 
 def test_questions_for_members_are_no_comparisons(tmp_path: Path) -> None:
     (tmp_path / "fine.py").write_text(
-        "if layout.find('PyThreadState', 'cframe') is None: pass\n"
+        "if layout.find(PyThreadState.cframe) is None: pass\n"
         "if layout.abi.gil is GilPlace.RUNTIME: pass\n"
         "if version is None: pass\n"
         "shape = torch.ones(3, 2), (3, 2)\n"
@@ -113,12 +114,11 @@ def test_a_row_is_found_by_its_version() -> None:
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
 def test_members_that_a_row_names_are_in_its_layout(abi: PythonAbi) -> None:
     layout = layout_for(abi)
-    members = [("PyInterpreterState", abi.first_thread), ("PyInterpreterState", abi.modules)]
-    members += [("PyCodeObject", name) for name in (abi.code_name, *abi.local_names)]
-    members += [(lock.struct, lock.field) for lock in abi.lock_types]
+    members: list[Member[int]] = [abi.first_thread, abi.modules, abi.code_name, *abi.local_names]
+    members += [lock.word for lock in abi.lock_types]
     if isinstance(abi.frames, InterpreterFrames):
-        members += [("_PyInterpreterFrame", name) for name in (abi.frames.code, abi.frames.instruction)]
-    assert [member for member in members if layout.find(*member) is None] == []
+        members += [abi.frames.code, abi.frames.instruction]
+    assert [member for member in members if layout.find(member) is None] == []
 
 
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)

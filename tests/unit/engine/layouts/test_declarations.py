@@ -1,4 +1,4 @@
-"""Declared structures, read by attribute from memory made of bytes; those of PyTorch against all shipped layouts."""
+"""Declared structures, read by attribute from memory made of bytes; those of PyTorch and CPython in the layouts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gdbext.cpython.abi import python_structures
+from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine.layouts import store, validate
 from gdbext.engine.layouts.declarations import (
     F32,
@@ -92,7 +95,7 @@ def whole() -> Whole:
     target = FakeTarget()
     data = struct.pack("<BxHxxxxiIQQQdfxB", 1, 0xFFFE, -5, 0xFFFFFFFB, BASE, 77, 88, 0.5, 0.25, 0b00010000)
     target.add(BASE, data.ljust(64, b"\0") + struct.pack("<iI", 1, 2) * 2, "rw-p")
-    return Whole(Space(Memory(target), Shapes()), BASE)  # type: ignore[arg-type]
+    return Whole(Space(Memory(target), Shapes()), BASE)
 
 
 def test_numbers(whole: Whole) -> None:
@@ -167,13 +170,31 @@ def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
             member.checked(layout)
 
 
+def python_structures_declared() -> Iterator[type[Struct]]:
+    for each in vars(python_structures).values():
+        if isinstance(each, type) and issubclass(each, Struct) and each.OF:
+            yield each
+
+
+@pytest.mark.parametrize("structure", [*python_structures_declared()], ids=lambda each: each.__name__)
+def test_each_member_of_cpython_is_in_some_version(structure: type[Struct]) -> None:
+    """As large as it is read, or larger."""
+    known = [layout_for(abi) for abi in SUPPORTED]
+    for member in structure.members():
+        having = [layout for layout in known if member.is_in(layout)]
+        assert having, member
+        for layout in having:
+            member.checked(layout)
+
+
 def test_what_is_required_is_what_no_layout_may_lack() -> None:
     required: dict[str, set[str]] = {}
-    for structure in declared():
+    for structure in (*declared(), *python_structures_declared()):
         for member in structure.members():
             if member.required:
-                required.setdefault(structure.OF, set()).add(member.path)
-    assert required == {name: set(members) for name, members in validate.REQUIRED["torch"].items()}
+                required.setdefault(member.owner, set()).add(member.path)
+    known = {**validate.REQUIRED["torch"], **validate.REQUIRED["cpython"]}
+    assert required == {name: set(members) for name, members in known.items()}
 
 
 BREACH = """
