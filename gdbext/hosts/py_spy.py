@@ -13,6 +13,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.frame_variables import locals_of
@@ -58,7 +59,6 @@ class DumpedProcess:
         if table is None or session.python is None:
             raise PythonUnsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
-        self._minor = int(self.version.split(".")[1]) if self.version != "?" else 0
         self._runtime = table.runtime
         self._names = table.names
         self._tids = {state.address: tid for tid, states in table.states.items() for state in states}
@@ -90,10 +90,12 @@ class DumpedProcess:
     def _frames(self, group: Any, is_last: bool) -> Iterator[dict[str, Any]]:
         """py-spy's marks of the frames by which an evaluation loop was entered: before 3.11 that is each of them, since
         3.12 a shim frame below it."""
-        minor = self._minor
+        form = self._runtime.layout.abi.frames
+        by_shim = isinstance(form, InterpreterFrames) and form.anchor is LoopAnchor.ENTRY_FRAME
         for number, frame in enumerate(group):
             ends = number == len(group) - 1
-            marks = (False, ends) if minor >= 12 else (ends or minor <= 10, ends and is_last)
+            is_entry = not by_shim and (ends or isinstance(form, FrameObjects))
+            marks = (False, ends) if by_shim else (is_entry, ends and is_last)
             yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), *marks)
 
     def _frame(

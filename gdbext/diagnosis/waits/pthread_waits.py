@@ -116,10 +116,10 @@ def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str]
 def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
     if futex.value not in (JOINABLE, EXITING):
         return None
-    for other in thread.process.threads:
-        if join_state_word(other.process.memory, other.thread_pointer) == futex.address:
-            return Owner(other.tid), "join state"
-    return None
+    memory, others = thread.process.memory, thread.process.threads
+    found = [other.tid for other in others if join_state_word(memory, other.thread_pointer) == futex.address]
+    found = [tid for tid in found if tid != thread.tid]  # EDEADLK: nobody waits for its own end
+    return (Owner(found[0]), "join state") if len(found) == 1 else None
 
 
 def barrier(thread: ThreadSnapshot) -> Wait | None:
