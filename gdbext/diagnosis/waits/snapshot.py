@@ -7,7 +7,6 @@ a fork is stated only where something in this process, or in its parent, shows i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Union
 
@@ -233,8 +232,9 @@ class ThreadSnapshot:
 
     def alone(self) -> ThreadSnapshot:
         """The same thread, of which the system tells nothing but what stands in its own memory."""
-        found, found.process = copy(self), copy(self.process)
-        found.process.outside = None
+        found, found.process = object.__new__(ThreadSnapshot), object.__new__(ProcessSnapshot)
+        vars(found.process).update(vars(self.process), outside=None)
+        vars(found).update(vars(self), process=found.process)
         return found
 
     @cached_property

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 
 from gdbext.engine.arch.argument_places import jump_targets
 from gdbext.engine.arch.base import Architecture
@@ -178,7 +179,7 @@ class FunctionCode:
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
         code = self._memory.try_read(function.start, function.size)
-        found = tuple(self._memory.architecture.decode(code or b"", function.start))
+        found = _decoded(self._memory.architecture, code or b"", function.start)
         cold = self._cold_part(function)
         return Decoded(found, frozenset(jump_targets(found) | jump_targets(cold)))
 
@@ -189,8 +190,14 @@ class FunctionCode:
             cold = self._symbolizer.function(start) if start is not None else None
             if cold is not None and cold.start == start and 0 < cold.size <= MAX_SIZE:
                 code = self._memory.try_read(cold.start, cold.size) or b""
-                return tuple(self._memory.architecture.decode(code, cold.start))
+                return _decoded(self._memory.architecture, code, cold.start)
         return ()
+
+
+@lru_cache(maxsize=32)
+def _decoded(architecture: Architecture, code: bytes, start: int) -> tuple[Instruction, ...]:
+    """The instructions of this code; kept for the next look at the same code."""
+    return tuple(architecture.decode(code, start))
 
 
 class Syscall(Record):

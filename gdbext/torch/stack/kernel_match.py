@@ -13,9 +13,10 @@ operator, whose name would say it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
-from gdbext.engine.arch.base import Slot
+from gdbext.engine.arch.base import Architecture, Slot
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.process.code_reader import FunctionCode
@@ -152,6 +153,12 @@ FUNCTOR_WORDS = 8
 member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
 
 
+@lru_cache(maxsize=1024)
+def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> tuple[Instruction, ...]:
+    """The jumps in this code. They are kept for the next look at the same code: a process is often looked at twice."""
+    return tuple(found for found in architecture.decode(code, start) if found.kind == "jmp")
+
+
 class TailCalls:
     """Answers ``reaches(entry, start)``; results are kept, because the same kernels come again and again."""
 
@@ -208,9 +215,7 @@ class TailCalls:
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
-        for instruction in self._memory.architecture.decode(code, start):
-            if instruction.kind != "jmp":
-                continue
+        for instruction in _decoded_jumps(self._memory.architecture, code, start):
             target = self._jump_target(instruction)
             if target is None:
                 self._by_pointer[entry] = True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import pytest
 
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.arch.x86_64.architecture import X8664
+from gdbext.engine.process import code_reader
 from gdbext.torch.registry.operators import Operator
+from gdbext.torch.stack import kernel_match
 from support.recorded.recording_damage import patched
 from support.recorded.recordings import Replay, recording
 
@@ -177,3 +181,21 @@ def test_a_small_number_is_no_keyset(number: int) -> None:
     for at in places:
         found = proven(steps(META, {at: number}))
         assert [step["keyset"]["bits"] for step in found if int(step["keyset"]["bits"], 16) < 1 << 12] == []
+
+
+def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = steps(META, {})
+    decoded: list[int] = []
+    genuine = X8664.decode
+
+    def counted(self: X8664, code: bytes, address: int) -> Iterator[Instruction]:
+        decoded.append(address)
+        return genuine(self, code, address)
+
+    monkeypatch.setattr(X8664, "decode", counted)
+    assert steps(META, {}) == first
+    kept = len(decoded)
+    kernel_match._decoded_jumps.cache_clear()
+    code_reader._decoded.cache_clear()
+    assert steps(META, {}) == first
+    assert len(decoded) - kept > kept
