@@ -13,7 +13,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.frame_variables import locals_of
@@ -91,7 +91,7 @@ class DumpedProcess:
         """py-spy's marks of the frames by which an evaluation loop was entered: before 3.11 that is each of them, since
         3.12 a shim frame below it."""
         form = self._runtime.layout.abi.frames
-        by_shim = isinstance(form, InterpreterFrames) and form.anchor is LoopAnchor.ENTRY_FRAME
+        by_shim = isinstance(form, InterpreterFrames) and bool(form.codeless_owners)
         for number, frame in enumerate(group):
             ends = number == len(group) - 1
             is_entry = not by_shim and (ends or isinstance(form, FrameObjects))
