@@ -18,17 +18,8 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch import structures
 from gdbext.torch.registry.kernel import KernelFunction, kernel_parser
-from gdbext.torch.structures import (
-    AnnotatedKernel,
-    DispatcherStruct,
-    KernelFunctionStruct,
-    List,
-    LookupMap,
-    LookupTable,
-    OperatorEntry,
-    OperatorNode,
-)
 from gdbext.torch.values.containers import string_reader
 
 _NAME = late_pattern(r"[A-Za-z_][\w.]*::[\w.]+")
@@ -85,7 +76,7 @@ class Probe:
         Of a layout of an ``other_minor`` version it must also be proven that dispatch keys have kept their numbers.
         """
         try:
-            dispatcher = DispatcherStruct(self._space, self._find_dispatcher())
+            dispatcher = structures.DispatcherStruct(self._space, self._find_dispatcher())
             walked = kernels = 0
             for operator in self._operators(dispatcher):
                 self._check_name(operator)
@@ -107,7 +98,7 @@ class Probe:
         )
         return ""
 
-    def _operators(self, dispatcher: DispatcherStruct) -> Iterator[OperatorEntry]:
+    def _operators(self, dispatcher: structures.DispatcherStruct) -> Iterator[structures.OperatorEntry]:
         """The first operators of the list. A std::list is a ring: next, previous, then the value."""
         head = previous = dispatcher.operators_
         current = self._memory.u64(head)
@@ -116,16 +107,16 @@ class Probe:
                 return
             if self._memory.u64(current + 8) != previous:
                 raise BadData(f"the list of operators is broken at {current:#x}")
-            yield OperatorNode(self._space, current)._M_storage.op
+            yield structures.OperatorNode(self._space, current)._M_storage.op
             previous, current = current, self._memory.u64(current)
 
-    def _check_name(self, operator: OperatorEntry) -> None:
+    def _check_name(self, operator: structures.OperatorEntry) -> None:
         strings, name = string_reader(self._memory, self._layout), operator.name_
         text, overload = strings.read(name.name, _MAX_NAME), strings.read(name.overload_name, _MAX_NAME)
         if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
             raise BadData(f"{text[:40]!r} is not an operator's name")
 
-    def _check_rest(self, operator: OperatorEntry) -> None:
+    def _check_rest(self, operator: structures.OperatorEntry) -> None:
         """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
         extractor = operator.dispatchKeyExtractor_
         full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
@@ -141,9 +132,9 @@ class Probe:
         if slots & slots - 1 or used > slots or used > _MAX_REGISTRATIONS:
             raise BadData(f"{used} registrations in a table of {slots}")
 
-    def _check_table(self, operator: OperatorEntry) -> int:
+    def _check_table(self, operator: structures.OperatorEntry) -> int:
         """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
-        size, parse = KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
+        size, parse = structures.KernelFunctionStruct.size(self._space), kernel_parser(self._layout)
         entries = self._layout.constant("num_runtime_entries")
         raw = self._memory.read(operator.dispatchTable_, size * entries)
         return sum(self._check_entry(index, parse(raw, index * size)) for index in range(entries))
@@ -178,10 +169,10 @@ class Probe:
             raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
         self.named += bool(expected)
 
-    def _check_fallbacks(self, dispatcher: DispatcherStruct) -> None:
+    def _check_fallbacks(self, dispatcher: structures.DispatcherStruct) -> None:
         """A fallback whose function is named after a key must stand at that key's index."""
         entries = self._layout.constant("num_runtime_entries")
-        fallbacks = AnnotatedKernel.array(self._space, dispatcher.backendFallbackKernels_, entries)
+        fallbacks = structures.AnnotatedKernel.array(self._space, dispatcher.backendFallbackKernels_, entries)
         for index, fallback in enumerate(fallbacks):
             function = fallback.kernel.boxed_kernel_func_.boxed_kernel_func_
             names = self._symbolizer.names_at(function) if function else ()
@@ -198,7 +189,7 @@ class Probe:
         module = self._modules.find(address)  # old cores do not say what is executable
         return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
 
-    def _check_counts(self, dispatcher: DispatcherStruct, walked: int) -> None:
+    def _check_counts(self, dispatcher: structures.DispatcherStruct, walked: int) -> None:
         counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}
         known = [(name, count) for name, count in counts.items() if count is not None]
         if not known:
@@ -212,16 +203,18 @@ class Probe:
         self.evidence.append(f"{' and '.join(each for each, _ in known)} both count {count} operators"
                              if len(known) > 1 else f"the {name} counts {count} operators")  # fmt: skip
 
-    def _listed(self, dispatcher: DispatcherStruct) -> int | None:
+    def _listed(self, dispatcher: structures.DispatcherStruct) -> int | None:
         """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
-        operators = List(self._space, dispatcher.operators_)
-        return operators.length if operators.has(List.length) else None
+        operators = structures.List(self._space, dispatcher.operators_)
+        return operators.length if operators.has(structures.List.length) else None
 
-    def _mapped(self, dispatcher: DispatcherStruct) -> int | None:
-        if not self._layout.has_struct(LookupTable.OF):
+    def _mapped(self, dispatcher: structures.DispatcherStruct) -> int | None:
+        if not self._layout.has_struct(structures.LookupTable.OF):
             return None
         lookup = dispatcher.operatorLookupTable_
         foreground = lookup._foregroundDataIndex
         if foreground > 1:
             raise BadData(f"the lookup table's foreground copy is number {foreground}")
-        return LookupMap(self._space, lookup._data + foreground * LookupMap.size(self._space)).num_elements
+        return structures.LookupMap(
+            self._space, lookup._data + foreground * structures.LookupMap.size(self._space)
+        ).num_elements

@@ -13,33 +13,22 @@ from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
+from gdbext.torch import structures
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import SettingValue
 from gdbext.torch.state.thread_variable import VariablesOfThread
-from gdbext.torch.structures import (
-    DebugInfo,
-    Deque,
-    ProfilerConfig,
-    ProfilerState,
-    RecordFunctionCallback,
-    RecordFunctionEntry,
-    RecordFunctionTls,
-    SafePyObject,
-    SavedTensorHooks,
-    String,
-)
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 
 Described = dict[str, SettingValue]
 _FLAGS = {
-    "report_input_shapes": ProfilerConfig.report_input_shapes,
-    "profile_memory": ProfilerConfig.profile_memory,
-    "with_stack": ProfilerConfig.with_stack,
-    "with_flops": ProfilerConfig.with_flops,
-    "with_modules": ProfilerConfig.with_modules,
+    "report_input_shapes": structures.ProfilerConfig.report_input_shapes,
+    "profile_memory": structures.ProfilerConfig.profile_memory,
+    "with_stack": structures.ProfilerConfig.with_stack,
+    "with_flops": structures.ProfilerConfig.with_flops,
+    "with_modules": structures.ProfilerConfig.with_modules,
 }
 _STACK_OF_POINTERS = "std::stack<std::pair<_object*"
 """Versions with a stack of PyObject*, up to 2.4; then of c10::SafePyObject, which has an interpreter besides."""
@@ -74,18 +63,18 @@ class RecordedFunctions:
         own = constructed(thread, sources.THREAD_CALLBACKS, sources.THREAD_CALLBACKS_GUARD)
         if own is None:
             return ()
-        return tuple(self._callbacks(RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
+        return tuple(self._callbacks(structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
     def _callbacks(self, vector: int) -> Iterator[Described]:
-        first, count = vector_span(self._memory, vector, RecordFunctionEntry.size(self._space), _LIMIT)
-        for entry in RecordFunctionEntry.array(self._space, first, count):
+        first, count = vector_span(self._memory, vector, structures.RecordFunctionEntry.size(self._space), _LIMIT)
+        for entry in structures.RecordFunctionEntry.array(self._space, first, count):
             callback = entry.callback_
             yield {
                 "start": self._function(callback.start_),
                 "end": self._function(callback.end_),
                 "enabled": entry.enabled_,
                 "sampling": callback.sampling_prob_,
-                "scopes": self._scopes(callback.bytes_of(RecordFunctionCallback.scopes_)),
+                "scopes": self._scopes(callback.bytes_of(structures.RecordFunctionCallback.scopes_)),
             }
 
     def _function(self, address: int) -> str | None:
@@ -109,7 +98,7 @@ class RecordedFunctions:
         for _ in range(_CHAIN):
             if not node:
                 return None
-            info = DebugInfo(self._space, node)
+            info = structures.DebugInfo(self._space, node)
             state = info.info_
             found = self.profiler_state(state) if state else None
             if found is not None:
@@ -121,7 +110,7 @@ class RecordedFunctions:
         """The configuration of a profiler; None for an object of another class."""
         if not any(plain_class(name) in sources.PROFILER_STATES for name in self._classes.of(address)):
             return None
-        config = ProfilerState(self._space, address).config_
+        config = structures.ProfilerState(self._space, address).config_
         names = {value: name for name, value in self._layout.enum("torch::profiler::impl::ProfilerState").items()}
         number = config.state
         if number not in names:
@@ -135,10 +124,10 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return ()
-        stack = SavedTensorHooks.stack.field(self._layout)
+        stack = structures.SavedTensorHooks.stack.field(self._layout)
         size, data = _POINTER_SIZE, 0
         if not stack.type.startswith(_STACK_OF_POINTERS):
-            size, data = SafePyObject.size(self._space), SafePyObject.data_.offset(self._space)
+            size, data = structures.SafePyObject.size(self._space), structures.SafePyObject.data_.offset(self._space)
         pairs = self._deque(own + stack.offset, 2 * size)
         return tuple((self._memory.u64(at + data), self._memory.u64(at + size + data)) for at in pairs)
 
@@ -147,12 +136,12 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return False
-        message = SavedTensorHooks(self._space, own).disabled_error_message
-        return self._memory.u8(message + String.size(self._space)) != 0
+        message = structures.SavedTensorHooks(self._space, own).disabled_error_message
+        return self._memory.u8(message + structures.String.size(self._space)) != 0
 
     def _deque(self, address: int, element: int) -> list[int]:
         """Addresses of the elements of a ``std::deque``."""
-        deque = Deque(self._space, address)
+        deque = structures.Deque(self._space, address)
         current, last, node, end = deque.first, deque.block_end, deque.block, deque.end
         found: list[int] = []
         while current != end:

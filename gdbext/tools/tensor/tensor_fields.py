@@ -21,18 +21,8 @@ from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch import structures
 from gdbext.torch.state.autograd_nodes import node_object
-from gdbext.torch.structures import (
-    Dimname,
-    ExtraMeta,
-    Node,
-    PerChannelQuantizer,
-    PerTensorQuantizer,
-    QuantizedTensor,
-    SmallVector,
-    StorageImpl,
-    TensorImpl,
-)
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
 from gdbext.torch.values.tensor_facts import GradFunction, Quantization, StorageReport
@@ -116,15 +106,15 @@ class QuantizerReader:
 
     def read(self, tensor: int) -> Quantization:
         """Read the quantiser of the QTensorImpl at ``tensor``. Raises BadData, MemoryFault, LayoutError."""
-        quantizer = QuantizedTensor(self._space, tensor).quantizer_
+        quantizer = structures.QuantizedTensor(self._space, tensor).quantizer_
         name = next((plain_class(each) for each in self._classes.of(quantizer)), "")
         scheme = _SCHEMES.get(name)
         if scheme is None:
             raise BadData(f"the quantiser at {quantizer:#x} is a {name or 'class without a name'}")
         if scheme == "per_tensor_affine":
-            whole = PerTensorQuantizer(self._space, quantizer)
+            whole = structures.PerTensorQuantizer(self._space, quantizer)
             return Quantization(scheme, (whole.scale_,), (whole.zero_point_,), None)
-        channels = PerChannelQuantizer(self._space, quantizer)
+        channels = structures.PerChannelQuantizer(self._space, quantizer)
         axis = channels.axis_
         if not 0 <= axis < 64:
             raise BadData(f"the quantiser at {quantizer:#x} has axis {axis}")
@@ -144,10 +134,10 @@ _DIMENSIONS = 64
 _STORAGE_LIMIT = 1 << 50
 """Bytes: no machine has a petabyte."""
 _CONTIGUITY: Mapping[BitField, str] = {
-    TensorImpl.is_contiguous_: "contiguous",
-    TensorImpl.is_channels_last_contiguous_: "channels_last",
-    TensorImpl.is_channels_last_3d_contiguous_: "channels_last_3d",
-    TensorImpl.is_non_overlapping_and_dense_: "non-overlapping and dense",
+    structures.TensorImpl.is_contiguous_: "contiguous",
+    structures.TensorImpl.is_channels_last_contiguous_: "channels_last",
+    structures.TensorImpl.is_channels_last_3d_contiguous_: "channels_last_3d",
+    structures.TensorImpl.is_non_overlapping_and_dense_: "non-overlapping and dense",
 }
 
 
@@ -160,12 +150,12 @@ class TensorFields:
         self._layout = layout
         self._space = Space(memory, layout)
         self._classes = classes
-        TensorImpl.shape(layout)
+        structures.TensorImpl.shape(layout)
         self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
 
-    def tensor(self, address: int) -> TensorImpl:
+    def tensor(self, address: int) -> structures.TensorImpl:
         """The members of the TensorImpl there."""
-        return TensorImpl(self._space, address)
+        return structures.TensorImpl(self._space, address)
 
     def numel(self, address: int) -> int:
         """The number of elements, as the tensor keeps it."""
@@ -182,7 +172,7 @@ class TensorFields:
 
     def contiguity(self, address: int) -> tuple[str, ...]:
         """The flags of the tensor that are set."""
-        raw = self._memory.read(address, TensorImpl.size(self._space))
+        raw = self._memory.read(address, structures.TensorImpl.size(self._space))
         return tuple(name for flag, name in _CONTIGUITY.items() if flag.of(self._layout, raw))
 
     def python_object(self, address: int) -> int:
@@ -195,11 +185,15 @@ class TensorFields:
         ATen/core/NamedTensor.h and Dimname.h; versions from 2.13 on have no named tensors. Raises LayoutError.
         """
         extra = self.tensor(address).extra_meta_
-        if not extra.address or not extra.has(ExtraMeta.named_tensor_meta_) or not extra.named_tensor_meta_.address:
+        if (
+            not extra.address
+            or not extra.has(structures.ExtraMeta.named_tensor_meta_)
+            or not extra.named_tensor_meta_.address
+        ):
             return None
         vector = extra.named_tensor_meta_.names_
-        first, count = vector_span(self._memory, vector, Dimname.size(self._space), _DIMENSIONS)
-        names = Dimname.array(self._space, first, count)
+        first, count = vector_span(self._memory, vector, structures.Dimname.size(self._space), _DIMENSIONS)
+        names = structures.Dimname.array(self._space, first, count)
         return tuple(None if name.type_ else name.name_ for name in names)  # a wildcard's type is not 0
 
     # --- storage ---------------------------------------------------------------------------------
@@ -211,7 +205,7 @@ class TensorFields:
 
     def storage_at(self, storage: int) -> StorageReport:
         """The StorageImpl there. Raises BadData for one that cannot be."""
-        found = StorageImpl(self._space, storage)
+        found = structures.StorageImpl(self._space, storage)
         data, size = found.data_ptr_.ptr_, found.size_bytes_
         if size <= _MAX_UNREPRESENTABLE:
             raise BadData(f"the size of the storage at {storage:#x} is symbolic, or damaged")
@@ -219,7 +213,7 @@ class TensorFields:
             raise BadData(f"the storage at {storage:#x} claims {size} bytes")
         kind, index = self._memory.read(found.data_ptr_.device_, 2)
         device = device_text(self._devices, kind, index)
-        shared = strong_references(self._memory, StorageImpl.shape(self._layout), storage)
+        shared = strong_references(self._memory, structures.StorageImpl.shape(self._layout), storage)
         return StorageReport(storage, data, size, device, shared)
 
     # --- autograd --------------------------------------------------------------------------------
@@ -257,7 +251,7 @@ class TensorFields:
 
     def _sequence(self, address: int) -> int | None:
         try:
-            return Node(self._space, address).sequence_nr_
+            return structures.Node(self._space, address).sequence_nr_
         except GdbextError:
             return None
 
@@ -267,12 +261,12 @@ class TensorFields:
 
     # --- sizes that are symbolic -----------------------------------------------------------------
 
-    def symbolic(self, address: int, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
+    def symbolic(self, address: int, which: Inner[structures.SmallVector]) -> tuple[int | None, ...] | None:
         """Sizes or strides of a tensor with symbolic shape: None for each that is an expression."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.symbolic_shape_meta_.address:
             return None
-        vector = SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
+        vector = structures.SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
         count = vector.Size
         if count > _DIMENSIONS:
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
@@ -283,7 +277,7 @@ class TensorFields:
     def fake_device(self, address: int) -> str | None:
         """The device that a fake tensor stands for; None for any other, and in versions where Python alone knows it."""
         extra = self.tensor(address).extra_meta_
-        if not extra.address or not extra.has(ExtraMeta.fake_device_):
+        if not extra.address or not extra.has(structures.ExtraMeta.fake_device_):
             return None
         shape = optional_shape(self._layout, "c10::Device")
         kind, index = self._memory.read(extra.fake_device_ + shape.value, 2)
