@@ -19,6 +19,7 @@ import gdb
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
+from gdbext.hosts.gdb.gdb_modes import breakpoint_notes
 from gdbext.hosts.gdb.gdb_target import execute
 from gdbext.hosts.resume.breakpoint_setter import holds
 
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from gdbext.tools.probes.thread_stopper import ProbedHook, ProbeHooks
 
 _WORD = (1 << 64) - 1
+_NO_CONDITION = (
+    "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
+    "out, and give the breakpoint the condition and, with commands N: continue"
+)
+"""gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
 
 
 class SelectedThread:
@@ -148,12 +154,6 @@ class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
 class GdbBreakpointSetter:
     """Sets breakpoints in gdb's selected inferior."""
 
-    note_on_calls = (
-        "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave "
-        "--continue out, and give the breakpoint the condition and, with commands N: continue"
-    )
-    """gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
-
     def __init__(self) -> None:
         gdb.events.stop.connect(_stopped)
 
@@ -181,6 +181,10 @@ class GdbBreakpointSetter:
         """Set a breakpoint that the user does not see."""
         with _refusals():
             return GdbTrap(address, reached)
+
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        """Conditions beside ``stop()``, and what gdb's settings make of ``continue``."""
+        return ((_NO_CONDITION,) if go_on else ()) + breakpoint_notes()
 
     def text_of(self, condition: Condition) -> str:
         """The condition as gdb's expression."""
@@ -339,8 +343,6 @@ class ProbedTrap:
 class ProbedSetter(GdbBreakpointSetter):
     """Has kernel probes stop the threads of gdb's selected inferior. The user sees a catchpoint for each."""
 
-    note_on_calls = ""
-
     def __init__(self) -> None:
         self._hooks: ProbeHooks | None = None
         self._process = 0
@@ -406,6 +408,11 @@ class ProbedSetter(GdbBreakpointSetter):
             return False
 
         return self._catch(address, called)
+
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        """The notes on gdb's settings. Catchpoints take conditions."""
+        del go_on
+        return breakpoint_notes()
 
     def set_placeholder(self, address: int) -> ProbedCatch:
         """Set a catchpoint that stops for nothing, for the user to see."""

@@ -22,9 +22,18 @@ from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
-from gdbext.errors import GdbextError, MemoryFault, TargetError, UsageError
+from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb.gdb_batch import stopped_target
-from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, execute, low_word
+from gdbext.hosts.gdb.gdb_modes import (
+    Forks,
+    QuietConsole,
+    check_interrupt,
+    check_pause_works,
+    quietly,
+    refusal,
+    stops_by_interrupt,
+)
+from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -44,11 +53,13 @@ def pause_of(target: Target) -> Pause:
     if isinstance(target, SnapshotTarget):
         return partial(_look_again, target.pid)
     alternative = f"look from outside: detach, then scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5"
-    _check_that_all_runs(alternative)
+    check_pause_works(alternative)
 
     def pause(seconds: float, watch: Watch) -> Target:
-        selected = gdb.selected_thread()
-        check_pause(GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep)), alternative)
+        selected, forks = gdb.selected_thread(), Forks()
+        ending = GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep), by_probes=False)
+        check_pause(ending, alternative)
+        forks.check_same()
         if selected is not None and selected.is_valid():
             selected.switch()
         return GdbTarget(gdb.selected_inferior())
@@ -56,50 +67,12 @@ def pause_of(target: Target) -> Pause:
     return pause
 
 
-def _check_that_all_runs(alternative: str) -> None:
-    if _runs_in_part():
-        setting = "non-stop mode is on" if gdb.parameter("non-stop") else "scheduler-locking is on"
-        raise UsageError(f"--samples lets the whole process run, and {setting}", help=alternative)
-    if not _stops_by_interrupt():
-        raise UsageError(
-            "--samples stops the process by an interrupt, and gdb passes SIGINT on to the program",
-            help=f"handle SIGINT stop nopass, or {alternative}",
-        )
-
-
-def _runs_in_part() -> bool:
-    """``continue`` lets some thread run, not all."""
-    return gdb.parameter("scheduler-locking") == "on" or bool(gdb.parameter("non-stop"))
-
-
-def _refusal() -> TargetError | None:
-    """The reason why nothing would come of ``continue`` with hooks, None where all is well."""
-    if gdb.parameter("non-stop"):
-        return TargetError(
-            "non-stop mode is on: continue would let one thread run, and threads stop one by one",
-            help="detach, set non-stop off, attach again",
-        )
-    if "full" in execute("info record"):  # "Active record target: record-full"
-        return TargetError(
-            "gdb records each instruction (record full), which takes the process 100,000 times as long",
-            help="record stop",
-        )
-    return None
-
-
-def _stops_by_interrupt() -> bool:
-    """True if gdb stops by SIGINT and hides it, as its table of signals has it from the beginning: else
-    the program would get a SIGINT that nobody sent."""
-    rows = [line.split() for line in execute("info signals SIGINT").splitlines()]
-    return any(row[:1] == ["SIGINT"] and row[1:4:2] == ["Yes", "No"] for row in rows)
-
-
-def _interrupt_running(timed: TimedRun, quiet: _QuietConsole) -> None:
+def _interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
     """Called in gdb's event loop: the process may have stopped before."""
     thread = gdb.selected_thread()
     if timed.is_running and thread is not None and thread.is_running():
         quiet.begin()
-        _quietly("interrupt")
+        quietly("interrupt")
 
 
 def _look_again(pid: int, seconds: float, watch: Watch) -> Target:
@@ -184,11 +157,10 @@ class GdbRunControl:
         self._hooks: list[GdbHook] = []
         self._failure: BaseException | None = None
         self.asked = False
-        self._exit: Ending | None = None
         self._stop: _Stop | None = None
         self._ran = ""
         self._is_replaced = False
-        self.quiet = _QuietConsole()
+        self.quiet = QuietConsole()
         self._probes: ProbeHooks | None = None
 
     def use_probes(self) -> None:
@@ -265,11 +237,16 @@ class GdbRunControl:
 
     @property
     def can_run_beside(self) -> bool:
-        """gdb holds a process of this machine, lets all of it run, and can stop it again."""
-        return connection_type(gdb.selected_inferior()) == "native" and not _runs_in_part() and _stops_by_interrupt()
+        """gdb holds a process of this machine."""
+        return connection_type(gdb.selected_inferior()) == "native"
 
-    def run_beside(self, work: Work) -> Ending:
-        """Let the process run while another thread works, and interrupt it when that is done."""
+    def run_beside(self, work: Work, by_probes: bool = True) -> Ending:
+        """Let the process run while another thread works, and interrupt it when that is done. ``by_probes``: the work
+        is to read what kernel probes see. Raises TargetError where gdb's settings are against it."""
+        refused = refusal(by_probes)
+        if refused is not None:
+            raise refused
+        check_interrupt()
         timed = TimedRun(work, lambda: gdb.post_event(interrupt))
         interrupt = partial(_interrupt_running, timed, self.quiet)
         with timed:
@@ -278,23 +255,22 @@ class GdbRunControl:
 
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""
-        refusal = _refusal()
-        if refusal is not None:
-            return Ending(EndingKind.FAILED, refusal.what, error=refusal)
+        refused = refusal(by_probes=self._probes is not None)
+        if refused is not None:
+            return Ending(EndingKind.FAILED, refused.what, error=refused)
         gdb.events.new_objfile.connect(self._loaded)
-        gdb.events.exited.connect(self._exited)
         gdb.events.stop.connect(self._stopped)
+        forks = Forks()
         try:
-            with self._catching():
+            with self._catching(), forks.watched():
                 while True:
                     _log.debug("continue with %d hooks", len(self._hooks))
-                    ending = self._continue()
+                    ending = self._continue(forks)
                     if ending is not None:
                         return ending
         finally:
             self.quiet.end()
             gdb.events.new_objfile.disconnect(self._loaded)
-            gdb.events.exited.disconnect(self._exited)
             gdb.events.stop.disconnect(self._stopped)
 
     @contextmanager
@@ -322,9 +298,9 @@ class GdbRunControl:
             self.quiet.begin()
         return over
 
-    def _continue(self) -> Ending | None:
+    def _continue(self, forks: Forks) -> Ending | None:
         """One run; None where the process is to go on."""
-        self._failure = self._exit = self._stop = None
+        self._failure = self._stop = None
         self.asked = self._is_replaced = False
         self._ran = _program()
         try:
@@ -338,13 +314,9 @@ class GdbRunControl:
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if self._failure is not None:
             return ending_of_failure(self._failure, "gdb")
-        if self._exit is not None:
-            return self._exit
-        return self._why_stopped()
+        return forks.ending or self._why_stopped()
 
     def _why_stopped(self) -> Ending | None:
-        if gdb.selected_inferior().pid == 0:
-            return Ending(EndingKind.GONE, "the process ended")
         if self._is_replaced:
             return _REPLACED
         if self.asked:
@@ -369,7 +341,7 @@ class GdbRunControl:
         """Stop the process after a KeyboardInterrupt, after which it may still run."""
         thread = gdb.selected_thread()
         if thread is not None and thread.is_valid() and thread.is_running():
-            _quietly("interrupt -a")
+            quietly("interrupt -a")
 
     def _loaded(self, event: Any) -> None:
         """Called by gdb when it has read a file's symbols. In another program nothing is where it was: our breakpoints
@@ -378,37 +350,11 @@ class GdbRunControl:
         if not self._is_replaced and self._is_another_program():
             self._is_replaced = True
             self.close()
-            if _stops_by_interrupt():
-                gdb.post_event(lambda: _quietly("interrupt"))
-
-    def _exited(self, event: Any) -> None:
-        self._exit = _exited(event)
+            if stops_by_interrupt():
+                gdb.post_event(lambda: quietly("interrupt"))
 
     def _stopped(self, event: Any) -> None:
         self._stop = _stop_of(event)
-
-
-class _QuietConsole:
-    """gdb's console says nothing of a stop that is ours; editors are told (gdb 13 and later)."""
-
-    _SETTING = "suppress-cli-notifications"
-
-    def __init__(self) -> None:
-        self._is_ours = False
-
-    def begin(self) -> None:
-        """Suppress what the user has not suppressed already."""
-        try:
-            self._is_ours = self._is_ours or not gdb.parameter(self._SETTING)
-        except RuntimeError:  # an older gdb
-            return
-        _quietly(f"set {self._SETTING} on")
-
-    def end(self) -> None:
-        """Leave the setting as it was."""
-        if self._is_ours:
-            self._is_ours = False
-            _quietly(f"set {self._SETTING} off")
 
 
 _REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
@@ -422,19 +368,3 @@ def _program() -> str:
             return auxv.read().hex()
     except OSError:
         return ""
-
-
-def _exited(event: Any) -> Ending:
-    status = getattr(event, "exit_code", None)
-    if status is None:
-        return Ending(EndingKind.KILLED, "the process was killed by a signal")
-    return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=int(status))
-
-
-def _quietly(command: str) -> bool:
-    """Run a command of gdb's without output; False where it fails."""
-    try:
-        gdb.execute(command, False, True)
-    except gdb.error:
-        return False
-    return True

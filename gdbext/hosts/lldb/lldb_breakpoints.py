@@ -134,7 +134,10 @@ class LldbBreakpoint:
 class LldbBreakpointSetter:
     """Sets breakpoints in LLDB's target."""
 
-    note_on_calls = ""
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        """Nothing: breakpoints of both kinds take conditions, and LLDB lets all threads run."""
+        del go_on
+        return ()
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

@@ -152,8 +152,8 @@ class Trap(Protocol):
 class BreakpointSetter(Protocol):
     """One debugger's way to set them. All ``set_…`` raise TargetError where the debugger refuses."""
 
-    note_on_calls: str
-    """A note that the user must read on the breakpoints of ``set_call``, "" for none."""
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        """Notes for the user to read before he lets the process run; ``go_on``: of the breakpoints of ``set_call``."""
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds; ``reached`` is called once the process stands still."""

@@ -72,11 +72,11 @@ class RunControl(Protocol):
 
     @property
     def can_run_beside(self) -> bool:
-        """It is a process of this machine, and ``run_beside`` could stop it again."""
+        """It is a process of this machine."""
 
     def run_beside(self, work: Work) -> Ending:
         """Let the process run while another thread does the work, and stop it when that is done: the ending is ASKED
-        then. Raises what the work raises."""
+        then. Raises what the work raises, TargetError and UsageError where the debugger's settings are against it."""
 
     def start(self) -> None:
         """Start the program and stop it before its first instruction. Raises TargetError."""

@@ -260,10 +260,10 @@ class BreakTable:
         self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
         self._probed = wanted
 
-    @property
-    def note_on_calls(self) -> str:
-        """The note that the user must read on breakpoints that report and go on; "" for none."""
-        return self._setter.note_on_calls
+    def notes_of_debugger(self, go_on: bool) -> tuple[str, ...]:
+        """The notes that the user must read before he lets the process run; ``go_on``: breakpoints report and go
+        on."""
+        return self._setter.notes(go_on)
 
     def add(self, request: BreakRequest, session: Session, show: Callable[[str], None]) -> BreakSet:
         """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``show`` shows its stops.

@@ -209,8 +209,8 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
 def _set(session: Session, host: Host, request: BreakRequest) -> BreaksSection:
     """Set the breakpoints in the user's own debugger."""
     notes = _breakpoints(host).add(request, session, host.show).notes
-    on_calls = _breakpoints(host).note_on_calls if request.go_on else ""
-    return BreaksSection(_breakpoints(host).listed()[-1:], (*notes, on_calls) if on_calls else notes)
+    notes = (*notes, *_breakpoints(host).notes_of_debugger(request.go_on))
+    return BreaksSection(_breakpoints(host).listed()[-1:], notes)
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

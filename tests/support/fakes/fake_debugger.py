@@ -47,11 +47,12 @@ class FakeBreakpoint:
 class FakeSetter:
     """Gives breakpoints numbers from 1, and remembers them."""
 
-    note_on_calls = "they go on"
-
     def __init__(self) -> None:
         self.made: list[FakeBreakpoint] = []
         self.ended: Callable[[], None] = lambda: None
+
+    def notes(self, go_on: bool) -> tuple[str, ...]:
+        return ("they go on",) if go_on else ()
 
     def _make(self, place: object, reached: Callable[..., Any] | None = None) -> FakeBreakpoint:
         self.made.append(FakeBreakpoint(len(self.made) + 1, place, reached))

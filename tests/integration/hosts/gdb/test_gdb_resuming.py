@@ -159,7 +159,8 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     mode leaves it stopped, with or without us.)"""
     commands = (
         f"source {SOURCE}", f"attach {job.pid}", "record full", VALUES, "record stop", VALUES, "detach",
-        "set non-stop on", f"attach {job.pid}", VALUES, "detach",
+        f"attach {job.pid}", "set scheduler-locking on", VALUES, "dispatch-break call aten::add.Tensor", "detach",
+        "set scheduler-locking replay", "set non-stop on", f"attach {job.pid}", VALUES, "detach",
         f"shell kill -CONT {job.pid}",
     )  # fmt: skip
     words = [word for command in commands for word in ("-ex", command)]
@@ -171,7 +172,28 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     assert "try: record stop" in said, said
     assert said.count("1 call seen") == 1, said
     assert "try: detach, set non-stop off, attach again" in said, said
+    assert said.count("would run alone, without those that it may wait for") == 3, said  # the ending, why, a note
     goes_on(job)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        pytest.param("follow-fork-mode child", "a child, exited with status 3; process ", id="child"),
+        pytest.param("detach-on-fork off", "stands still since the fork, as inferior 2", id="held"),
+    ],
+)
+def test_forks_are_told(setting: str, said: str) -> None:
+    """Whose end it is that gdb saw, and who stands still meanwhile."""
+    program = "import os, time; os.fork() or os._exit(3); time.sleep(0.3)"
+    words = ["-ex", f"source {SOURCE}", "-ex", f"set {setting}", "-ex", "dispatch-trace mm"]
+    done = subprocess.run(
+        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", *words, "--args", "/usr/bin/python3", "-c",
+         program],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert said in done.stdout + done.stderr, done
+    assert done.stdout.count("stands still since") + done.stderr.count("stands still since") == ("off" in setting)
 
 
 @PROBES
