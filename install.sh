@@ -324,6 +324,10 @@ set_core_handler() {
   if [ "$before" = "$line" ]; then say "core_pattern: names gdbext already"; return; fi
   mkdir -p "$CORES"
   printf '%s\n%s\n' "$before" "$(cat "$KERNEL/core_pipe_limit")" >"$CORES/before"
+  # Ten crashes at once must not compile the same files ten times: that is a third of their work.
+  for python in "${GDBEXT_PYTHON:-}" /usr/bin/python3 /usr/local/bin/python3 python3; do
+    if [ -n "$python" ] && have "$python"; then "$python" -I -S -m compileall -q "$ROOT/gdbext" >/dev/null || true; break; fi
+  done
   say 16 >"$KERNEL/core_pipe_limit"
   say "$line" >"$KERNEL/core_pattern"
   say "core_pattern: $line"

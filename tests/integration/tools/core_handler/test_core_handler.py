@@ -110,11 +110,14 @@ def test_install_sets_core_pattern_and_uninstall_restores_it(tmp_path: Path) -> 
     environment = {"HOME": str(tmp_path), "GDBEXT_KERNEL": str(kernel), "GDBEXT_CRASHES": str(tmp_path / "kept")}
     for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         environment[name] = str(tmp_path / name)
-    script = tmp_path / "functions.sh"
-    script.write_text((ROOT / "install.sh").read_text().partition("\ngdbinit=no\n")[0] + f"\nROOT={ROOT}\ndry=no\n$1\n")
+    script, root = tmp_path / "functions.sh", tmp_path / "root"
+    (root / "gdbext").mkdir(parents=True)
+    (root / "gdbext/one.py").write_text("")
+    script.write_text((ROOT / "install.sh").read_text().partition("\ngdbinit=no\n")[0] + f"\nROOT={root}\ndry=no\n$1\n")
     for _ in range(2):
         assert run(["sh", script, "set_core_handler"], env=environment).status == 0
-        assert (kernel / "core_pattern").read_text() == f"|{ROOT}/scripts/dispatch core-handler %P %d\n"
+        assert (kernel / "core_pattern").read_text() == f"|{root}/scripts/dispatch core-handler %P %d\n"
+        assert list((root / "gdbext/__pycache__").glob("one.*.pyc")), "ten crashes at once do not compile it ten times"
     assert run(["sh", script, "restore_core_pattern"], env=environment).status == 0
     assert (kernel / "core_pattern").read_text() == "|/usr/share/apport/apport %p\n"
     assert (kernel / "core_pipe_limit").read_text() == "10\n"
