@@ -20,7 +20,7 @@ from gdbext.diagnosis.threads_view import (
 )
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.terminal import cut
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 
 _MAX_OTHERS = 12
 _MAX_PATHS = 2
@@ -163,14 +163,15 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
         lines = list(thread_lines(thread, style, report.why, report.sources))
         yield from lines[:_MAX_PATH_LINES]
         if len(lines) > _MAX_PATH_LINES:
-            yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
+            yield f"      … {counted(len(lines) - _MAX_PATH_LINES, 'more line')}: dispatch-bt --thread {thread.tid}"
     for thread in involved:
         if thread.frames and not thread.dispatch and not thread.python:
             yield ""
             lines = list(thread_lines(thread, style, report.why, report.sources))
             yield from lines[:_MAX_STACK_LINES]
             if len(lines) > _MAX_STACK_LINES:
-                yield f"      … {len(lines) - _MAX_STACK_LINES} more frames: dispatch-bt --native --thread {thread.tid}"
+                more = counted(len(lines) - _MAX_STACK_LINES, "more frame")
+                yield f"      … {more}: dispatch-bt --native --thread {thread.tid}"
     pid = report.target.pid if report.target is not None else 0
     for thread in _with_main(involved, report.threads, pid):
         if not thread.dispatch and thread.python_line:
@@ -206,7 +207,7 @@ def _idle_workers(pool: Pool, count: int) -> str:
 def _others_heading(count: int, total: int) -> str:
     if count == 1:
         return "The only thread" if total == 1 else "The other thread"
-    return f"The {count} threads" if count == total else f"The other {count} of {total} threads"
+    return f"The {count:,} threads" if count == total else f"The other {count} of {counted(total, 'thread')}"
 
 
 def _matters_less(group: Sequence[ThreadReport]) -> tuple[bool, bool]:

@@ -18,7 +18,7 @@ from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.diagnosis.verdict.sentences import gone_thread
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import TargetError, UsageError
 from gdbext.render.style import Style, escape
 
@@ -127,7 +127,7 @@ def _task_lines(thread: ThreadReport) -> Iterator[str]:
     loop = thread.loop
     if loop is None:
         return
-    ready = f", {loop.ready} callbacks due" if loop.ready is not None else ""
+    ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
     yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}{ready}"
     for task in loop.tasks[:_MAX_TASKS]:
         yield f"  {escape(task.name)}: {escape(task.awaits or task.state.value)}"
@@ -167,7 +167,7 @@ def _title(group: Sequence[ThreadReport]) -> str:
         return title(group[0])
     tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])
     more = f" and {len(group) - _MAX_NAMES} more" if len(group) > _MAX_NAMES else ""
-    return f"{len(group)} threads (tids {tids}{more})"
+    return f"{counted(len(group), 'thread')} (tids {tids}{more})"
 
 
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:

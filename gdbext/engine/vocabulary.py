@@ -11,6 +11,10 @@ Section: what one command adds to its report, beside threads, findings and error
 ErrorReport: one thing that could not be read, as a report lists it.
 
 DEBUGGERS: the debuggers that gdbext works in.
+
+counted, byte_size, duration: amounts in words, one form of each in all reports. Numbers of four digits and more have
+separators, what there is one of stands in the singular, sizes are in units of 1024, durations in the unit that leaves
+one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 """
 
 from __future__ import annotations
@@ -123,3 +127,55 @@ class ErrorLog:
     def reports(self) -> tuple[ErrorReport, ...]:
         """All of them, in the order in which they came up."""
         return tuple(self._noted.values())
+
+
+_SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_TWO_MINUTES, _TWO_HOURS, _TWO_DAYS = 2 * _MINUTE, 2 * _HOUR, 2 * _DAY
+_WITH_ES = ("s", "x", "ch", "sh")
+
+
+def plural(noun: str) -> str:
+    """The noun's plural: ``threads``, ``dispatches``, ``entries``, ``children``."""
+    if noun.endswith("child"):
+        return f"{noun}ren"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(_WITH_ES) else f"{noun}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, which is given in the singular: ``1 thread``, ``2 threads``, ``1,234 dispatches``."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def of_many(number: float, singular: str, otherwise: str) -> str:
+    """The word for that number of things: ``is`` or ``are``, ``thread`` or ``threads``."""
+    return singular if number == 1 else otherwise
+
+
+def byte_size(number: int) -> str:
+    """A number of bytes: ``1 byte``, ``40 bytes``, ``1.5 KiB``, ``3.0 GiB``."""
+    if abs(number) < 1024:
+        return counted(number, "byte")
+    amount = float(number)
+    for unit in _SIZES:
+        amount /= 1024
+        if abs(amount) < 1024 or unit == _SIZES[-1]:
+            break
+    return f"{amount:,.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A duration: ``3.5 ms``, ``0.25 s``, ``34 s``, ``12 min``, ``3.5 h``, ``4 d``."""
+    if seconds >= _TWO_DAYS:
+        return f"{seconds / _DAY:,.0f} d"
+    if seconds >= _TWO_HOURS:
+        return f"{seconds / _HOUR:.1f} h".replace(".0 ", " ")
+    if seconds >= _TWO_MINUTES:
+        return f"{seconds / _MINUTE:.0f} min"
+    if seconds >= 10:
+        return f"{seconds:.0f} s"
+    if seconds >= 0.1 or not seconds:
+        return f"{seconds:.2g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.terminal import MARKS, escape
+from gdbext.engine.vocabulary import counted
 
-__all__ = ["Style", "escape"]
+__all__ = ["Style", "counted", "escape"]
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 

@@ -15,7 +15,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns, descriptor_kinds, surroundings
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, byte_size, counted, of_many
 from gdbext.errors import GdbextError
 from gdbext.render.plain_json import plain
 
@@ -257,11 +257,17 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
     starves = measured and quota.share >= STARVED_SHARE and stood >= _STOOD_STARVED
     when = f"during a look of {quota.seconds:.2f} s" if quota.seconds is not None else "since the group was made"
     text = (
-        f"the control group {quota.group} may use {quota.processors:g} processors (quota of each {quota.period_ms:g} "
-        f"ms), and had to stand still in {quota.throttled} of {quota.periods} periods {when}"
+        f"the control group {quota.group} may use {quota.processors:g} "
+        f"{of_many(quota.processors, 'processor', 'processors')} "
+        f"(quota of each {quota.period_ms:g} ms), and had to stand still in {quota.throttled} of "
+        f"{counted(quota.periods, 'period')} {when}"
     )
     online = facts.around.online if facts.around is not None else 0
-    more = (f"the machine has {online} processors, which is what libraries count",) if online > quota.processors else ()
+    more = (
+        (f"the machine has {counted(online, 'processor')}, which is what libraries count",)
+        if online > quota.processors
+        else ()
+    )
     against = () if measured else ("measured since the group was made, not now",)
     yield Explanation(
         ExplanationKind.QUOTA, text, (f"it stood still for {quota.stood_ms:g} ms", *more), against,
@@ -289,7 +295,8 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
         return
     team = _team_size(facts, wanting)
     if team > len(around.allowed):
-        text = f"{team} threads of an OpenMP team run on {len(around.allowed)} processors, and each waits for the last"
+        room = counted(len(around.allowed), "processor")
+        text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
         yield Explanation(
             ExplanationKind.OVERSUBSCRIPTION, text, (*told, *facts.variables(_THREAD_VARIABLES)), (), round(share, 2),
             share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
@@ -298,7 +305,8 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
         text = "other processes of this machine use its processors"
         yield Explanation(ExplanationKind.OTHER_PROCESSES, text, told, (), round(share / 2, 2))
     else:
-        text = f"{len(wanting)} threads want to run on {len(around.allowed)} processors"
+        wants = of_many(len(wanting), "wants", "want")
+        text = f"{counted(len(wanting), 'thread')} {wants} to run on {counted(len(around.allowed), 'processor')}"
         why = "threads that do not wait for each other lose nothing by that"
         yield Explanation(ExplanationKind.OVERSUBSCRIPTION, text, told, (why,), round(share / 2, 2))
 
@@ -351,16 +359,22 @@ def _memory(facts: Facts) -> Iterator[Explanation]:
         return
     faults = sum(each.major_faults or 0 for each in around.threads)
     stalled = (f"all threads waited for memory {use.stalled:g} % of the last 10 s",) if use.stalled else ()
-    told = (*stalled, *((f"{faults} pages had to be read from a disk again",) if faults else ()))
+    told = (*stalled, *((f"{counted(faults, 'page')} had to be read from a disk again",) if faults else ()))
     text = ""
     if use.slowed and use.high is not None:
-        text = f"its memory is above memory.high ({use.used >> 20} of {use.high >> 20} MB), for which the kernel slows "
-        text += f"it down ({use.slowed} times during the look)"
+        text = (
+            f"its memory is above memory.high ({byte_size(use.used)} of {byte_size(use.high)}), "
+            "for which the kernel slows "
+        )
+        text += f"it down ({counted(use.slowed, 'time')} during the look)"
     elif use.full and use.limit is not None and (faults or (use.stalled or 0) >= 5):
-        text = f"its memory is at its limit ({use.used >> 20} of {use.limit >> 20} MB, met {use.full} times during the "
+        text = (
+            f"its memory is at its limit ({byte_size(use.used)} of {byte_size(use.limit)}, met "
+            f"{counted(use.full, 'time')} during the "
+        )
         text += "look): the kernel takes pages away that are needed again"
     elif (use.stalled or 0) >= _STALLED:
-        text = f"its control group waits for memory ({use.used >> 20} MB used)"
+        text = f"its control group waits for memory ({byte_size(use.used)} used)"
     if text:
         starves = bool(use.slowed) or (use.stalled or 0) >= 2 * _STALLED
         cure = f"Raise the limit of {use.group}, or use less memory (batch size, workers, page cache)."
@@ -373,13 +387,18 @@ def _limits(facts: Facts) -> Iterator[Explanation]:
         return
     tasks, descriptors = around.tasks, around.descriptors
     if tasks is not None and tasks.is_used_up and tasks.refused:
-        text = f"its control group may have {tasks.limit} processes and threads, and has {tasks.used}: no other one "
+        text = (
+            f"its control group may have {tasks.limit:,} processes and threads, and has {tasks.used:,}: no other one "
+        )
         text += f"can be started ({tasks.refused} were refused)"
         cure = "Raise pids.max (docker --pids-limit, TasksMax), or start fewer workers and threads."
         yield Explanation(ExplanationKind.TASKS, text, (tasks.source,), (), 0.9, True, True, cure)
     if descriptors is not None and descriptors.is_used_up:
         kinds = ", ".join(f"{count} {kind}" for kind, count in list((descriptors.kinds or {}).items())[:4])
-        text = f"it has {descriptors.used} descriptors open, and may have {descriptors.limit}: no file, socket or pipe "
+        text = (
+            f"it has {descriptors.used:,} descriptors open, and may have {descriptors.limit:,}: no file, "
+            "socket or pipe "
+        )
         text += f"can be opened{f' ({kinds})' if kinds else ''}"
         cure = "Close what is not needed; ulimit -n; torch.multiprocessing.set_sharing_strategy('file_system')."
         yield Explanation(ExplanationKind.DESCRIPTORS, text, (descriptors.source,), (), 0.9, True, True, cure)
@@ -415,7 +434,7 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
         line = thread.user_line
         told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}")
         if times >= _RECOMPILED:
-            text = f"torch.compile compiles again and again ({times} recompilations), now in {thread.label}"
+            text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
             yield Explanation(ExplanationKind.RECOMPILATION, text, told, (), 0.8, True, cure=cure)
         else:
@@ -446,7 +465,11 @@ def _contended(facts: Facts) -> Iterator[Explanation]:
         if len(threads) < _CONVOY or threads[0].wait is None:
             continue
         owner = next(each for each in facts.running if each.tid == tid)
-        text = f"{len(threads)} threads wait for {threads[0].wait.resource.phrase}, with which {owner.label} runs"
+        who = counted(len(threads), "thread")
+        text = (
+            f"{who} {of_many(len(threads), 'waits', 'wait')} for {threads[0].wait.resource.phrase}, with "
+            f"which {owner.label} runs"
+        )
         against = ("one look does not tell whether it goes from hand to hand",)
         is_gil = kind is WaitKind.GIL
         told = ("Python code runs in one thread at a time",) if is_gil else ()
@@ -466,7 +489,9 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     launcher = next((name for variable, name in _LAUNCHERS.items() if variable in facts.environ), "")
     local = facts.environ.get("LOCAL_WORLD_SIZE", "")
     by = f", which {launcher} sets where nobody else does" if launcher == "torchrun" else ""
-    text = f"{computing[0].label} computes alone, with {', '.join(ones)}{by}; it may run on {room} processors"
+    text = (
+        f"{computing[0].label} computes alone, with {', '.join(ones)}{by}; it may run on {counted(room, 'processor')}"
+    )
     shared = int(local) if local.isdecimal() else 1
     against = (f"{shared} processes of the job share this machine",) if shared > 1 else ()
     cure = f"OMP_NUM_THREADS={max(1, room // max(1, shared))} for each process."

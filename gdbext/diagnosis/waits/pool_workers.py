@@ -20,6 +20,7 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
 from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
+from gdbext.engine.vocabulary import counted
 
 _DEPTH = 5
 """Innermost Python frames of an idle worker, up to its main function."""
@@ -257,11 +258,10 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
         return Wait(resource, evidence=("it waits inside the OpenMP runtime, for what is not known",))
     evidence = [
         "it waits inside the OpenMP runtime for the other threads of its team",
-        f"{len(workers) or 'none'} of the {len(thread.process.tids)} threads of this process was started by the "
-        "OpenMP runtime",
+        f"{_some_of(len(workers), len(thread.process.tids))} was started by the OpenMP runtime",
     ]
     if expected is not None:
-        evidence.append(f"the barrier at {address - 4:#x} is one of {expected} threads")
+        evidence.append(f"the barrier at {address - 4:#x} is one of {counted(expected, 'thread')}")
     forked = fork_evidence(thread.process)
     missing = MissingWorkers(OPENMP, len(workers), forked=bool(forked) or expected is not None)
     return Wait(resource, missing_workers=missing, evidence=(*evidence, *forked))
@@ -297,7 +297,10 @@ def _for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[Thre
         return Wait(resource, being_released=True, evidence=("all workers are in the runtime, none is late",))
     missing = _still_to_arrive(thread, resource.address)
     if missing and len(late) not in missing:
-        return Wait(resource, evidence=(f"of its team {min(missing)} are still to arrive; {len(late)} threads may be",))
+        return Wait(
+            resource,
+            evidence=(f"of its team {min(missing)} are still to arrive; {counted(len(late), 'thread')} may be",),
+        )
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
     owners = tuple(Owner(mate.tid) for mate in late)
     return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])
@@ -314,3 +317,10 @@ def _still_to_arrive(thread: ThreadSnapshot, generation: int) -> frozenset[int]:
         return frozenset()
     raw = thread.process.memory.try_read(generation + 60, 8) or b""
     return frozenset(int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)) - {0}
+
+
+def _some_of(number: int, threads: int) -> str:
+    """The beginning of a sentence about that number of the process's threads."""
+    if threads == 1:
+        return f"{'the only thread' if number else 'no thread'} of this process"
+    return f"{number or 'none'} of the {threads:,} threads of this process"

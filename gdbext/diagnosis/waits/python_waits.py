@@ -233,7 +233,9 @@ def _in_exhausted_pool(
     thread: ThreadSnapshot, found: PythonWait, resource: Resource, futex: FutexWait, evidence: str
 ) -> Wait:
     """Each worker of the pool waits for a job that no worker is left to run."""
-    why = f"its job is pending, and each of the {len(found.exhausted)} workers of the pool waits for such a job"
+    count = len(found.exhausted)
+    workers = "the only worker" if count == 1 else f"each of the {count:,} workers"
+    why = f"its job is pending, and {workers} of the pool waits for such a job"
     others = [tid for tid in found.exhausted if tid != thread.tid]
     if not others:
         mine = Owner(thread.tid)

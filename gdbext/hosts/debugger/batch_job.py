@@ -20,6 +20,7 @@ from gdbext.engine.targets.recording import container, recorder
 from gdbext.engine.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.engine.targets.recording.recording import Recording
 from gdbext.engine.terminal import CommandLine
+from gdbext.engine.vocabulary import byte_size, counted
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Job
@@ -105,12 +106,14 @@ def check_place(path: str) -> None:
 def summary(recording: Recording, path: str, size: int, seconds: float) -> str:
     """A summary for people: the file's contents, and what they took."""
     longer = "" if recording.kind == "core" else f"; the process stood still {seconds:.2f} s longer for it"
-    parts = f"{len(recording.memory) / 1e3:.0f} kB of memory, parts of {len(recording.files)} libraries and programs"
+    files, answers = counted(len(recording.files), "library"), counted(len(recording.facts), "answer")
+    parts = f"{byte_size(len(recording.memory))} of memory, parts of {files} and programs"
     return (
-        f"recorded in {path} ({size / 1e3:.0f} kB{longer}):\n"
-        f"  registers, the memory map, {parts}, {len(recording.facts)} answers of /proc and the file system,\n"
-        f"  {len(recording.environ)} environment variables. The memory holds what the process had there: paths, code, "
-        "strings, numbers of tensors, perhaps passwords and keys.\n"
+        f"recorded in {path} ({byte_size(size)}{longer}):\n"
+        f"  registers, the memory map, {parts}, {answers} of /proc and the file system,\n"
+        f"  {counted(len(recording.environ), 'environment variable')}. The memory holds what the process "
+        "had there: paths, "
+        "code, strings, numbers of tensors, perhaps passwords and keys.\n"
         f"  Replay it anywhere with: scripts/dispatch -r {path}"
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.autograd_graph import saved_text
 
@@ -239,7 +239,7 @@ def _known(value: int | str | None) -> str:
 def _graph_lines(graph: autograd_section.GraphFile, style: Style) -> Iterator[str]:
     more = " (truncated)" if graph.truncated else ""
     files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
-    yield f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more}{files}"
+    yield f"Graph from {node_text(graph.root)}: {counted(graph.nodes, 'node')}{more}{files}"
     yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
     if not graph.saved_known:
         yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")

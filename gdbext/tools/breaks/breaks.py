@@ -18,7 +18,7 @@ from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.terminal import write
 from gdbext.errors import UsageError
 from gdbext.hosts.resume.host import LiveTool
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_pattern, is_generated
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
@@ -178,10 +178,11 @@ def silence(request: BreakRequest, threads: int, ran: int) -> str:
     if not threads:
         return what
     if not ran:
-        return f"{what}: none of {threads} threads ran: it waits, dispatch-diagnose says for what"
+        return f"{what}: none of {counted(threads, 'thread')} ran: it waits, dispatch-diagnose says for what"
     limits = " with that key" if request.key or request.has else ""
     called = escape(" ".join(request.patterns))
-    return f"{what}: {ran} of {threads} threads ran, and did not come here{limits}: dispatch-top {called} counts"
+    some = f"{ran} of {counted(threads, 'thread')}"
+    return f"{what}: {some} ran, and did not come here{limits}: dispatch-top {called} counts"
 
 
 def _breakpoints(host: Host) -> BreakTable:
@@ -217,7 +218,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """The lines of the report: what was deleted, or how the process ended; then each breakpoint."""
     breaks = report.section(BreaksSection)
     if breaks.deleted is not None:
-        yield f"{breaks.deleted} breakpoints deleted"
+        yield f"{counted(breaks.deleted, 'breakpoint')} deleted"
     if breaks.ending is not None:
         yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
     elif not breaks.requests and breaks.deleted is None:

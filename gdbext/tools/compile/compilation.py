@@ -16,7 +16,7 @@ from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.errors import NotTorch
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 from gdbext.tools.compile.compile_workers import at_work, compile_locks, compiling_processes, pool_of, python_stacks
 from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
 from gdbext.torch.compile import compile_section
@@ -239,13 +239,9 @@ def _headline(section: compile_section.CompileSection) -> str:
     stats = section.counters.get("stats", {})
     return (
         f"torch.compile: {frames.get('ok', 0)} of {frames['total']} frames compiled, "
-        f"{_counted(stats.get('unique_graphs', 0), 'graph')}, {_counted(breaks, 'graph break')}, "
-        f"{_counted(len(section.recompiles), 'recompilation')}, {_counted(len(section.failures), 'failure')}."
+        f"{counted(stats.get('unique_graphs', 0), 'graph')}, {counted(breaks, 'graph break')}, "
+        f"{counted(len(section.recompiles), 'recompilation')}, {counted(len(section.failures), 'failure')}."
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _blocks(section: compile_section.CompileSection) -> Iterator[tuple[str, list[str]]]:
@@ -320,7 +316,7 @@ def _processes(section: compile_section.CompileSection) -> Iterator[str]:
 
 
 def _pool(pool: compile_section.CompilePool) -> str:
-    jobs = "an unknown number of jobs" if pool.pending is None else _counted(pool.pending, "job")
+    jobs = "an unknown number of jobs" if pool.pending is None else counted(pool.pending, "job")
     return f"thread {pool.tid} waits for the pool of process {pool.pid or '?'}: {jobs} not done"
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi.python_structures import PyInterpreterState, PyTypeObject
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.report import Report
-from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.engine.vocabulary import Hexadecimal, byte_size, counted
 from gdbext.errors import BadData, GdbextError, NotTorch, PythonUnsupported
 from gdbext.render.style import Style, escape
 from gdbext.tools.info.cuda_allocator import CudaAllocator, CudaMemory, HeldMemory, LargeStorage, MemorySection
@@ -125,7 +125,7 @@ class _HeldMemory:
 
     def _problems(self) -> Iterator[str]:
         if self._unread:
-            yield f"{self._unread} tensors without a storage that can be read"
+            yield f"{counted(self._unread, 'tensor')} without a storage that can be read"
 
     def _cuda(self) -> tuple[tuple[CudaMemory, ...], tuple[str, ...]]:
         """The counts of CUDA's caching allocator, and what is unknown of it."""
@@ -211,23 +211,23 @@ class _HeldMemory:
             return []
 
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, two tables, and what is missing."""
     section = report.section(MemorySection)
-    tensors, storages = f"{section.tensors} tensors", f"{section.storages} storages"
+    tensors, storages = (
+        f"{counted(section.tensors, 'tensor')}",
+        f"{counted(section.storages, 'storage')}",
+    )
     least = "at least " if section.truncated else ""
-    yield style(f"{tensors} that Python knows hold {least}{amount(section.bytes)} in {storages}.", "bold")
+    yield style(f"{tensors} that Python knows hold {least}{byte_size(section.bytes)} in {storages}.", "bold")
     for each in section.held:
-        yield f"  {amount(each.bytes):>10}  {each.storages:6}  {escape(each.dtype)} on {escape(each.device)}"
+        yield f"  {byte_size(each.bytes):>10}  {each.storages:6}  {escape(each.dtype)} on {escape(each.device)}"
     if section.largest:
         yield ""
         yield style("The largest", "bold")
     for storage in section.largest:
         name = f"  {escape(storage.name)}" if storage.name else ""
-        yield f"  {amount(storage.bytes):>10}  {escape(storage.tensor)}{name}"
+        yield f"  {byte_size(storage.bytes):>10}  {escape(storage.tensor)}{name}"
     for device in section.cuda:
         yield ""
         yield from _cuda(device, style)
@@ -243,14 +243,6 @@ def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
     for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
         now, most = (memory.statistics.get(f"{name}_bytes.all.{each}") for each in ("current", "peak"))
         if now is not None and most is not None:
-            yield f"  {amount(now):>10}  {name.replace('_', ' ')}, at most {amount(most)}"
+            yield f"  {byte_size(now):>10}  {name.replace('_', ' ')}, at most {byte_size(most)}"
     segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))
-    yield f"  {segments} segments, out of memory {ooms} times"
-
-
-def amount(size: int) -> str:
-    """A number of bytes with its unit."""
-    number, unit = float(size), 0
-    while number >= 1024 and unit < len(_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{size} B"
+    yield f"  {counted(segments, 'segment')}, out of memory {counted(ooms, 'time')}"

@@ -23,7 +23,7 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.system import linux
-from gdbext.engine.vocabulary import Hexadecimal, Section
+from gdbext.engine.vocabulary import Hexadecimal, Section, counted
 from gdbext.errors import GdbextError, SymbolFileError
 from gdbext.known.package_versions import libc_version
 from gdbext.render.plain_json import plain
@@ -286,7 +286,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if target is not None:
         kind = "core dump of process" if target.kind == "core" else "process"
         how = "no debugger" if target.debugger == "none" else escape(target.debugger)
-        yield style(f"{kind} {target.pid}, {info.threads} threads, through {how}", "bold")
+        yield style(f"{kind} {target.pid}, {counted(info.threads, 'thread')}, through {how}", "bold")
     yield from _torch_lines(info.torch, report.why, style)
     yield _python_lines(info.python)
     yield _libc_lines(info.libc)
@@ -323,7 +323,7 @@ def _symbol_lines(checks: SymbolChecks, why: bool, style: Style) -> Iterator[str
 def _python_lines(python: PythonInfo | None) -> str:
     if python is None:
         return "python    none that can be read"
-    return f"python    {python.version}, {python.thread_states} thread states  {escape(python.module)}"
+    return f"python    {python.version}, {counted(python.thread_states, 'thread state')}  {escape(python.module)}"
 
 
 def _libc_lines(libc: LibcInfo | None) -> str:

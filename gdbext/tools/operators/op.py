@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.thread_report import Finding, FindingKind
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.targets.budget import no_garbage_collection
-from gdbext.engine.vocabulary import ErrorReport
+from gdbext.engine.vocabulary import ErrorReport, counted
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.render.style import Style, escape
 from gdbext.tools.operators import operator_section
@@ -285,7 +285,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield ""
         yield from _operator(operator, style, report.why, section.shows_all_keys) if full else _line(operator)
     if not full:
-        yield f"{len(operators)} operators; name one to see its registrations and its table"
+        yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
     for finding in report.findings:
         yield style(f"note: {escape(finding.summary)}", "yellow")
         if report.why:
@@ -312,7 +312,7 @@ def _operator(operator: operator_section.OperatorReport, style: Style, why: bool
     if operator.registrations is None:
         yield style("  registrations cannot be read", "yellow")
     else:
-        yield f"  {len(operator.registrations)} registrations"
+        yield f"  {counted(len(operator.registrations), 'registration')}"
         for registration in operator.registrations:
             yield from _registration(registration, style)
     yield "  dispatch table"
@@ -323,7 +323,7 @@ def _operator(operator: operator_section.OperatorReport, style: Style, why: bool
         if shown:
             yield from _entries(shown, choice, style)
     if hidden:
-        yield style(f"    … and {hidden} more keys: --all-keys", "dim")
+        yield style(f"    … and {counted(hidden, 'more key')}: --all-keys", "dim")
 
 
 def _usual(keys: list[str], choice: operator_section.TableChoice) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.diagnosis.report.report import Report
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
 from gdbext.render.style import Style, escape
 from gdbext.tools.probes.bpf import probe_programs
 from gdbext.tools.probes.bpf.bpf_kernel import LRU_HASH, PER_CPU_HASH, Bpf, ProbePlace
@@ -246,7 +246,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then each row with its histogram."""
     found = report.section(LatencySection)
     count = sum(row.count for row in found.rows)
-    yield style(f"{_calls(count)} returned in {found.seconds:.1f} s, {found.places} probes", "bold")
+    yield style(f"{_calls(count)} returned in {found.seconds:.1f} s, {counted(found.places, 'probe')}", "bold")
     if found.lost:
         reason = "too many combinations of operator and keyset"
         yield style(f"{_calls(found.lost)} more not counted: {reason}", "yellow")
@@ -255,7 +255,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for row in found.rows:
         yield from _row(row, style)
     if found.more:
-        yield f"… and {found.more} more rows: --limit"
+        yield f"… and {counted(found.more, 'more row')}: --limit"
 
 
 def _row(row: LatencyRow, style: Style) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _row(row: LatencyRow, style: Style) -> Iterator[str]:
 
 
 def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
+    return counted(count, "call")
 
 
 def powers(buckets: Sequence[LatencyBucket]) -> list[LatencyBucket]:

@@ -21,7 +21,7 @@ from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
 from gdbext.render import page
 from gdbext.render.page import Column, Page, text
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 from gdbext.tools.probes.summary import TopRow, TopSection
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         text = "  ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths)))
         yield style(text.rstrip(), "bold") if number == 0 else text.rstrip()
     if top.more:
-        yield f"… and {top.more} more rows: --limit"
+        yield f"… and {counted(top.more, 'more row')}: --limit"
     if top.page:
         yield f"page: {escape(top.page)}"
 
@@ -66,9 +66,9 @@ def nothing(top: TopSection) -> str:
 def headline(top: TopSection) -> str:
     """The headline: how much was dispatched, and in how long."""
     rate = top.total / top.seconds if top.seconds else 0.0
-    unseen = f", {top.unseen} functions not seen ({', '.join(top.unseen_in)})" if top.unseen_in else ""
-    probes = f"{top.places} probes{unseen}"
-    return f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
+    unseen = f", {counted(top.unseen, 'function')} not seen ({', '.join(top.unseen_in)})" if top.unseen_in else ""
+    probes = f"{counted(top.places, 'probe')}{unseen}"
+    return f"{counted(top.total, 'dispatch')} in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
 
 
 def lost(top: TopSection) -> str:
@@ -139,7 +139,7 @@ def _body(top: TopSection, of: str) -> Iterator[str]:
     columns = [Column(head or "odd", head in _NUMBERS) for head in heads]
     yield from page.table(columns, rows)
     if top.more:
-        yield f'<p class="note">… and {top.more} more rows: --limit</p>'
+        yield f'<p class="note">… and {counted(top.more, "more row")}: --limit</p>'
 
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

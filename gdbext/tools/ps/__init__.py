@@ -15,6 +15,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system.linux import command_text, parse_environ
 from gdbext.engine.terminal import cut, shown_json
+from gdbext.engine.vocabulary import duration
 from gdbext.render.plain_json import plain
 from gdbext.render.style import escape
 from gdbext.tools.program import Program
@@ -85,14 +86,9 @@ def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | Non
     return min(known) if known and len(known) == len(found) else None
 
 
-def duration(seconds: float) -> str:
-    """The duration in its largest unit: ``now``, ``40 s``, ``12 min``, ``3 h``, ``2 d``."""
-    if seconds < 1:
-        return "now"
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def standing(seconds: float) -> str:
+    """The duration for which nothing ran: ``now``, ``40 s``, ``3 h``."""
+    return "now" if seconds < 1 else duration(seconds)
 
 
 class PsProgram(Program):
@@ -128,7 +124,7 @@ def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:
 
 def _row(process: TorchProcess) -> tuple[str, ...]:
     rank = "-" if process.rank is None else str(process.rank)
-    stands = "?" if process.idle is None else duration(process.idle)
+    stands = "?" if process.idle is None else standing(process.idle)
     return str(process.pid), _name(process.user), rank, str(process.threads), stands, process.program
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gdbext.diagnosis.report.json_report import statistics
 from gdbext.diagnosis.report.report import Report
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
 from gdbext.render.plain_json import keyset, number, plain
 from gdbext.render.style import Style, escape
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
@@ -161,7 +161,7 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
         storage = tensor.storage
         plural = "" if storage.shared_by == 1 else "s"
         shared = f", {storage.shared_by} reference{plural}" if storage.shared_by is not None else ""
-        yield "storage", f"{storage.size} bytes at {storage.data:#x} on {storage.device}{shared}"
+        yield "storage", f"{counted(storage.size, 'byte')} at {storage.data:#x} on {storage.device}{shared}"
     bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
     yield "marked", ", ".join(word for word, on in bits if on)
     if tensor.quantization is not None:
@@ -210,7 +210,7 @@ def _statistics(found: Statistics, histogram: Histogram | None, style: Style) ->
     yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(found))
     if histogram is not None and histogram.total:
         low, high = number_text(histogram.low), number_text(histogram.high)
-        sampled = f"  ({histogram.total} elements sampled)" if histogram.sampled else ""
+        sampled = f"  ({counted(histogram.total, 'element')} sampled)" if histogram.sampled else ""
         yield f"{_INDENT}{'histogram':<14}{low} {bars(histogram.counts)} {high}{sampled}"
 
 

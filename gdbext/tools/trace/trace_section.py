@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gdbext.diagnosis.report.json_report import ending
 from gdbext.diagnosis.report.report import Ending, Report
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
 from gdbext.render.plain_json import plain
 from gdbext.render.style import Style, escape
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
@@ -101,12 +101,13 @@ def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG00
 def render(report: Report, style: Style) -> Iterator[str]:
     """One line on the trace, then each thread that is still inside a traced operator."""
     trace = report.section(TraceSection)
-    what = f"{trace.count} dispatch{'es' if trace.count != 1 else ''} traced"
+    what = f"{counted(trace.count, 'dispatch')} traced"
     where = f", in {escape(trace.output)}" if trace.output else ""
     yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'it was asked for')}", "bold")
     if trace.unseen:
         where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
-        yield f"  not seen: what {trace.unseen} functions dispatch, in a way that probes do not recognise{where}"
+        functions = counted(trace.unseen, "function")
+        yield f"  not seen: what {functions} dispatch, in a way that probes do not recognise{where}"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

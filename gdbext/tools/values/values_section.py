@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gdbext.diagnosis.report.report import Ending, Report
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import WholeFile, cannot_write
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError, TargetError
 from gdbext.render.style import Style, escape
 from gdbext.tools.tensor import tensor_files
@@ -57,7 +57,7 @@ def document(section: ValuesSection, why: bool) -> dict[str, Any]:  # noqa: ARG0
 def render(report: Report, style: Style) -> Iterator[str]:
     """One line, and what must be known."""
     values = report.section(ValuesSection)
-    where = f", {values.files} files in {escape(values.folder)}" if values.folder is not None else ""
+    where = f", {counted(values.files, 'file')} in {escape(values.folder)}" if values.folder is not None else ""
     ended = escape(values.ending.text or "it was asked for")
     yield style(f"{values.count} call{'s' if values.count != 1 else ''} seen{where}; ended: {ended}", "bold")
     yield from (f"  note: {escape(note)}" for note in values.notes)

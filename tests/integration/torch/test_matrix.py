@@ -125,9 +125,7 @@ def test_what_does_not_come_is_said_after_some_seconds() -> None:
             assert process.stdout is not None
             line = process.stdout.readline()
             process.send_signal(signal.SIGINT)
-    assert line.startswith(
-        "note: no stop in 5 s: 1 of 1 threads ran, and did not come here with that key: dispatch-top"
-    )
+    assert line.startswith("note: no stop in 5 s: 1 of 1 thread ran, and did not come here with that key: dispatch-top")
 
 
 @pytest.mark.gdb

@@ -36,7 +36,7 @@ def test_a_replay_is_the_recorded_report(look, hung, tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.stat().st_size < 3_000_000
     assert f"recorded in {file}" in recorded.stderr
-    assert "kB of memory" in recorded.stderr
+    assert "iB of memory" in recorded.stderr
     assert ("stood still" in recorded.stderr) == (look.kind == "live")
     again = replay(file, "--json").document
     assert again["target"].pop("recording")["command"] == "dispatch-diagnose --json"

@@ -51,8 +51,8 @@ def test_hits_are_those_where_the_condition_holds(go_on: bool) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import time; print(1, flush=True); time.sleep(60)", "none of 1 threads ran"),
-        ("print(1, flush=True)\nwhile True: pass", "1 of 1 threads ran"),
+        ("import time; print(1, flush=True); time.sleep(60)", "none of 1 thread ran"),
+        ("print(1, flush=True)\nwhile True: pass", "1 of 1 thread ran"),
     ],
 )
 def test_a_run_without_a_stop_is_told_what_the_process_does(
