@@ -62,7 +62,7 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     assert text.count("dispatch-break: aten::mm at redispatch") == 2
     assert "keyset DispatchKeySet(CPU" in text
     assert re.search(r"breakpoint \d+ at 0x.*aten::mm redispatch.*, 1 hit\b", text)
-    assert "1 breakpoints deleted" in text
+    assert "1 breakpoint deleted" in text
     assert "exited with status = 7" in text
 
 

@@ -116,7 +116,7 @@ def test_every_dispatch_is_in_the_chrome_trace(counted: Inferior, tmp_path: Path
             assert outer["ts"] <= inner["ts"]
             assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1e-6
         assert mine[0]["args"]["keyset"]["keys"] == counted.truth["mm"]
-    assert f"{4 * expected} dispatches traced" in stdout
+    assert f"{4 * expected:,} dispatches traced" in stdout
 
 
 def test_two_tools_on_one_process(counted: Inferior) -> None:
@@ -167,7 +167,7 @@ def test_the_last_dispatches_before_it_hangs(counted: Inferior) -> None:
     stdout, _ = traced_until_quiet(counted, "dispatch-trace", "mm", "--last", "0.02", "--hung-after", "2")
     assert "ended: nothing was dispatched for 2 s" in stdout
     assert re.search(r"^ \[call\] op=\[aten::mm\]", stdout, re.MULTILINE)
-    count = int(re.search(r"^(\d+) dispatches traced", stdout, re.MULTILINE).group(1))  # type: ignore[union-attr]
+    count = int(re.search(r"^([\d,]+) dispatches traced", stdout, re.MULTILINE).group(1).replace(",", ""))  # type: ignore[union-attr]
     assert 0 < count < 8 * counted.truth["calls"]
 
 
