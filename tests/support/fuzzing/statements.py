@@ -16,7 +16,7 @@ _OPERATOR = re.compile(r"[A-Za-z_][\w.]*(::[A-Za-z_][\w.]*)+")
 _FUNCTOR = "(function pointer)"
 """What stands for a kernel whose functor cannot be read: it says of no function that it runs."""
 _UNNAMED = ("the Python object", "a Python function")
-_PYTHON = re.compile(r" at .*:\d+$", re.DOTALL)
+_PYTHON = re.compile(r"( at .*:\d+|, a Python function whose file cannot be read)$", re.DOTALL)
 _MAX_TID = 1 << 22
 """PID_MAX_LIMIT of linux/threads.h."""
 _SMALL = 4096

@@ -151,6 +151,9 @@ def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     )
     kernel = next(each for each in steps(name, {at: 0}) if each["key"] == step["key"])["kernel"]
     assert kernel["function"] == "a Python function that cannot be read"
+    file = 0x7F62AA43C2E0
+    nameless = next(each for each in steps(name, {file: 0}) if each["key"] == step["key"])["kernel"]
+    assert nameless["function"] == "<lambda>, a Python function whose file cannot be read"
 
 
 # --- keysets -----------------------------------------------------------------------------------------
