@@ -116,9 +116,9 @@ def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str]
 def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
     if futex.value not in (JOINABLE, EXITING):
         return None
-    memory, others = thread.process.memory, thread.process.threads
+    memory = thread.process.memory
+    others = (other for other in thread.process.threads if other.tid != thread.tid)  # its own end: EDEADLK
     found = [other.tid for other in others if join_state_word(memory, other.thread_pointer) == futex.address]
-    found = [tid for tid in found if tid != thread.tid]  # EDEADLK: nobody waits for its own end
     return (Owner(found[0]), "join state") if len(found) == 1 else None
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gdbext.tools.ps import duration, torch_processes
+from gdbext.tools.ps import standing, torch_processes
 from support.programs import harness
 from support.programs.harness import wait_until
 
@@ -60,6 +60,6 @@ def started(what, environ):
 
 
 def test_durations():
-    assert [duration(each) for each in (0.2, 40, 119, 700, 10_000, 400_000)] == [
-        "0.2 s", "40 s", "119 s", "12 min", "2.8 h", "5 d",
+    assert [standing(each) for each in (0.2, 40, 119, 700, 10_000, 400_000)] == [
+        "now", "40 s", "119 s", "12 min", "2.8 h", "5 d",
     ]  # fmt: skip
