@@ -177,9 +177,9 @@ class KernelReader:
         source = self.python_source(callable_) if self.python_source else None
         if source is None:
             return KernelName(f"the Python object at {callable_:#x}", "python")
-        if not source.file:
+        if source.file == "":  # None: a builtin function, a class, or another object without Python source
             return KernelName(f"{source.qualname}, a Python function whose file cannot be read", "python")
-        return KernelName(source.qualname, "python", (), source.file, source.line)
+        return KernelName(source.qualname, "python", (), source.file or "", source.line)
 
     def _place(self, address: int) -> str:
         """``ops.so+0x1a2b0``: what can be looked up in the file of code without a symbol."""
