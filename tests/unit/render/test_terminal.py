@@ -71,11 +71,11 @@ def test_a_colour_is_a_colour_only_at_the_door() -> None:
 
 @pytest.mark.parametrize("char", ["\x1b", "x", "\u202e", "中"])
 def test_a_long_text_takes_no_time(char: str) -> None:
-    """Five million characters; the limit is for a slow machine."""
+    """A million characters; the limit is for a slow machine."""
     started = time.process_time()
-    terminal.shown(f"{char}{chr(0xFDD5)}" * 2_000_000)
-    terminal.shown("".join(map(chr, range(0x20000))) * 8)
-    assert time.process_time() - started < 5
+    terminal.shown(f"{char}{chr(0xFDD5)}" * 400_000)
+    terminal.shown("".join(map(chr, range(0x20000))) * 2)
+    assert time.process_time() - started < 1
 
 
 def test_golden_texts_pass_as_they_are() -> None:

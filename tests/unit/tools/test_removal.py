@@ -7,6 +7,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,29 @@ sys.exit(launcher.main(sys.argv[3:]))
 """
 
 
-def without(tool: str, folder: Path) -> Path:
-    """A copy of the package that lacks the tool's folder and the rows whose class is in it."""
-    package = folder / "gdbext"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package: one for all tools, so that Python compiles it once."""
+    package = tmp_path_factory.mktemp("copy") / "gdbext"
     shutil.copytree(ROOT / "gdbext", package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(package / "tools" / tool)
-    table = package / "tools" / "table.py"
+    return package
+
+
+@contextmanager
+def without(tool: str, package: Path, aside: Path) -> Iterator[None]:
+    """Take the tool's folder, and the rows whose class is in it, out of the package."""
+    folder, table = package / "tools" / tool, package / "tools" / "table.py"
     source = table.read_text()
+    folder.rename(aside / tool)
+    _write_without_rows(tool, table, source)
+    try:
+        yield
+    finally:
+        table.write_text(source)
+        (aside / tool).rename(folder)
+
+
+def _write_without_rows(tool: str, table: Path, source: str) -> None:
     rows = [
         node for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ToolRow" and _is_of(node, tool)
@@ -44,7 +62,6 @@ def without(tool: str, folder: Path) -> Path:
     for row in reversed(rows):
         del lines[row.lineno - 1 : row.end_lineno]
     table.write_text("".join(lines))
-    return package
 
 
 def _is_of(row: ast.Call, tool: str) -> bool:
@@ -63,16 +80,16 @@ def modules(package: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("tool", ["autograd", "values", "collectives"])
-def test_the_rest_works_without_a_tool(tool: str, tmp_path: Path) -> None:
-    package = without(tool, tmp_path)
-    whole = run(ROOT / "gdbext", [], "-r", str(RECORDING), "dispatch-diagnose", "--json")
-    done = run(package, modules(package), "-r", str(RECORDING), "dispatch-diagnose", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(whole.stdout)
-    for words in (["dispatch-bt"], ["dispatch-bt", "--values"], ["dispatch-info"]):
-        done = run(package, [], "-r", str(RECORDING), *words)
+def test_the_rest_works_without_a_tool(tool: str, whole: Path, tmp_path: Path) -> None:
+    expected = run(whole, [], "-r", str(RECORDING), "dispatch-diagnose", "--json")
+    with without(tool, whole, tmp_path):
+        done = run(whole, modules(whole), "-r", str(RECORDING), "dispatch-diagnose", "--json")
         assert done.returncode == 0, done.stderr
-    listed = run(package, [], "--help").stdout
-    assert "dispatch-diagnose" in listed
-    assert f"dispatch-{tool} " not in listed
-    assert run(package, [], "-r", str(RECORDING), f"dispatch-{tool}").returncode == 2
+        assert json.loads(done.stdout) == json.loads(expected.stdout)
+        for words in (["dispatch-bt"], ["dispatch-bt", "--values"], ["dispatch-info"]):
+            done = run(whole, [], "-r", str(RECORDING), *words)
+            assert done.returncode == 0, done.stderr
+        listed = run(whole, [], "--help").stdout
+        assert "dispatch-diagnose" in listed
+        assert f"dispatch-{tool} " not in listed
+        assert run(whole, [], "-r", str(RECORDING), f"dispatch-{tool}").returncode == 2
