@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gdbext.torch.compile.generated_kernels import GeneratedKernels
     from gdbext.torch.registry.dispatch_table import DispatchTables
     from gdbext.torch.registry.operators import Dispatcher
-    from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
+    from gdbext.torch.stack.key_choice import RedispatchPredictor
     from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
     from gdbext.torch.state.settings_reader import SettingsReader
     from gdbext.torch.state.tensor import TensorReader
@@ -334,7 +334,7 @@ class Session:
     @cached_property
     def chains(self) -> RedispatchPredictor:
         """Redispatches that are expected from a keyset. Raises as ``dispatcher`` does."""
-        from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
+        from gdbext.torch.stack.key_choice import RedispatchPredictor
 
         return RedispatchPredictor(self.tables)
 

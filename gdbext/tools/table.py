@@ -535,8 +535,7 @@ def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None)
     from gdbext.tools.extras import ToolExtras
 
     session.extras = ToolExtras(offered)
-    host = host or Alone()
-    return tool_of(row).run(session, args, host)._replace(called=host.called)
+    return tool_of(row).run(session, args, host or Alone())
 
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:

@@ -278,8 +278,6 @@ TORCH_FUNCTION = TorchSymbol(
     f"__torch_function__ {_STATE}", CPU)  # fmt: skip
 UNDEFINED_TENSOR = "c10::UndefinedTensorImpl"
 """The class of the undefined tensor, by its vtable (c10/core/UndefinedTensorImpl.cpp)."""
-STRING_VIEW = "c10::string_view"
-"""A class whose layout is asked for (c10/util/string_view.h); others begin with a capital."""
 
 BACKEND_NAME = TorchSymbol(
     ("_ZN3c10L24privateuse1_backend_nameE",), "the name that the process gave the backend PrivateUse1 (DeviceType.cpp)",

@@ -20,6 +20,7 @@ from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
 from gdbext.torch.registry.kernel import KernelFunction, kernel_parser
+from gdbext.torch.values import value_structures
 from gdbext.torch.values.containers import string_reader
 
 _NAME = late_pattern(r"[A-Za-z_][\w.]*::[\w.]+")
@@ -205,8 +206,8 @@ class Probe:
 
     def _listed(self, dispatcher: structures.DispatcherStruct) -> int | None:
         """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
-        operators = structures.List(self._space, dispatcher.operators_)
-        return operators.length if operators.has(structures.List.length) else None
+        operators = value_structures.List(self._space, dispatcher.operators_)
+        return operators.length if operators.has(value_structures.List.length) else None
 
     def _mapped(self, dispatcher: structures.DispatcherStruct) -> int | None:
         if not self._layout.has_struct(structures.LookupTable.OF):

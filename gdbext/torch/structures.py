@@ -22,6 +22,7 @@ from gdbext.engine.layouts.declarations import (
     Place,
     Struct,
 )
+from gdbext.torch.values.value_structures import SmallVector
 
 # --- the dispatcher: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, ATen/core/boxing/KernelFunction.h --------------
 
@@ -78,15 +79,8 @@ class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map"):
     num_elements = U64()
 
 
-class CppSignature(Struct, of="c10::impl::OperatorEntry::CppSignatureWithDebug"):
-    """The C++ type of an operator's kernels: a ``std::type_index``, which is a pointer to a type_info (CppSignature.h,
-    <typeindex>)."""
-
-    signature = U64()
-
-
 class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
-    """An operator. ``schema_`` is an optional ``AnnotatedSchema``, the last two are optional ``CppSignature``."""
+    """An operator. ``schema_`` is an optional ``AnnotatedSchema``."""
 
     name_ = Inner(lambda: OperatorName, required=True)
     schema_ = Place(required=True)
@@ -94,8 +88,6 @@ class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
     dispatchKeyExtractor_ = Inner(lambda: DispatchKeyExtractor, required=True)
     kernels_ = Inner(lambda: KernelMap, required=True)
     is_observed_ = U8()
-    cpp_signature_ = Place()
-    sym_cpp_signature_ = Place()
 
 
 class OperatorDef(Struct, of="c10::Dispatcher::OperatorDef"):
@@ -186,13 +178,6 @@ class StorageImpl(Struct, of="c10::StorageImpl"):
     size_bytes_ = I64()
 
 
-class SmallVector(Struct, of="c10::SmallVector"):
-    """The beginning of one, which is alike for any number of inline elements (c10/util/SmallVector.h)."""
-
-    BeginX = U64()
-    Size = U32()
-
-
 class SymbolicShapeMeta(Struct, of="c10::SymbolicShapeMeta"):
     """Sizes and strides that may be expressions."""
 
@@ -243,6 +228,48 @@ class TensorImpl(Struct, of="c10::TensorImpl"):
     has_symbolic_sizes_strides_ = BitField()
 
 
+class SparseTensor(Struct, of="at::SparseTensorImpl"):
+    """A tensor of coordinates (ATen/SparseTensorImpl.h)."""
+
+    indices_ = U64()
+    values_ = U64()
+
+
+class SparseRowTensor(Struct, of="at::SparseCsrTensorImpl"):
+    """A tensor that is compressed by rows, or by columns, as ``layout_`` says (ATen/SparseCsrTensorImpl.h)."""
+
+    crow_indices_ = U64()
+    col_indices_ = U64()
+    values_ = U64()
+    layout_ = U8()
+
+
+class NestedTensor(Struct, of="at::native::NestedTensorImpl"):
+    """Tensors of several sizes in one (ATen/NestedTensorImpl.h)."""
+
+    nested_sizes_ = U64()
+    nested_strides_ = U64()
+    storage_offsets_ = U64()
+
+
+class BatchedTensor(Struct, of="at::functorch::BatchedTensorImpl"):
+    """A tensor of which vmap sees one at a time."""
+
+    value_ = U64()
+
+
+class GradTensor(Struct, of="at::functorch::TensorWrapper"):
+    """A tensor that functorch differentiates."""
+
+    value_ = U64()
+
+
+class FunctionalTensor(Struct, of="at::FunctionalTensorWrapper"):
+    """A tensor whose changes are recorded (ATen/FunctionalTensorWrapper.h)."""
+
+    value_ = U64()
+
+
 class QuantizedTensor(Struct, of="at::QTensorImpl"):
     """A tensor of numbers that stand for others (ATen/quantized/QTensorImpl.h)."""
 
@@ -280,6 +307,10 @@ class Node(Struct, of="torch::autograd::Node"):
     tensor_pre_hooks_ = Place()
     post_hooks_ = Place()
     retains_grad_hooks_ = Place()
+
+
+class AnomalyMetadata(Struct, of="torch::autograd::AnomalyMetadata"):
+    """The base of where anomaly mode keeps the lines that made a node."""
 
 
 class Edge(Struct, of="torch::autograd::Edge"):
@@ -346,6 +377,33 @@ class SavedVariable(Struct, of="torch::autograd::SavedVariable"):
 # --- settings of threads: ATen/record_function.h, c10/util/ThreadLocalDebugInfo.h, torch/csrc/profiler/ ---------------
 
 
+class Context(Struct, of="at::Context"):
+    """PyTorch's global settings; those that have an accessor are read through it (torch/state/setting_sources.py)."""
+
+    enabled_cudnnSDP = BitField()
+    float32_matmul_precision = BitField()
+    allow_tf32_cudnn = BitField()
+    benchmark_limit_cudnn = BitField()
+    allow_fp16_reduction_cublas = BitField()
+    allow_bf16_reduction_cublas = BitField()
+    allow_fp16_accumulation_cublas = BitField()
+    deterministic_mkldnn = BitField()
+    allow_tf32_onednn = BitField()
+    enabled_nnpack = BitField()
+    linalg_preferred_backend = BitField()
+    fp32_precision = Place()
+
+
+class PrecisionEntry(
+    Struct, of="at::Context::fp32_precision.entry", cpp="decltype(at::Context::fp32_precision)::value_type"
+):
+    """An entry of its table of precisions since 2.10: backend, operation, precision."""
+
+    backend = BitField("first.first")
+    operation = BitField("first.second")
+    precision = BitField("second")
+
+
 class RecordFunctionTls(Struct, of="at::RecordFunctionTLS"):
     """The callbacks of one thread."""
 
@@ -397,28 +455,3 @@ class SavedTensorHooks(Struct, of="at::impl::SavedTensorDefaultHooksTLS"):
 
     stack = Place()
     disabled_error_message = Place()
-
-
-# --- the standard library ---------------------------------------------------------------------------------------------
-
-
-class Deque(Struct, of="std::deque"):
-    """Blocks of 512 bytes, and a table of them (bits/stl_deque.h)."""
-
-    first = U64("_M_impl._M_start._M_cur")
-    block_end = U64("_M_impl._M_start._M_last")
-    block = U64("_M_impl._M_start._M_node")
-    end = U64("_M_impl._M_finish._M_cur")
-
-
-class List(Struct, of="std::list"):
-    """A ring; of the old ABI without its length."""
-
-    length = U64("_M_impl._M_node._M_size")
-
-
-class String(Struct, of="std::string"):
-    """A text; of the old ABI its length is in front of the characters."""
-
-    data = U64("_M_dataplus._M_p", required=True)
-    length = U64("_M_string_length")

@@ -25,6 +25,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import waiting_transfer
+from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument, handled_exception
 from gdbext.torch.distributed.rpc_agent import rank_of_worker
@@ -77,7 +78,7 @@ def read_collectives(session: Session) -> CollectivesSection:
     source = None
     if found:
         source = CollectivesSource.FLIGHT_RECORDER if recorded.recorders else CollectivesSource.PROCESS_GROUP
-    elif not layout.has_struct("c10d::ProcessGroup"):
+    elif not layout.has_struct(ProcessGroupStruct.OF):
         session.errors.note(_unknown_layout(layout.id), "collectives")
     identity = _identity(session, found)
     return CollectivesSection(source, identity, tuple(found), store or _rendezvous(session))

@@ -20,7 +20,7 @@ Reading a member raises LayoutError where the layout lacks it, or it is smaller 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from gdbext.errors import LayoutError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 __all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
-           "Place", "Space", "Struct"]  # fmt: skip
+           "OffsetShapes", "Place", "Space", "Struct"]  # fmt: skip
 
 Value = TypeVar("Value")
 SomeStruct = TypeVar("SomeStruct", bound="Struct")
@@ -61,6 +61,21 @@ class Space:
         if found is None:
             found = self._offsets[member] = member.checked(self.layout).offset
         return found
+
+
+class OffsetShapes:
+    """Structures of which nothing but offsets is known: name → member → bytes."""
+
+    def __init__(self, members: Mapping[str, Mapping[str, int]]) -> None:
+        self._members = members
+
+    def struct(self, name: str) -> StructLayout:
+        """The structure ``name``. Raises LayoutError."""
+        from gdbext.engine.process.memory import FieldLayout, StructLayout
+
+        if name not in self._members:
+            raise LayoutError(f"no offsets of {name} are known")
+        return StructLayout(name, 0, {each: FieldLayout(each, at, 0, "") for each, at in self._members[name].items()})
 
 
 class Member(Generic[Value]):
@@ -134,12 +149,14 @@ class Member(Generic[Value]):
 
 
 class _Declared(type):
-    """Makes the name of a structure, which a declaration gives as ``of``, and its ``size`` members of its class."""
+    """Makes what a declaration says of a structure members of its class: its name (``of``), ``size`` and ``cpp``."""
 
     def __new__(
-        cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "", size: int = 0
-    ) -> _Declared:
-        return super().__new__(cls, name, bases, {**namespace, "OF": of, "SIZE": size} if of else namespace)
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "", size: int = 0,
+        cpp: str | None = None,
+    ) -> _Declared:  # fmt: skip
+        own = {"OF": of, "SIZE": size, "CPP": of if cpp is None else cpp} if of else {}
+        return super().__new__(cls, name, bases, {**namespace, **own})
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **_: object) -> None:
         super().__init__(name, bases, namespace)
@@ -153,6 +170,9 @@ class Struct(metaclass=_Declared):
     """The structure's name in the layout documents."""
     SIZE: ClassVar[int] = 0
     """``sizeof``, in bytes, where no layout document has it."""
+    CPP: ClassVar[str] = ""
+    """The type that is measured, as C++ (or C) has it: the name itself where a declaration gives no ``cpp``; "" for one
+    that is a part of another, or that no header has."""
 
     def __init__(self, space: Space, address: int) -> None:
         self.space = space

@@ -35,6 +35,7 @@ from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
 from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, SiteFinder, frame_at
 from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.structures import OperatorEntry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -72,7 +73,7 @@ class AllCalls:
     def __init__(self, session: Session, functions: OperatorFunctions) -> None:
         self._session = session
         self._functions = functions
-        self._table = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
+        self._table = OperatorEntry.dispatchTable_.field(session.layout).offset
         self._behind: dict[int, _Behind] = {}
         self._in_modules: dict[int, Sequence[SharedLookup]] = {}
 

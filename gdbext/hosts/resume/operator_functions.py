@@ -19,6 +19,7 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
 from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
@@ -50,14 +51,13 @@ class OperatorFunctions:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        entry = session.layout.struct("c10::impl::OperatorEntry")
-        table = entry.field("dispatchTable_").offset
+        table = OperatorEntry.dispatchTable_.field(session.layout).offset
         self.finder = SiteFinder(
             session.memory,
             session.modules,
             session.symbolizer,
             session.layout.constant("num_backends"),
-            range(table, table + session.layout.struct("c10::KernelFunction").size),
+            range(table, table + KernelFunctionStruct.shape(session.layout).size),
         )
 
     @cached_property

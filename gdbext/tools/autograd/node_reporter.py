@@ -34,6 +34,7 @@ from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.state.autograd_nodes import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
+from gdbext.torch.structures import AnomalyMetadata
 from gdbext.torch.torch_symbol import ANOMALY_TRACEBACK, FUNCTION_FORWARD, FUNCTION_FORWARD_CLASS
 from gdbext.torch.values.containers import has_cxx11_abi
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -189,7 +190,7 @@ class NodeReporter:
         return tuple(each.hook._replace(runs=each.code in codes) for each in found)
 
 
-_ANOMALY, _ANOMALY_BASE = "torch::autograd::PyAnomalyMetadata", "torch::autograd::AnomalyMetadata"
+_ANOMALY = "torch::autograd::PyAnomalyMetadata"
 FUNCTION, ANOMALY_MODE = "torch.autograd.Function", "anomaly mode"
 """Words for how a line is known."""
 _LINE = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>[^\n]*)\n?(?P<source>[^\n]*)')
@@ -227,7 +228,7 @@ class ForwardLineReader:
         metadata = self._nodes.anomaly_metadata(node)
         if not metadata or _ANOMALY not in self._classes.of(metadata):
             return None
-        kept = self._nodes.memory.u64(metadata + self._nodes.layout.struct(_ANOMALY_BASE).size)
+        kept = self._nodes.memory.u64(metadata + AnomalyMetadata.size(self._nodes.space))
         lines = self._python.dicts.get(kept, ANOMALY_TRACEBACK) if self._python.objects.is_dict(kept) else None
         if not lines:
             return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.engine.arch.short_functions import member_loads
+from gdbext.engine.layouts.declarations import I64, Space, Struct
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -25,6 +26,7 @@ from gdbext.tools.info.library_settings import DEVICES
 from gdbext.torch.state.setting_sources import CUDA_ALLOCATOR_IN_USE, CUDA_STATISTICS, NATIVE_CUDA_ALLOCATOR
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
+from gdbext.torch.values.value_structures import StdMutex
 
 
 class HeldMemory(Record):
@@ -72,13 +74,28 @@ class MemorySection(Section):
     """Devices that were used, where a build for CUDA is loaded."""
 
 
-_STATISTICS, _COUNTS = "c10::CachingDeviceAllocator::DeviceStats", "c10::CachingAllocator::Stat"
 _POOLS = ("all", "small_pool", "large_pool")
 """enum struct StatType: the first is the sum of the others."""
-_MEMBERS = ("current", "peak", "allocated", "freed")
 _GETTER_SIZE = 256
 _THIS = 1
 """The object is the second argument: before it stands where the result goes."""
+
+
+class AllocatorCounts(
+    Struct,
+    of="c10::CachingAllocator::Stat",
+    cpp="decltype(c10::CachingDeviceAllocator::DeviceStats::allocation)::value_type",
+):
+    """One number of the statistics, now and over time."""
+
+    current = I64()
+    peak = I64()
+    allocated = I64()
+    freed = I64()
+
+
+class AllocatorStatistics(Struct, of="c10::CachingDeviceAllocator::DeviceStats"):
+    """The statistics of a device: all members are read that are counts, arrays of such by pool, or numbers."""
 
 
 class CudaAllocator:
@@ -88,13 +105,14 @@ class CudaAllocator:
         self._memory = memory
         self._symbolizer = symbolizer
         self._layout = layout
+        self._space = Space(memory, layout)
 
     def devices(self) -> tuple[CudaMemory, ...]:
         """The counts of each device; none where CUDA was not initialised."""
         allocator = self._allocator()
         first, count = self._vector(allocator)
         # A recursive mutex is as large as another one: both are a pthread_mutex_t.
-        statistics = self._layout.struct("std::mutex").size
+        statistics = StdMutex.shape(self._layout).size
         found = []
         for device in range(count):
             address = self._memory.u64(first + 8 * device)
@@ -128,7 +146,7 @@ class CudaAllocator:
     def _statistics(self, address: int) -> Mapping[str, int]:
         """Statistics by the names of torch.cuda.memory_stats(). Raises BadData where sums do not agree: then a thread
         is changing them, or this is something else."""
-        shape, counts = self._layout.struct(_STATISTICS), self._layout.struct(_COUNTS)
+        shape, counts = AllocatorStatistics.shape(self._layout), AllocatorCounts.shape(self._layout)
         found: dict[str, int] = {}
         for field in shape.fields.values():
             at = address + field.offset
@@ -146,12 +164,12 @@ class CudaAllocator:
         return found
 
     def _counts(self, address: int) -> dict[str, int]:
-        counts = self._layout.struct(_COUNTS)
-        return {name: self._memory.i64(address + counts.offset(name)) for name in _MEMBERS}
+        counts = AllocatorCounts(self._space, address)
+        return {member.path: counts.value(member) for member in AllocatorCounts.members()}
 
     @staticmethod
     def _check(name: str, pools: list[dict[str, int]]) -> None:
-        for each in _MEMBERS:
+        for each in (member.path for member in AllocatorCounts.members()):
             values = [pool[each] for pool in pools]
             if min(values) < 0 or (each != "peak" and values[0] != values[1] + values[2]):
                 raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")

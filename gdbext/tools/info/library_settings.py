@@ -27,14 +27,25 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import DEFAULT, SettingValue
 from gdbext.torch.values.containers import StringReader, string_reader, vector_span
 
-GENERAL, OF_CUDA = (
-    "c10::CachingAllocator::AcceleratorAllocatorConfig",
-    "c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig",
-)
+
+class AllocatorConfig(Struct, of="c10::CachingAllocator::AcceleratorAllocatorConfig"):
+    """The settings of any accelerator's allocator, since 2.9; every other member is read as well."""
+
+    last_allocator_settings_ = Place()
+    roundup_power2_divisions_ = Place()
+
+
+class CudaAllocatorConfig(Struct, of="c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig"):
+    """The settings of CUDA's allocator, those of the other one until 2.8."""
+
+    m_last_allocator_settings = Place()
+    m_roundup_power2_divisions = Place()
+
+
+_TEXTS = (AllocatorConfig.last_allocator_settings_.path, CudaAllocatorConfig.m_last_allocator_settings.path)
+_LISTS = (AllocatorConfig.roundup_power2_divisions_.path, CudaAllocatorConfig.m_roundup_power2_divisions.path)
 UNLIMITED = (1 << 64) - 1
 """std::numeric_limits<size_t>::max(): nobody has set a limit."""
-_SETTINGS = "last_allocator_settings"
-_DIVISIONS = "roundup_power2_divisions"
 _DIVISION_LIMIT = 64
 
 
@@ -52,9 +63,9 @@ def _members(
     for field in shape.fields.values():
         name = field.name.removeprefix("m_").rstrip("_")
         at = address + field.offset
-        if name == _SETTINGS:
+        if field.name in _TEXTS:
             yield name, strings.read(at)
-        elif name == _DIVISIONS:
+        elif field.name in _LISTS:
             first, count = vector_span(memory, at, 8, _DIVISION_LIMIT)
             yield name, tuple(memory.words(first, count)) if count else ()
         elif "." not in field.name:
@@ -167,7 +178,7 @@ DEVICES = 64
 """Most devices that are believed."""
 
 
-class MersenneData(Struct, of="at::mt19937_data_pod"):
+class MersenneData(Struct, of="at::mt19937_data_pod", cpp=""):
     """The numbers of the Mersenne twister (ATen/core/MT19937RNGEngine.h)."""
 
     seed_ = U64()
@@ -177,7 +188,7 @@ class MersenneData(Struct, of="at::mt19937_data_pod"):
     state_ = Place()
 
 
-class MersenneEngine(Struct, of="at::mt19937_engine"):
+class MersenneEngine(Struct, of="at::mt19937_engine", cpp=""):
     """The Mersenne twister, around its numbers."""
 
     data_ = Inner(lambda: MersenneData)

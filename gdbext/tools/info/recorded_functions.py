@@ -19,6 +19,7 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import SettingValue
 from gdbext.torch.state.thread_variable import VariablesOfThread
 from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.values import value_structures
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 
@@ -137,11 +138,11 @@ class RecordedFunctions:
         if own is None:
             return False
         message = structures.SavedTensorHooks(self._space, own).disabled_error_message
-        return self._memory.u8(message + structures.String.size(self._space)) != 0
+        return self._memory.u8(message + value_structures.String.size(self._space)) != 0
 
     def _deque(self, address: int, element: int) -> list[int]:
         """Addresses of the elements of a ``std::deque``."""
-        deque = structures.Deque(self._space, address)
+        deque = value_structures.Deque(self._space, address)
         current, last, node, end = deque.first, deque.block_end, deque.block, deque.end
         found: list[int] = []
         while current != end:

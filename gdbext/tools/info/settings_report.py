@@ -177,10 +177,10 @@ class _Settings:
         yield attempt("generators", None, self._generators)
         yield attempt("record_function_callbacks", (), lambda: self._recorded.global_callbacks())
         yield attempt("profiler", "none", self._profiler)
-        yield attempt("allocator", None, lambda: self._allocator(library_settings.GENERAL, sources.ALLOCATOR))
+        of_any, of_cuda = library_settings.AllocatorConfig.OF, library_settings.CudaAllocatorConfig.OF
+        yield attempt("allocator", None, lambda: self._allocator(of_any, sources.ALLOCATOR))
         if self._has_cuda:
-            yield attempt("cuda_allocator", None,
-                          lambda: self._allocator(library_settings.OF_CUDA, sources.CUDA_ALLOCATOR))  # fmt: skip
+            yield attempt("cuda_allocator", None, lambda: self._allocator(of_cuda, sources.CUDA_ALLOCATOR))
 
     @property
     def _has_cuda(self) -> bool:
@@ -223,7 +223,7 @@ class _Settings:
 
     def _allocator(self, kind: str, owner: sources.StaticOwner) -> SettingValue:
         session = self._session
-        if kind == library_settings.GENERAL and kind in session.layout.absent:
+        if kind == library_settings.AllocatorConfig.OF and kind in session.layout.absent:
             return "none"
         if not self._reader.exists(owner):
             return "not used yet"

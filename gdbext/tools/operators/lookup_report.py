@@ -16,8 +16,8 @@ from gdbext.render.plain_json import keyset, optional_keyset
 from gdbext.tools.operators.op import key_set, registered_kernel
 from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.redispatch_chain import ExpectedLookup, RedispatchPredictor
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack.key_choice import ExpectedLookup, RedispatchPredictor
 from gdbext.torch.values.key_names import KeyNames
 
 

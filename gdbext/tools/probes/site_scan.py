@@ -29,6 +29,7 @@ from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
 from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, frame_at
 from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.structures import OperatorEntry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -166,7 +167,7 @@ class SiteScanner:
         self._functions = functions
         self._all_calls = AllCalls(session, functions)
         self._architecture = session.memory.architecture
-        self._table = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
+        self._table = OperatorEntry.dispatchTable_.field(session.layout).offset
 
     @property
     def depends_on(self) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.torch.values.cpp_values import CppValues
+    from gdbext.torch.values.value_structures import DictEntry, DictTable
 
 
 class CppObject(Record):
@@ -142,20 +143,26 @@ class BoxedValues:
     """Summarises boxed values. Raises BadData, MemoryFault, LayoutError."""
 
     def __init__(self, memory: Memory, layout: Layout, values: CppValues) -> None:
+        from gdbext.engine.layouts.declarations import Space
+        from gdbext.torch.values import value_structures as structures
+
         self._memory = memory
-        self._layout = layout
         self._values = values
-        self._shape = layout.struct(_IVALUE)
+        self._space = Space(memory, layout)
+        self._size = structures.IValue.size(self._space)
         self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
 
     def of_value(self, address: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The IValue there: its tag and its value; at most ``limit`` elements of a container are children."""
-        tag = self._tags.get(self._memory.u32(address + self._shape.offset("tag")))
+        from gdbext.torch.values import value_structures as structures
+
+        value = structures.IValue(self._space, address)
+        tag = self._tags.get(value.tag)
         if tag is None:
             raise BadData(f"there is no IValue at {address:#x}")
         if tag in ("None", "Uninitialized"):
             return TypeSummary(tag)
-        payload = address + self._shape.offset("payload")
+        payload = value.payload
         if tag in _PLAIN:
             return TypeSummary(f"{tag} {self._values.boxed(address).text}")
         if tag in ("GenericList", "GenericDict", "Tuple"):
@@ -169,8 +176,10 @@ class BoxedValues:
         if tag == "UInt":
             return f"UInt {self._memory.u64(payload)}"
         if tag == "ComplexDouble":
-            at = self._layout.struct("c10::ivalue::ComplexHolder").offset("val")
-            parts = struct.unpack("<2d", self._memory.read(self._memory.u64(payload) + at, 16))
+            from gdbext.torch.values import value_structures as structures
+
+            held = structures.ComplexHolder(self._space, self._memory.u64(payload))
+            parts = struct.unpack("<2d", self._memory.read(held.val, 16))
             return f"ComplexDouble {complex(*parts)!r}"
         return f"{tag} at {self._memory.u64(payload):#x}"
 
@@ -178,55 +187,53 @@ class BoxedValues:
 
     def of_list(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The elements of the c10::detail::ListImpl at an address."""
+        from gdbext.torch.values import value_structures as structures
         from gdbext.torch.values.containers import vector_span
 
-        items = implementation + self._layout.struct("c10::detail::ListImpl").offset("list")
-        return self._sequence(*vector_span(self._memory, items, self._shape.size, _LONGEST), limit)
+        items = structures.ListImpl(self._space, implementation).list
+        return self._sequence(*vector_span(self._memory, items, self._size, _LONGEST), limit)
 
     def _tuple(self, implementation: int, limit: int) -> TypeSummary:
         """The elements of the c10::ivalue::Tuple at an address."""
+        from gdbext.torch.values import value_structures as structures
         from gdbext.torch.values.containers import vector_span
 
-        elements = implementation + self._layout.struct("c10::ivalue::Tuple").offset("elements_")
-        shape = self._layout.struct("c10::ivalue::TupleElements")
-        inline = self._memory.u64(elements + shape.offset("inlineSize_"))
+        elements = structures.BoxedTuple(self._space, implementation).elements_
+        inline = elements.inlineSize_
         if inline > _INLINE_TUPLE:
             raise BadData(f"a tuple with {inline} values in itself")
         if inline:
-            return self._sequence(elements + shape.offset("elementsInline_"), inline, limit)
-        vector = elements + shape.offset("elementsVector_")
-        return self._sequence(*vector_span(self._memory, vector, self._shape.size, _LONGEST), limit)
+            return self._sequence(elements.elementsInline_, inline, limit)
+        return self._sequence(*vector_span(self._memory, elements.elementsVector_, self._size, _LONGEST), limit)
 
     def _sequence(self, first: int, count: int, limit: int) -> TypeSummary:
-        size, shown = self._shape.size, min(count, limit)
+        size, shown = self._size, min(count, limit)
         children = tuple(self._child(f"[{each}]", first + size * each) for each in range(shown))
         return TypeSummary(count_text(count, min(count, ELEMENT_LIMIT)), children, "array")
 
     def of_dict(self, implementation: int, limit: int = ELEMENT_LIMIT) -> TypeSummary:
         """The c10::detail::DictImpl there: its entries in the order in which they were inserted."""
-        table = implementation + self._layout.struct("c10::detail::DictImpl").offset("dict")
-        entries, count = self._entries(table, limit)
-        value = self._layout.struct("c10::detail::DictImpl::dict.entry").offset("value")
+        from gdbext.torch.values import value_structures as structures
+
+        entries, count = self._entries(structures.DictImpl(self._space, implementation).dict, limit)
         children: list[Child] = []
         for number, entry in enumerate(entries):
-            children.append(self._child(f"[{number}].key", entry + value))
-            children.append(self._child(f"[{number}].value", entry + value + self._shape.size))
+            children.append(self._child(f"[{number}].key", entry.pair))
+            children.append(self._child(f"[{number}].value", entry.pair + self._size))
         return TypeSummary(count_text(count, min(count, ELEMENT_LIMIT)), tuple(children), "map")
 
-    def _entries(self, table: int, limit: int) -> tuple[list[int], int]:
-        """Addresses of the first entries, and how many there are. Every link is checked both ways."""
-        shape = self._layout.struct("c10::detail::DictImpl::dict")
-        entry = self._layout.struct("c10::detail::DictImpl::dict.entry")
-        after, before = entry.offset("next"), entry.offset("prev")
-        count = self._memory.u64(table + shape.offset("num_elements"))
-        end = self._memory.u64(table + shape.offset("sentinel"))
+    def _entries(self, table: DictTable, limit: int) -> tuple[list[DictEntry], int]:
+        """The first entries, and how many there are. Every link is checked both ways."""
+        from gdbext.torch.values import value_structures as structures
+
+        count = table.num_elements
         if count > _LONGEST:
             raise BadData(f"a dict of {count} elements")
-        found: list[int] = []
-        at = end
+        found: list[DictEntry] = []
+        end = at = structures.DictEntry(self._space, table.sentinel)
         for _ in range(min(count, limit)):
-            following = self._memory.u64(at + after)
-            if following == end or self._memory.u64(following + before) != at:
+            following = structures.DictEntry(self._space, at.next)
+            if following.address == end.address or following.prev != at.address:
                 raise BadData("the dict's entries do not point at each other")
             found.append(following)
             at = following

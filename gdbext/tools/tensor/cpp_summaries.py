@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Callable
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.cpp_object import (
     ELEMENT_LIMIT,
@@ -20,11 +21,14 @@ from gdbext.tools.tensor.cpp_object import (
     summarized_type,
 )
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
+from gdbext.torch.structures import OperatorHandle
 from gdbext.torch.values.cpp_objects import strong_references, weak_references
 from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.value_structures import ArrayRef, SmallVector
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.layouts.declarations import Member
     from gdbext.tools.tensor.tensor_report import TensorReporter
 
     Summarize = Callable[[CppObject], TypeSummary]
@@ -43,6 +47,7 @@ class TypeSummaries:
         self._session = session
         self._memory = session.memory
         self._layout = session.layout
+        self._space = Space(session.memory, session.layout)
         self._values = CppValues(session.memory, session.layout, self._tensor_text)
         self._by_name: dict[str, Summarize] = {
             "c10::DispatchKeySet": self._keyset,
@@ -108,8 +113,7 @@ class TypeSummaries:
         return TypeSummary(f"{name}.{overload}" if overload else name)
 
     def _operator_handle(self, found: CppObject) -> TypeSummary:
-        at = self._layout.struct("c10::OperatorHandle").offset("operatorDef_")
-        address = found.number(self._memory, at, 8)
+        address = self._number(found, OperatorHandle.operatorDef_)
         operator = self._session.dispatcher.by_def(address)
         if operator is None:
             raise BadData(f"there is no operator at {address:#x}")
@@ -218,18 +222,19 @@ class TypeSummaries:
         word = found.number(self._memory, 0, 8)
         return TypeSummary(self._values.symint(word - (1 << 64) if word >> 63 else word).text)
 
+    def _number(self, found: CppObject, member: Member[int]) -> int:
+        return found.number(self._memory, member.offset(self._space), 8)
+
     # --- lists -----------------------------------------------------------------------------------
 
     def _array(self, found: CppObject) -> TypeSummary:
-        shape = self._layout.struct("c10::ArrayRef")
-        first = found.number(self._memory, shape.offset("Data"), 8)
-        return self._elements(found, first, found.number(self._memory, shape.offset("Length"), 8))
+        first = self._number(found, ArrayRef.Data)
+        return self._elements(found, first, self._number(found, ArrayRef.Length))
 
     def _small_vector(self, found: CppObject) -> TypeSummary:
-        shape = self._layout.struct("c10::SmallVector")
-        width = 8 if 0 < found.element_size < _SMALL_ELEMENT else shape.field("Size").size
-        at = shape.offset("Size")
-        first = found.number(self._memory, shape.offset("BeginX"), 8)
+        size = SmallVector.Size.field(self._layout)
+        width = 8 if 0 < found.element_size < _SMALL_ELEMENT else size.size
+        at, first = size.offset, self._number(found, SmallVector.BeginX)
         count, capacity = (found.number(self._memory, at + width * each, width) for each in range(2))
         if count > capacity:
             raise BadData(f"a vector of {count} elements with room for {capacity}")
@@ -260,8 +265,7 @@ class TypeSummaries:
         target = self.of(CppObject(found.element, address)) if found.element in TENSOR_CLASSES else None
         if target is not None:
             return target
-        shape = self._layout.struct("c10::intrusive_ptr_target")
-        strong, weak = (count(self._memory, shape, address) for count in (strong_references, weak_references))
+        strong, weak = strong_references(self._space, address), weak_references(self._space, address)
         if not 0 < strong < 1 << 31:
             raise BadData(f"there is no object at {address:#x}: it has {strong} references")
         pointee = self.of(CppObject(found.element, address))

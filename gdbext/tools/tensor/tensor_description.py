@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gdbext.engine.layouts.declarations import Inner
+from gdbext.engine.layouts.declarations import Inner, Member
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
 from gdbext.tools.tensor.tensor_fields import WRAPPER
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
-from gdbext.torch.structures import SmallVector, SymbolicShapeMeta
+from gdbext.torch.structures import SparseRowTensor, SymbolicShapeMeta
 from gdbext.torch.values.tensor_facts import GradFunction, Part, Quantization
+from gdbext.torch.values.value_structures import SmallVector
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -28,7 +29,10 @@ _UNINITIALIZED = ("UninitializedParameter", "UninitializedBuffer")
 PART_VALUES_LIMIT = 16
 """Elements of a part that are shown."""
 _COLUMN_LAYOUTS = ("sparse_csc", "sparse_bsc")
-_BY_COLUMN = {"crow_indices_": "ccol_indices", "col_indices_": "row_indices"}
+_BY_COLUMN: dict[Member[int], str] = {
+    SparseRowTensor.crow_indices_: "ccol_indices",
+    SparseRowTensor.col_indices_: "row_indices",
+}
 """Names that Python has for the members of an at::SparseCsrTensorImpl that is compressed by columns."""
 
 
@@ -102,7 +106,7 @@ class TensorDescription:
     def _shape(self, stored: tuple[int, ...] | None, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
         if stored is not None:
             return stored
-        return self._field(which.path.rstrip("_"), lambda: self._fields.symbolic(self._address, which))
+        return self._field(_name_of(which), lambda: self._fields.symbolic(self._address, which))
 
     def _contiguity(self) -> tuple[str, ...]:
         """() where a method or a symbolic shape decides: the flags in the tensor are not kept then."""
@@ -125,9 +129,8 @@ class TensorDescription:
 
     def _kept_layout(self) -> str:
         """The layout that the C++ class keeps: ``SparseCsr`` is torch.sparse_csr."""
-        layout = self._reporter.layout
-        number = self._reporter.memory.u8(self._address + layout.struct(self._facts.implementation).offset("layout_"))
-        names = {value: name for name, value in layout.enum("c10::Layout").items()}
+        number = self._fields.held(self._address, SparseRowTensor.layout_)
+        names = {value: name for name, value in self._reporter.layout.enum("c10::Layout").items()}
         if number not in names:
             raise BadData(f"there is no layout {number}")
         return names[number].replace("Sparse", "sparse_").lower()
@@ -165,13 +168,13 @@ class TensorDescription:
         for member in self._kind.wrapped:
             address = self._field("wrapped tensor", lambda m=member: self._held(m))  # type: ignore[misc]
             if address:
-                yield self._part(member.rstrip("_"), address)
+                yield self._part(_name_of(member), address)
         fake = self._field("fake device", lambda: self._fields.fake_device(self._address))
         if fake:
             self._notes.append(f"it stands for a tensor on {fake}")
 
-    def _held(self, member: str) -> int:
-        return self._fields.held(self._address, self._facts.implementation, member)
+    def _held(self, member: Member[int]) -> int:
+        return self._fields.held(self._address, member)
 
     def _python_wraps(self) -> Iterator[Part]:
         python, found = self._reporter.python, 0
@@ -197,9 +200,9 @@ class TensorDescription:
         """The tensors that a sparse or nested one is made of, with their statistics."""
         names = _BY_COLUMN if self._kind.parts and self._layout() in _COLUMN_LAYOUTS else {}
         for member in self._kind.parts:
-            address = self._field(member.rstrip("_"), lambda m=member: self._held(m))  # type: ignore[misc]
+            address = self._field(_name_of(member), lambda m=member: self._held(m))  # type: ignore[misc]
             if address:
-                yield self._part(names.get(member, member.rstrip("_")), address, True)
+                yield self._part(names.get(member, _name_of(member)), address, True)
 
     def _part(self, name: str, address: int, statistics: bool = False) -> Part:
         sizes = None
@@ -229,3 +232,7 @@ class TensorDescription:
             self._problems.append(f"elements: {error.what}")
             return section
         return replace(section, statistics=statistics, histogram=histogram, values=values)
+
+
+def _name_of(member: Member[Any]) -> str:
+    return member.path.rstrip("_")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from gdbext.engine.layouts.declarations import BitField, Inner, Space
+from gdbext.engine.layouts.declarations import BitField, Inner, Member, Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
@@ -26,6 +26,7 @@ from gdbext.torch.state.autograd_nodes import node_object
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
 from gdbext.torch.values.tensor_facts import GradFunction, Quantization, StorageReport
+from gdbext.torch.values.value_structures import SmallVector
 from gdbext.torch.values.value_text import device_text
 
 
@@ -38,28 +39,31 @@ class TensorKind(Record):
 
     layout: str = "strided"
     unreadable: str = ""
-    wrapped: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
+    wrapped: tuple[Member[int], ...] = ()
+    parts: tuple[Member[int], ...] = ()
     is_buffer: bool = False
     """Its elements are all that is in its storage."""
 
 
 WRAPPER = "it is a wrapper; the elements are those of what it wraps"
 _DENSE = TensorKind()
-_WRAPPER = TensorKind(unreadable=WRAPPER, wrapped=("value_",))
+_ROWS, _NESTED = structures.SparseRowTensor, structures.NestedTensor
+_WRAPPERS = (structures.BatchedTensor, structures.GradTensor, structures.FunctionalTensor)
 _CLASSES = {
-    "at::SparseTensorImpl": TensorKind(
-        "sparse_coo", "it is sparse; the elements are those of its values", parts=("indices_", "values_")
+    structures.SparseTensor.OF: TensorKind(
+        "sparse_coo",
+        "it is sparse; the elements are those of its values",
+        parts=(structures.SparseTensor.indices_, structures.SparseTensor.values_),
     ),
-    "at::SparseCsrTensorImpl": TensorKind(
-        "", "it is sparse; the elements are those of its values", parts=("crow_indices_", "col_indices_", "values_")
+    _ROWS.OF: TensorKind(
+        "",
+        "it is sparse; the elements are those of its values",
+        parts=(_ROWS.crow_indices_, _ROWS.col_indices_, _ROWS.values_),
     ),
-    "at::native::NestedTensorImpl": TensorKind(
-        parts=("nested_sizes_", "nested_strides_", "storage_offsets_"), is_buffer=True
+    _NESTED.OF: TensorKind(
+        parts=(_NESTED.nested_sizes_, _NESTED.nested_strides_, _NESTED.storage_offsets_), is_buffer=True
     ),
-    "at::functorch::BatchedTensorImpl": _WRAPPER,
-    "at::functorch::TensorWrapper": _WRAPPER,
-    "at::FunctionalTensorWrapper": _WRAPPER,
+    **{each.OF: TensorKind(unreadable=WRAPPER, wrapped=(each.value_,)) for each in _WRAPPERS},
 }
 _KEYS = {
     "Meta": "a meta tensor has sizes and no elements",
@@ -213,7 +217,7 @@ class TensorFields:
             raise BadData(f"the storage at {storage:#x} claims {size} bytes")
         kind, index = self._memory.read(found.data_ptr_.device_, 2)
         device = device_text(self._devices, kind, index)
-        shared = strong_references(self._memory, structures.StorageImpl.shape(self._layout), storage)
+        shared = strong_references(self._space, storage)
         return StorageReport(storage, data, size, device, shared)
 
     # --- autograd --------------------------------------------------------------------------------
@@ -261,12 +265,12 @@ class TensorFields:
 
     # --- sizes that are symbolic -----------------------------------------------------------------
 
-    def symbolic(self, address: int, which: Inner[structures.SmallVector]) -> tuple[int | None, ...] | None:
+    def symbolic(self, address: int, which: Inner[SmallVector]) -> tuple[int | None, ...] | None:
         """Sizes or strides of a tensor with symbolic shape: None for each that is an expression."""
         extra = self.tensor(address).extra_meta_
         if not extra.address or not extra.symbolic_shape_meta_.address:
             return None
-        vector = structures.SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
+        vector = SmallVector(self._space, extra.symbolic_shape_meta_.place(which))
         count = vector.Size
         if count > _DIMENSIONS:
             raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
@@ -292,6 +296,6 @@ class TensorFields:
             raise BadData(f"there is no device type {kind}")
         return device_text(self._devices, kind, index)
 
-    def held(self, address: int, implementation: str, member: str) -> int:
+    def held(self, address: int, member: Member[int]) -> int:
         """The TensorImpl of an ``at::Tensor`` member of a class derived from TensorImpl. Raises LayoutError."""
-        return self._memory.u64(address + self._layout.struct(implementation).offset(member))
+        return member.read(self._space, address + member.offset(self._space))

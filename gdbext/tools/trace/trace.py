@@ -122,8 +122,7 @@ class TraceTool(LiveTool):
         if args.engine == PROBES or args.last or args.hung_after or args.key:
             raise UsageError(
                 "probes trace a process that runs, and this one is stopped or not started yet",
-                help="from a shell: "
-                f"scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --all --engine probes",
+                help=f"from a shell: scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --engine probes",
             )
         control = host.run_control(session)
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None

@@ -19,15 +19,18 @@ from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
 from gdbext.torch.distributed.group_structures import (
     CapturedTraceback,
+    GroupName,
     OptionalFloat,
     OptionalLong,
     ProcessGroupStatus,
     PyFrame,
+    RanksNode,
     Recorder,
     RecorderEntry,
+    StatusNode,
 )
-from gdbext.torch.structures import SmallVector
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
+from gdbext.torch.values.value_structures import SmallVector, String
 
 RECORDER = Recorder.OF
 ENTRY_LIMIT = 1 << 17
@@ -111,7 +114,7 @@ def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layo
     registry = FLIGHT_RECORDERS_OF_HOOKS.address(symbolizer)
     if registry is None:
         return []
-    words = layout.struct("std::string").size // 8 + 1
+    words = String.shape(layout).size // 8 + 1
     entries = hash_entries(memory, registry, hash_table(layout), words, _BACKEND_LIMIT)
     return [address for *_name, address in entries if address]
 
@@ -145,12 +148,12 @@ class FlightRecorder:
         found: dict[int, GroupStatus] = {}
         for value in self._map_values(Recorder.all_pg_status_):
             number, address = self._memory.words(value, 2)
-            found[number] = read_status(self._memory, self._layout, address)
+            found[number] = read_status(ProcessGroupStatus(self._space, address))
         return found
 
     def groups(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """(name, description) → the members' ranks in the job. Raises MemoryFault, BadData."""
-        size = self._layout.struct(f"{RECORDER}::pg_name").size
+        size = GroupName.size(self._space)
         found = {}
         for value in self._map_values(Recorder.pg_name_to_ranks_):
             start, count = vector_span(self._memory, value + size, 8, RANK_LIMIT)
@@ -159,13 +162,13 @@ class FlightRecorder:
 
     def _map_values(self, member: Member[int]) -> Iterator[int]:
         """Addresses of the pairs of a ``std::map`` member."""
-        node = self._layout.struct(f"{RECORDER}::{member.path}.node")
+        value = (StatusNode if member is Recorder.all_pg_status_ else RanksNode)._M_storage.offset(self._space)
         for address in tree_nodes(self._memory, self._recorder.place(member), GROUP_LIMIT):
-            yield address + node.offset("_M_storage")
+            yield address + value
 
     def _group_name(self, address: int) -> tuple[str, str]:
         """A ``std::tuple<std::string, std::string>``: libstdc++ keeps the last element first (bits/tuple)."""
-        size = self._layout.struct(f"{RECORDER}::pg_name").size // 2
+        size = GroupName.size(self._space) // 2
         return self._strings.read(address + size), self._strings.read(address)
 
     def entries(self, pending_only: bool = False) -> list[RecordedEntry]:
@@ -265,7 +268,6 @@ class FlightRecorder:
         return [TracebackFrame(frame.code, frame.lasti) for frame in PyFrame.array(self._space, start, count)]
 
 
-def read_status(memory: Memory, layout: Layout, address: int) -> GroupStatus:
-    """The ``ProcessGroupStatus`` at an address. Raises MemoryFault, LayoutError."""
-    status = ProcessGroupStatus(Space(memory, layout), address)
+def read_status(status: ProcessGroupStatus) -> GroupStatus:
+    """The numbers of a ``ProcessGroupStatus``. Raises MemoryFault, LayoutError."""
     return GroupStatus(status.lastEnqueuedSeq, status.lastStartedSeq, status.lastCompletedSeq)

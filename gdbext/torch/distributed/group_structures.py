@@ -7,8 +7,8 @@ ProcessGroupGloo.hpp, FlightRecorder.hpp, TCPStore.hpp, c10/util/SmallVector.h, 
 
 from __future__ import annotations
 
-from gdbext.engine.layouts.declarations import F32, I32, I64, U16, U64, Flag, Inner, Link, Place, Struct
-from gdbext.torch.structures import Deque
+from gdbext.engine.layouts.declarations import F32, I32, I64, U8, U16, U64, Flag, Inner, Link, Place, Struct
+from gdbext.torch.values.value_structures import Deque
 
 
 class ProcessGroupStruct(Struct, of="c10d::ProcessGroup"):
@@ -45,7 +45,15 @@ class GlooWork(Struct, of="c10d::ProcessGroupGloo::AsyncWork"):
     timeout_ = I64()
 
 
-class Recorder(Struct, of="c10d::FlightRecorder"):
+# FlightRecorder became a template when its functions moved to FlightRecorderDetail.hpp (2.9). All instances are laid
+# out the same, since they hold their events by pointer. The one before is NCCL's alone and needs CUDA's headers.
+_RECORDER = "c10d::FlightRecorder<c10::Event>"
+_STATUS = "std::pair<const size_t, std::shared_ptr<c10d::ProcessGroupStatus>>"
+_GROUP_NAME = "std::tuple<std::string, std::string>"
+_RANKS = f"std::pair<const {_GROUP_NAME}, std::vector<uint64_t>>"
+
+
+class Recorder(Struct, of="c10d::FlightRecorder", cpp=_RECORDER):
     """The flight recorder: a ring of entries, and maps of the groups."""
 
     enabled_ = Flag()
@@ -57,7 +65,7 @@ class Recorder(Struct, of="c10d::FlightRecorder"):
     comm_lib_version_ = Place()
 
 
-class RecorderEntry(Struct, of="c10d::FlightRecorder::Entry"):
+class RecorderEntry(Struct, of="c10d::FlightRecorder::Entry", cpp=f"{_RECORDER}::Entry"):
     """One operation, as it was recorded."""
 
     id_ = U64()
@@ -85,6 +93,22 @@ class RecorderEntry(Struct, of="c10d::FlightRecorder::Entry"):
     retired_ = Flag()
 
 
+class StatusNode(Struct, of="c10d::FlightRecorder::all_pg_status_.node", cpp=f"std::_Rb_tree_node<{_STATUS}>"):
+    """A node of the map from a group's number to its status."""
+
+    _M_storage = Place()
+
+
+class RanksNode(Struct, of="c10d::FlightRecorder::pg_name_to_ranks_.node", cpp=f"std::_Rb_tree_node<{_RANKS}>"):
+    """A node of the map from a group's name to its ranks."""
+
+    _M_storage = Place()
+
+
+class GroupName(Struct, of="c10d::FlightRecorder::pg_name", cpp=_GROUP_NAME):
+    """The key of that map: name and description."""
+
+
 class CapturedTraceback(Struct, of="torch::CapturedTraceback"):
     """The Python frames that issued an operation (torch/csrc/profiler/combined_traceback.h)."""
 
@@ -104,7 +128,7 @@ class PrefixStore(Struct, of="c10d::PrefixStore"):
     store_ = U64()
 
 
-class SocketAddress(Struct, of="c10d::detail::SocketAddress"):
+class SocketAddress(Struct, of="c10d::detail::SocketAddress", cpp=""):
     """A host and its port."""
 
     host = Place()
@@ -123,15 +147,35 @@ class FileStore(Struct, of="c10d::FileStore"):
     path_ = Place()
 
 
-class OptionalLong(Struct, of="std::optional<long int>"):
+class OptionalLong(Struct, of="std::optional<long int>", cpp=""):
     """A whole number that may be missing."""
 
     is_engaged = Flag("_M_payload._M_engaged")
     value_of = I64("_M_payload._M_payload._M_value")
 
 
-class OptionalFloat(Struct, of="std::optional<float>"):
+class OptionalFloat(Struct, of="std::optional<float>", cpp=""):
     """A floating-point number that may be missing."""
 
     is_engaged = Flag("_M_payload._M_engaged")
     value_of = F32("_M_payload._M_payload._M_value")
+
+
+# --- NCCL's groups, whose headers need CUDA's: offsets of their own, by release (nccl-groups.json) --------------------
+
+
+class NcclGroupStruct(Struct, of="c10d::ProcessGroupNCCL"):
+    """A group of NCCL's, whose watchdog has a list of the work (ProcessGroupNCCL.hpp, 2.3 to 2.10)."""
+
+    workMetaList_ = Place()
+    pgStatus_ = U64()
+    seqCollective_ = U64()
+
+
+class NcclWorkStruct(Struct, of="c10d::ProcessGroupNCCL::WorkNCCL"):
+    """A piece of work. ``opType_`` is an OpType, ``workStartTime_`` by the steady clock."""
+
+    seq_ = U64()
+    opType_ = U8()
+    opTimeout_ = I64()
+    workStartTime_ = I64()

@@ -21,28 +21,18 @@ from collections.abc import Iterator, Mapping
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.layouts.declarations import OffsetShapes, Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.torch.distributed import group_structures as structures
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
-from gdbext.torch.distributed.group_structures import (
-    FileStore,
-    GlooGroup,
-    GlooWork,
-    PrefixStore,
-    ProcessGroupStruct,
-    TcpStore,
-)
 from gdbext.torch.torch_symbol import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values import containers
 
-GROUP = "c10d::ProcessGroupNCCL"
-WORK = "c10d::ProcessGroupNCCL::WorkNCCL"
-STATUS = "c10d::ProcessGroupStatus"
-_NUMBERS = ("lastEnqueuedSeq", "lastStartedSeq", "lastCompletedSeq")
+GROUP, WORK, STATUS = structures.NcclGroupStruct.OF, structures.NcclWorkStruct.OF, structures.ProcessGroupStatus.OF
 _WORK_LIMIT = 4096
 _NAMES = {
     "BROADCAST": "broadcast", "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "allreduce_coalesced",
@@ -72,18 +62,18 @@ class NcclGroup(Record):
 
 def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int) -> NcclGroup:
     """The group at that address. Raises BadData where its numbers do not go together, MemoryFault, LayoutError."""
-    if GROUP not in members or WORK not in members or "pgStatus_" not in members[GROUP]:
+    space = Space(memory, OffsetShapes(members))
+    group = structures.NcclGroupStruct(space, address)
+    if GROUP not in members or WORK not in members or not group.has(structures.NcclGroupStruct.pgStatus_):
         raise LayoutError("NCCL's groups of this release keep their numbers elsewhere")
-    group = members[GROUP]
-    last = memory.u64(address + group["seqCollective_"])
-    status = _status(memory, layout, members.get(STATUS), memory.u64(address + group["pgStatus_"]))
+    last = group.seqCollective_
+    known = space if members.get(STATUS) else Space(memory, layout)  # NCCL's alone up to 2.7, in no layout of these
+    status = read_status(structures.ProcessGroupStatus(known, group.pgStatus_))
     if not -1 <= status.completed <= status.enqueued <= last:
         raise BadData(_disagreement(address, last, status))
-    items = containers.list_items(
-        memory, address + group["workMetaList_"], _WORK_LIMIT, containers.has_cxx11_abi(layout)
-    )
+    items = containers.list_items(memory, group.workMetaList_, _WORK_LIMIT, containers.has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
-    works = tuple(_work(memory, members[WORK], each, types) for each in items)
+    works = tuple(_work(structures.NcclWorkStruct(space, each), types) for each in items)
     if any(work.seq > last for work in works):
         raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
     return NcclGroup(status, works)
@@ -94,20 +84,13 @@ def _disagreement(address: int, last: int, status: GroupStatus) -> str:
     return f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}"
 
 
-def _status(memory: Memory, layout: Layout, members: Mapping[str, int] | None, address: int) -> GroupStatus:
-    """A ``ProcessGroupStatus``, which was NCCL's alone up to 2.7 and is in no layout of these."""
-    if not members:
-        return read_status(memory, layout, address)
-    return GroupStatus(*(memory.i64(address + members[name]) for name in _NUMBERS))
-
-
-def _work(memory: Memory, members: Mapping[str, int], address: int, types: Mapping[int, str]) -> NcclWork:
-    name = types.get(memory.u8(address + members["opType_"]), "")
+def _work(work: structures.NcclWorkStruct, types: Mapping[int, str]) -> NcclWork:
+    name = types.get(work.opType_, "")
     return NcclWork(
-        seq=memory.u64(address + members["seq_"]),
+        seq=work.seq_,
         op=_NAMES.get(name, name.lower() or "an operation"),
-        timeout_ms=memory.i64(address + members["opTimeout_"]),
-        began=memory.i64(address + members["workStartTime_"]),
+        timeout_ms=work.opTimeout_,
+        began=work.workStartTime_,
     )
 
 
@@ -202,15 +185,15 @@ class ProcessGroupReader:
     def _group(self, group: int, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
         unread = GroupObject(name, backend, "", None, None, ranks, 0)
         try:
-            found = ProcessGroupStruct(self._space, self._memory.u64(group + _HEAD))
+            found = structures.ProcessGroupStruct(self._space, self._memory.u64(group + _HEAD))
             gloo, nccl = self._of_gloo(found), self._of_nccl(found)
-            described = found.pg_desc_ if found.has(ProcessGroupStruct.pg_desc_) else 0
+            described = found.pg_desc_ if found.has(structures.ProcessGroupStruct.pg_desc_) else 0
             rank, size = found.rank_, found.size_
             if not 0 <= rank < size <= RANK_LIMIT:
                 raise BadData(f"the process group at {found.address:#x} says that it is rank {rank} of {size}")
             return GroupObject(
                 name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
-                found.store_ if found.has(ProcessGroupStruct.store_) else 0,
+                found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
                 nccl.status if nccl is not None else self._status(gloo),
                 (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
             )  # fmt: skip
@@ -218,17 +201,17 @@ class ProcessGroupReader:
             self.problems.append(error)
             return unread
 
-    def _backend(self, group: ProcessGroupStruct, name: str) -> int:
+    def _backend(self, group: structures.ProcessGroupStruct, name: str) -> int:
         """The first of the group's backends that is of that class; 0 where none is."""
         table = containers.hash_table(self._layout)
         backends = containers.hash_entries(self._memory, group.deviceTypeToBackend_, table, 2, _BACKEND_LIMIT)
         return next((backend for _device, backend in backends if self.class_of(backend) == name), 0)
 
-    def _of_gloo(self, group: ProcessGroupStruct) -> GlooGroup | None:
-        backend = self._backend(group, GlooGroup.OF)
-        return GlooGroup(self._space, backend) if backend else None
+    def _of_gloo(self, group: structures.ProcessGroupStruct) -> structures.GlooGroup | None:
+        backend = self._backend(group, structures.GlooGroup.OF)
+        return structures.GlooGroup(self._space, backend) if backend else None
 
-    def _of_nccl(self, group: ProcessGroupStruct) -> NcclGroup | None:
+    def _of_nccl(self, group: structures.ProcessGroupStruct) -> NcclGroup | None:
         """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
         backend = self._backend(group, GROUP)
         if not backend or self._layout.match != "exact":
@@ -248,12 +231,12 @@ class ProcessGroupReader:
         found = (demangle(name) for name in names)
         return next((name[len(_VTABLE) :] for name in found if name.startswith(_VTABLE)), "")
 
-    def _status(self, backend: GlooGroup | None) -> GroupStatus | None:
-        if backend is None or not backend.has(GlooGroup.pgStatus_):
+    def _status(self, backend: structures.GlooGroup | None) -> GroupStatus | None:
+        if backend is None or not backend.has(structures.GlooGroup.pgStatus_):
             return None
-        return read_status(self._memory, self._layout, backend.pgStatus_.address)
+        return read_status(backend.pgStatus_)
 
-    def _queued(self, backend: GlooGroup | None) -> Iterator[QueuedWork]:
+    def _queued(self, backend: structures.GlooGroup | None) -> Iterator[QueuedWork]:
         """The operations that the group's threads work on, then those in their queue."""
         if backend is None:
             return
@@ -264,7 +247,7 @@ class ProcessGroupReader:
         for address in self._queue(backend):
             yield self._work(address, in_progress=False)
 
-    def _queue(self, backend: GlooGroup) -> list[int]:
+    def _queue(self, backend: structures.GlooGroup) -> list[int]:
         """The pointers in a ``std::deque``: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
         deque = backend.workQueue_
         current, block_end, node, end = deque.first, deque.block_end, deque.block, deque.end
@@ -279,11 +262,11 @@ class ProcessGroupReader:
         return found
 
     def _work(self, address: int, in_progress: bool) -> QueuedWork:
-        work = GlooWork(self._space, address)
-        if not work.has(GlooWork.seq_):
+        work = structures.GlooWork(self._space, address)
+        if not work.has(structures.GlooWork.seq_):
             raise LayoutError("this version's work has no sequence number")
         title = self._strings.read(work.profilingTitle_, 4096)
-        timeout = work.timeout_ if work.has(GlooWork.timeout_) else 0
+        timeout = work.timeout_ if work.has(structures.GlooWork.timeout_) else 0
         return QueuedWork(work.seq_, title, timeout, in_progress)
 
 
@@ -313,12 +296,12 @@ def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: i
         name = groups.class_of(address)
         if name == "c10d::HashStore":
             return "hash"
-        if name == TcpStore.OF:
-            socket = TcpStore(space, address).addr_
+        if name == structures.TcpStore.OF:
+            socket = structures.TcpStore(space, address).addr_
             return f"tcp://{strings.read(socket.host, 4096)}:{socket.port}"
-        if name == FileStore.OF:
-            return f"file://{strings.read(FileStore(space, address).path_, 4096)}"
-        if name != PrefixStore.OF:
+        if name == structures.FileStore.OF:
+            return f"file://{strings.read(structures.FileStore(space, address).path_, 4096)}"
+        if name != structures.PrefixStore.OF:
             return None
-        address = PrefixStore(space, address).store_
+        address = structures.PrefixStore(space, address).store_
     return None

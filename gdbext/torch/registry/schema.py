@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
+from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
 
@@ -36,13 +38,13 @@ _SIMPLE = {
 """Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
 
 _ELEMENT = {
-    "ListType": ("c10::ListType", "elem", "{}[]"),
-    "OptionalType": ("c10::OptionalType", "contained_", "{}?"),
-    "FutureType": ("c10::FutureType", "elem", "Future({})"),
-    "AwaitType": ("c10::FutureType", "elem", "Await({})"),
-    "RRefType": ("c10::RRefType", "elem", "RRef({})"),
+    "ListType": (structures.ListType.elem, "{}[]"),
+    "OptionalType": (structures.OptionalType.contained_, "{}?"),
+    "FutureType": (structures.FutureType.elem, "Future({})"),
+    "AwaitType": (structures.FutureType.elem, "Await({})"),
+    "RRefType": (structures.RRefType.elem, "RRef({})"),
 }
-"""Types around one other: the structure, its member, and the text. AwaitType and FutureType share SingleElementType."""
+"""Types around one other: the member that has it, and the text. AwaitType and FutureType share SingleElementType."""
 
 _POINTER_SIZE = 16
 """``c10::TypePtr`` and ``shared_ptr<Type>``: the pointer is the first word of both."""
@@ -55,7 +57,8 @@ class TypeReader:
         self._memory = memory
         self._strings = strings
         self._layout = layout
-        self._kind_at = self._at("c10::Type", "kind_")
+        self._space = Space(memory, layout)
+        self._kind_at = structures.Type.kind_.offset(self._space)
         self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
         self._texts: dict[int, str] = {}
 
@@ -72,8 +75,8 @@ class TypeReader:
         kind = self.kind(address)
         if kind not in _ELEMENT:
             raise BadData(f"the {kind} at {address:#x} has no element type")
-        owner, member, _ = _ELEMENT[kind]
-        return self._memory.u64(address + self._at(owner, member))
+        member, _ = _ELEMENT[kind]
+        return member.read(self._space, address + member.offset(self._space))
 
     def text(self, address: int, depth: int = 0) -> str:
         """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
@@ -89,35 +92,33 @@ class TypeReader:
         if kind in _SIMPLE:
             return _SIMPLE[kind]
         if kind in _ELEMENT:
-            return _ELEMENT[kind][2].format(self.text(self.element(address), depth + 1))
+            return _ELEMENT[kind][1].format(self.text(self.element(address), depth + 1))
         if kind == "DictType":
-            return f"Dict({self._joined(address + self._at('c10::DictType', 'types'), depth)})"
+            return f"Dict({self._joined(structures.DictType(self._space, address).types, depth)})"
         if kind == "TupleType":
             return self._tuple_text(address, depth)
         if kind == "UnionType":
-            return f"Union[{self._joined(address + self._at('c10::UnionType', 'types_'), depth)}]"
+            return f"Union[{self._joined(structures.UnionType(self._space, address).types_, depth)}]"
         if kind == "VarType":
-            return self._strings.read(address + self._at("c10::VarType", "name_"), 256)
+            return self._strings.read(structures.VarType(self._space, address).name_, 256)
         if kind in ("ClassType", "InterfaceType"):
-            qualified = address + self._at("c10::NamedType", "name_")
-            qualified += optional_shape(self._layout, "c10::QualifiedName").value
-            name = self._strings.read(qualified + self._at("c10::QualifiedName", "qualifiedName_"), 4096)
+            optional = structures.NamedType(self._space, address).name_
+            held = optional + optional_shape(self._layout, structures.QualifiedName.OF).value
+            name = self._strings.read(structures.QualifiedName(self._space, held).qualifiedName_, 4096)
             return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
         raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
 
     def _tuple_text(self, address: int, depth: int) -> str:
         """``(A, B)``. A named tuple has a schema and prints differently; it does not occur in operators."""
-        if self._memory.u64(address + self._at("c10::TupleType", "schema_")):
+        found = structures.TupleType(self._space, address)
+        if found.schema_:
             raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
-        return f"({self._joined(address + self._at('c10::TupleType', 'elements_'), depth)})"
+        return f"({self._joined(found.elements_, depth)})"
 
     def _joined(self, vector: int, depth: int) -> str:
         first, count = vector_span(self._memory, vector, _POINTER_SIZE, MEMBER_LIMIT)
         members = (self._memory.u64(first + index * _POINTER_SIZE) for index in range(count))
         return ", ".join(self.text(member, depth + 1) for member in members)
-
-    def _at(self, struct: str, member: str) -> int:
-        return self._layout.struct(struct).field(member).offset
 
 
 ARGUMENT_LIMIT = 512
@@ -126,13 +127,6 @@ ALIAS_LIMIT = 256
 """The table of all c10::Symbols, a local static of libtorch_cpu (ATen/core/interned_strings.cpp)."""
 
 _UNKNOWN = "?"
-
-_SCHEMA = "c10::FunctionSchema"
-_ARGUMENT = "c10::Argument"
-_ALIAS = "c10::AliasInfo"
-_SET = "std::unordered_set"
-_INTERNED = "c10::InternedStrings"
-_SYMBOL = "c10::InternedStrings::SymbolInfo"
 
 
 class SchemaText(Record):
@@ -163,6 +157,7 @@ class SchemaReader:
         self._types = TypeReader(memory, layout, strings)
         self._values = ValueReader(memory, layout, strings)
         self._layout = layout
+        self._space = Space(memory, layout)
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
         self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
@@ -172,10 +167,9 @@ class SchemaReader:
         self._missing = []
         name = self._strings.read(address)
         overload = self._strings.read(address + self._strings.size)
-        arguments = self._arguments(address + self._at(_SCHEMA, "arguments_"))
-        returns = self._arguments(address + self._at(_SCHEMA, "returns_"))
-        open_arguments = self._memory.u8(address + self._at(_SCHEMA, "is_vararg_")) != 0
-        open_returns = self._memory.u8(address + self._at(_SCHEMA, "is_varret_")) != 0
+        schema = structures.FunctionSchema(self._space, address)
+        arguments, returns = self._arguments(schema.arguments_), self._arguments(schema.returns_)
+        open_arguments, open_returns = schema.is_vararg_, schema.is_varret_
         text = f"{name}.{overload}" if overload else name
         text += f"({self._list(arguments, open_arguments)}) -> {self._results(returns, open_returns)}"
         names = tuple(argument.name for argument in arguments)
@@ -199,32 +193,32 @@ class SchemaReader:
         return text if single and not text.startswith("(") else f"({text})"
 
     def _arguments(self, vector: int) -> list[SchemaArgument]:
-        first, count = vector_span(self._memory, vector, self._layout.struct(_ARGUMENT).size, ARGUMENT_LIMIT)
-        return [self._read_argument(first + index * self._layout.struct(_ARGUMENT).size) for index in range(count)]
+        size = structures.ArgumentStruct.size(self._space)
+        first, count = vector_span(self._memory, vector, size, ARGUMENT_LIMIT)
+        return [self._read_argument(each) for each in structures.ArgumentStruct.array(self._space, first, count)]
 
-    def _read_argument(self, address: int) -> SchemaArgument:
-        name = self._strings.read(address + self._at(_ARGUMENT, "name_"))
-        keyword_only = self._memory.u8(address + self._at(_ARGUMENT, "kwarg_only_")) != 0
+    def _read_argument(self, argument: structures.ArgumentStruct) -> SchemaArgument:
+        name = self._strings.read(argument.name_)
+        keyword_only = argument.kwarg_only_
         try:
-            text = self._argument_text(address, name)
+            text = self._argument_text(argument, name)
         except (MemoryFault, BadData, LayoutError) as error:
             self._missing.append(f"argument {name}: {error}")
             text = f"{_UNKNOWN} {name}".rstrip()
         return SchemaArgument(text, name, keyword_only)
 
-    def _argument_text(self, address: int, name: str) -> str:
-        kind_of = self._types.kind
-        whole = self._memory.u64(address + self._at(_ARGUMENT, "real_type_"))
+    def _argument_text(self, argument: structures.ArgumentStruct, name: str) -> str:
+        kind_of, whole = self._types.kind, argument.real_type_
         optional = kind_of(whole) == "OptionalType"
         inner = self._types.element(whole) if optional else whole
-        alias = self._memory.u64(address + self._at(_ARGUMENT, "alias_info_"))
+        alias = structures.AliasInfo(self._space, argument.alias_info_)
         if kind_of(inner) == "ListType":
             text = self._type_text(self._types.element(inner)) + self._contained_alias(alias)
-            text += f"[{self._length(address + self._at(_ARGUMENT, 'N_'))}]"
+            text += f"[{self._length(argument.N_)}]"
         else:
             text = self._type_text(inner)
         text += self._alias_text(alias, needed=False) + ("?" if optional else "") + (f" {name}" if name else "")
-        default = self._held(address + self._at(_ARGUMENT, "default_value_"), "c10::IValue")
+        default = self._held(argument.default_value_, structures.IValue.OF)
         return text if default is None else f"{text}={self._default(default, whole, inner)}"
 
     def _type_text(self, address: int) -> str:
@@ -243,9 +237,6 @@ class SchemaReader:
         shape = optional_shape(self._layout, inner)
         return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
 
-    def _at(self, struct: str, member: str) -> int:
-        return self._layout.struct(struct).field(member).offset
-
     def _default(self, value: int, whole: int, inner: int) -> str:
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
             return quoted(self._values.text(value))
@@ -257,39 +248,38 @@ class SchemaReader:
 
     # --- alias sets ------------------------------------------------------------------------------
 
-    def _contained_alias(self, alias: int) -> str:
-        if not alias:
+    def _contained_alias(self, alias: structures.AliasInfo) -> str:
+        if not alias.address:
             return ""
-        first, count = vector_span(
-            self._memory, alias + self._at(_ALIAS, "containedTypes_"), self._layout.struct(_ALIAS).size, ALIAS_LIMIT
-        )
-        return self._alias_text(first, needed=True) if count else ""
+        size = structures.AliasInfo.size(self._space)
+        first, count = vector_span(self._memory, alias.containedTypes_, size, ALIAS_LIMIT)
+        return self._alias_text(structures.AliasInfo(self._space, first), needed=True) if count else ""
 
-    def _alias_text(self, alias: int, needed: bool) -> str:
+    def _alias_text(self, alias: structures.AliasInfo, needed: bool) -> str:
         """``(a! -> b)``; "" without alias information, or where there is no before-set and it is not ``needed``."""
-        if not alias:
+        if not alias.address:
             return ""
-        before = self._symbols(alias + self._at(_ALIAS, "beforeSets_"))
+        before = self._symbols(alias.beforeSets_)
         if not before and not needed:
             return ""
-        after = self._symbols(alias + self._at(_ALIAS, "afterSets_"))
-        text = "|".join(before) + ("!" if self._memory.u8(alias + self._at(_ALIAS, "isWrite_")) else "")
+        after = self._symbols(alias.afterSets_)
+        text = "|".join(before) + ("!" if alias.isWrite_ else "")
         if set(before) != set(after):
             text += " -> " + "|".join(after)
         return f"({text})"
 
-    def _symbols(self, address: int) -> list[str]:
+    def _symbols(self, found: structures.UnorderedSet) -> list[str]:
         """The unqualified names of an ``unordered_set<Symbol>``, in its order."""
-        count = self._memory.u64(address + self._at(_SET, "_M_h._M_element_count"))
+        count = found.elements
         if count > ALIAS_LIMIT:
-            raise BadData(f"the alias set at {address:#x} claims {count} elements")
-        node = self._memory.u64(address + self._at(_SET, "_M_h._M_before_begin._M_nxt"))
+            raise BadData(f"the alias set at {found.address:#x} claims {count} elements")
+        node = found.first
         names: list[str] = []
         while node and len(names) <= count:
             names.append(self._symbol_name(self._memory.u32(node + 8)))
             node = self._memory.u64(node)
         if len(names) != count:
-            raise BadData(f"the alias set at {address:#x} has other than {count} elements")
+            raise BadData(f"the alias set at {found.address:#x} has other than {count} elements")
         return names
 
     def symbol_text(self, symbol: int) -> str:
@@ -308,11 +298,11 @@ class SchemaReader:
         return self.symbol_text(symbol)
 
     def _read_symbol(self, interned: int, symbol: int) -> str:
-        table, limit = interned + self._at(_INTERNED, "sym_to_info_"), 1 << 20
-        first, count = vector_span(self._memory, table, self._layout.struct(_SYMBOL).size, limit)
+        size, table = structures.SymbolInfo.size(self._space), structures.InternedStrings(self._space, interned)
+        first, count = vector_span(self._memory, table.sym_to_info_, size, 1 << 20)
         if symbol >= count:
             raise BadData(f"there is no interned string {symbol}")
-        return self._strings.read(first + symbol * self._layout.struct(_SYMBOL).size + self._at(_SYMBOL, "unqual_name"))
+        return self._strings.read(structures.SymbolInfo(self._space, first + symbol * size).unqual_name)
 
 
 _IN_REGISTERS = ("()", "int", "bool", "float", "ScalarType", "Layout")

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gdbext.engine.layouts.declarations import BitField, Space
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory, StructLayout
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
+from gdbext.torch.structures import SafePyObject
+from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.value_text import python_name
@@ -110,6 +113,7 @@ class DispatchStateReader:
     ) -> None:
         self._memory = memory
         self._layout = layout
+        self._space = Space(memory, layout)
         self._symbolizer = symbolizer
         self._keys = keys
         self._python_type = python_type
@@ -163,17 +167,22 @@ class DispatchStateReader:
         return DispatchKeySet(bits, self._keys.decode(bits))
 
     def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
-        shape = self._layout.struct("c10::AutogradState")
-        raw = thread.read(assumed_symbols.AUTOGRAD_STATE, shape.size)
+        state = structures.AutogradState
+        raw = thread.read(assumed_symbols.AUTOGRAD_STATE, state.size(self._space))
         if raw is None:
             return AutogradFlags()
         return AutogradFlags(
-            _flag(raw, shape, "grad_mode_"),
-            _flag(raw, shape, "inference_mode_"),
-            _flag(raw, shape, "fw_grad_mode_"),
-            _flag(raw, shape, "multithreading_enabled_", "mulithreading_enabled_"),
-            _flag(raw, shape, "view_replay_enabled_"),
+            self._flag(raw, state.grad_mode_),
+            self._flag(raw, state.inference_mode_),
+            self._flag(raw, state.fw_grad_mode_),
+            self._flag(raw, state.multithreading_enabled_, state.mulithreading_enabled_),
+            self._flag(raw, state.view_replay_enabled_),
         )
+
+    def _flag(self, raw: bytes, *members: BitField) -> bool | None:
+        """The flag by the first of these names that this version knows; torch 2.0 misspells one."""
+        known = next((member for member in members if member.is_in(self._layout)), None)
+        return bool(known.of(self._layout, raw)) if known is not None else None
 
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""
@@ -215,50 +224,49 @@ class DispatchStateReader:
         vtable = assumed_symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
         if vtable is None or self._memory.u64(pointer) != vtable + 16:
             raise BadData(f"the object at {pointer:#x} is not a FuncTorchTLS")
-        shape = self._layout.struct("at::functorch::DynamicLayer")
-        first, count = vector_span(self._memory, pointer + 8, shape.size, LAYER_LIMIT)
-        inner = first + shape.field("interpreter_").offset
-        return tuple(self._layer(inner + index * shape.size) for index in range(count))
+        layer = structures.DynamicLayer
+        first, count = vector_span(self._memory, pointer + 8, layer.size(self._space), LAYER_LIMIT)
+        return tuple(self._layer(each.interpreter_) for each in layer.array(self._space, first, count))
 
-    def _layer(self, address: int) -> FunctorchLayer:
-        shape = self._layout.struct("at::functorch::Interpreter")
+    def _layer(self, layer: structures.TransformStruct) -> FunctorchLayer:
         kinds = {number: name for name, number in self._layout.enum("at::functorch::TransformType").items()}
-        number = self._memory.u32(address + shape.field("type_").offset)
+        number = layer.type_
         if number not in kinds:
-            raise BadData(f"the functorch layer at {address:#x} is of no known kind ({number})")
-        return FunctorchLayer(kinds[number], self._memory.i64(address + shape.field("level_").offset))
+            raise BadData(f"the functorch layer at {layer.address:#x} is of no known kind ({number})")
+        return FunctorchLayer(kinds[number], layer.level_)
 
     # --- Python ----------------------------------------------------------------------------------
 
     def _python_modes(self, thread: VariablesOfThread) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
-        shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
+        structures.DispatchModes.shape(self._layout)
         state = thread.address(assumed_symbols.DISPATCH_MODES)
         if state is None:
             return ()
-        found = list(self._infra_modes(shape, state)) if "infra_modes_" in shape.fields else []
-        stack = self._stack(state + shape.field("stack_").offset)
-        return (*found, *(PythonMode(name) for name in stack))
+        modes = structures.DispatchModes(self._space, state)
+        found = list(self._infra_modes(modes)) if modes.has(structures.DispatchModes.infra_modes_) else []
+        return (*found, *(PythonMode(name) for name in self._stack(modes.stack_)))
 
-    def _infra_modes(self, shape: StructLayout, state: int) -> Iterator[PythonMode]:
+    def _infra_modes(self, modes: structures.DispatchModes) -> Iterator[PythonMode]:
         """One optional for each TorchDispatchModeKey; torch 2.0 has none of them."""
         kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
-        slot = shape.field("infra_modes_").size // max(1, len(kinds))
+        slot = structures.DispatchModes.infra_modes_.field(self._layout).size // max(1, len(kinds))
         for index, (name, _value) in enumerate(kinds):
-            place = state + shape.field("infra_modes_").offset + index * slot
+            place = modes.infra_modes_ + index * slot
             if self._memory.u8(place + _SHARED_POINTER):
                 yield PythonMode(self._class_of(self._memory.u64(place)), name)
 
     def _torch_function(self, thread: VariablesOfThread) -> tuple[str, tuple[str, ...]]:
         """The limit of ``__torch_function__``, and its mode stack from the outermost to the innermost."""
-        shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
+        structures.FunctionModes.shape(self._layout)
         state = thread.address(assumed_symbols.TORCH_FUNCTION)
         if state is None:
             return _TORCH_FUNCTION_STATES[0], ()
-        number = self._memory.u32(state + shape.field("disabled_state_").offset)
+        modes = structures.FunctionModes(self._space, state)
+        number = modes.disabled_state_
         if number >= len(_TORCH_FUNCTION_STATES):
             raise BadData(f"there is no __torch_function__ state {number}")
-        return _TORCH_FUNCTION_STATES[number], self._stack(state + shape.field("stack_").offset)
+        return _TORCH_FUNCTION_STATES[number], self._stack(modes.stack_)
 
     def function_modes(self, thread_pointer: int) -> tuple[int, ...]:
         """The Python objects on a thread's stack of __torch_function__ modes, outermost first.
@@ -268,8 +276,7 @@ class DispatchStateReader:
         state = self._variables.of(thread_pointer).address(assumed_symbols.TORCH_FUNCTION)
         if state is None:
             return ()
-        stack = state + self._layout.struct("at::impl::PythonTorchFunctionTLS").offset("stack_")
-        return tuple(map(self._object, self._holders(stack)))
+        return tuple(map(self._object, self._holders(structures.FunctionModes(self._space, state).stack_)))
 
     def _holders(self, vector: int) -> Iterator[int]:
         """Addresses of the ``c10::SafePyObject`` of a vector of shared pointers to such."""
@@ -277,7 +284,7 @@ class DispatchStateReader:
         return (self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
 
     def _object(self, holder: int) -> int:
-        return self._memory.u64(holder + self._layout.struct("c10::SafePyObject").field("data_").offset)
+        return SafePyObject(self._space, holder).data_
 
     def _stack(self, vector: int) -> tuple[str, ...]:
         """Class names of a ``std::vector<std::shared_ptr<c10::SafePyObject>>``."""
@@ -291,13 +298,3 @@ class DispatchStateReader:
             return "a Python object that cannot be read"
         name = self._python_type(address) if self._python_type else None
         return name or f"the Python object at {address:#x}"
-
-
-def _flag(raw: bytes, shape: StructLayout, *names: str) -> bool | None:
-    """The flag by the first of its ``names`` that this version knows; torch 2.0 misspells one."""
-    field = next((shape.fields[name] for name in names if name in shape.fields), None)
-    if field is None:
-        return None
-    if field.bit_size:
-        return bool(raw[field.bit_offset // 8] >> field.bit_offset % 8 & 1)
-    return raw[field.offset] != 0

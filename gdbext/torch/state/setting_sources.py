@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Union
 
+from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA
 from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
 
 SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]
@@ -119,13 +121,13 @@ class SettingSource(Record):
     statement: str
     owner: StaticOwner | None = CONTEXT
     library: str = CPU
-    member: str = ""
+    member: Member[int] | None = None
     enumeration: str = ""
     first: str = OLDEST
 
 
 def _member(
-    name: str, member: str, default: SettingValue, statement: str, kind: Kind = Kind.FLAG, enumeration: str = ""
+    name: str, member: Member[int], default: SettingValue, statement: str, kind: Kind = Kind.FLAG, enumeration: str = ""
 ) -> SettingSource:
     return SettingSource(name, "", kind, default, statement, member=member, enumeration=enumeration)
 
@@ -171,28 +173,29 @@ SETTINGS = (
                   _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
     SettingSource("math_sdp", "_ZNK2at7Context18userEnabledMathSDPEv", Kind.FLAG, True,
                   _SDP + "math_sdp({math_sdp})"),
-    _member("cudnn_sdp", "enabled_cudnnSDP", True, _SDP + "cudnn_sdp({cudnn_sdp})"),
-    _member("float32_matmul_precision", "float32_matmul_precision", "highest",
+    _member("cudnn_sdp", Context.enabled_cudnnSDP, True, _SDP + "cudnn_sdp({cudnn_sdp})"),
+    _member("float32_matmul_precision", Context.float32_matmul_precision, "highest",
             "torch.set_float32_matmul_precision({float32_matmul_precision!r})", Kind.NAME,
             "at::Float32MatmulPrecision"),
-    _member("cudnn_allow_tf32", "allow_tf32_cudnn", True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
-    _member("cudnn_benchmark_limit", "benchmark_limit_cudnn", 10,
+    _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
+    _member("cudnn_benchmark_limit", Context.benchmark_limit_cudnn, 10,
             'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
             "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})", Kind.NUMBER),
-    _member("cublas_fp16_reduction", "allow_fp16_reduction_cublas", REDUCED,
+    _member("cublas_fp16_reduction", Context.allow_fp16_reduction_cublas, REDUCED,
             "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}", Kind.NAME,
             "at::CuBLASReductionOption"),
-    _member("cublas_bf16_reduction", "allow_bf16_reduction_cublas", REDUCED,
+    _member("cublas_bf16_reduction", Context.allow_bf16_reduction_cublas, REDUCED,
             "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}", Kind.NAME,
             "at::CuBLASReductionOption"),
-    _member("cublas_fp16_accumulation", "allow_fp16_accumulation_cublas", False,
+    _member("cublas_fp16_accumulation", Context.allow_fp16_accumulation_cublas, False,
             "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}"),
-    _member("mkldnn_deterministic", "deterministic_mkldnn", False,
+    _member("mkldnn_deterministic", Context.deterministic_mkldnn, False,
             "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})"),
-    _member("mkldnn_allow_tf32", "allow_tf32_onednn", False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"),
-    _member("nnpack_enabled", "enabled_nnpack", True,
+    _member("mkldnn_allow_tf32", Context.allow_tf32_onednn, False,
+            "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"),
+    _member("nnpack_enabled", Context.enabled_nnpack, True,
             'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})'),
-    _member("linalg_library", "linalg_preferred_backend", "default",
+    _member("linalg_library", Context.linalg_preferred_backend, "default",
             "torch.backends.cuda.preferred_linalg_library({linalg_library!r})", Kind.NAME, "at::LinalgBackend"),
 )  # fmt: skip
 REDUCTIONS = {

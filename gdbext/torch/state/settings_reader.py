@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -27,10 +28,11 @@ from gdbext.torch.state.setting_sources import (
     SettingValue,
     StaticOwner,
 )
+from gdbext.torch.structures import Context, PrecisionEntry
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
+from gdbext.torch.values.value_structures import ThreadPool
 from gdbext.torch.values.value_text import python_name
 
-_TABLE, _ENTRY = "fp32_precision", "at::Context::fp32_precision.entry"
 _LIMIT = 64
 _NONE, _DEFAULT, _TF32, _BF16 = "none", "default", "tf32", "bf16"
 _TEXTS = {_NONE, "ieee", _TF32, _BF16}
@@ -57,13 +59,13 @@ def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, Settin
 
 def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
     """(backend, operation) to what was set for it alone: "none" and "default" where nobody has. Raises as above."""
-    table = context + layout.struct("at::Context").offset(_TABLE)
+    table = context + Context.fp32_precision.field(layout).offset
     if "at::Float32Backend" in layout.absent:
         return _texts(memory, layout, table)
-    entry = layout.struct(_ENTRY)
     names = [_names(layout, f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
-    places = [entry.field(name) for name in ("first.first", "first.second", "second")]
-    entries = hash_entries(memory, table, hash_table(layout), -(-entry.size // 8), _LIMIT)
+    places = [member.field(layout) for member in PrecisionEntry.members()]
+    size = PrecisionEntry.shape(layout).size
+    entries = hash_entries(memory, table, hash_table(layout), -(-size // 8), _LIMIT)
     found = {}
     for words in entries:
         raw = b"".join(word.to_bytes(8, "little") for word in words)
@@ -110,7 +112,6 @@ def _name(names: Mapping[int, str], number: int) -> str:
     return names[number]
 
 
-CONTEXT_CLASS = "at::Context"
 _ACCESSOR_SIZE = 16
 """Bytes of code that are read of an accessor; more than one that is nothing but a load can have."""
 _SIZES = {Kind.FLAG: 1, Kind.THREADS: 4, Kind.DTYPE: 1}
@@ -133,12 +134,11 @@ class SettingsReader:
 
     def _has(self, source: SettingSource) -> bool:
         """False for a member that the layout proves to be missing."""
-        known = self._layout is not None and self._layout.has_struct(CONTEXT_CLASS)
-        return not (source.member and known) or source.member in self._context_fields()
+        return source.member is None or not self._is_missing(source.member)
 
-    def _context_fields(self) -> Mapping[str, object]:
-        assert self._layout is not None
-        return self._layout.struct(CONTEXT_CLASS).fields
+    def _is_missing(self, member: Member[int]) -> bool:
+        layout = self._layout
+        return layout is not None and layout.has_struct(member.owner) and not member.is_in(layout)
 
     def _setting(self, source: SettingSource) -> Setting:
         return attempt(source.name, source.default, lambda: self._value(source))
@@ -158,8 +158,8 @@ class SettingsReader:
 
     def _place(self, source: SettingSource) -> tuple[int, int]:
         """Address and size of the setting. Raises BadData, LayoutError, MemoryFault."""
-        if source.member:
-            field = self._need_layout().struct(CONTEXT_CLASS).field(source.member)
+        if source.member is not None:
+            field = source.member.field(self._need_layout())
             return self.object(sources.CONTEXT) + field.offset, field.size
         if source.owner is None:
             return self._address(source.symbol, source.library), _SIZES[source.kind]
@@ -227,7 +227,7 @@ class SettingsReader:
         if number != THREADS_IN_USE:
             return number if number > 0 else DEFAULT
         pool = self.object(sources.INTEROP_POOL)
-        threads = pool + self._need_layout().struct("c10::ThreadPool").offset("threads_")
+        threads = pool + ThreadPool.threads_.field(self._need_layout()).offset
         _first, count = vector_span(self._memory, threads, _THREAD_SIZE, _POOL_LIMIT)
         if not count:
             raise BadData("the pool runs, and has no threads")
@@ -235,8 +235,7 @@ class SettingsReader:
 
     def _precisions(self) -> Iterator[Setting]:
         """The precisions that float32 operations may compute with, which at::Context has since 2.9."""
-        layout = self._layout
-        if layout is not None and layout.has_struct(CONTEXT_CLASS) and "fp32_precision" not in self._context_fields():
+        if self._is_missing(Context.fp32_precision):
             return
         yield attempt(
             "float32_precision",

@@ -108,7 +108,7 @@ class TensorReader:
 
     def _check_alive(self, address: int) -> None:
         try:
-            count = strong_references(self._memory, self._impl, address)
+            count = strong_references(self._space, address)
         except LayoutError:
             return
         if not 0 < count < 1 << 31:

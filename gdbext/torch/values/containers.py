@@ -12,6 +12,7 @@ from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
+from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, String, UnorderedMap
 
 
 class OptionalShape(Record):
@@ -27,8 +28,7 @@ def has_own_optional(layout: Layout) -> bool:
 
     That of an ArrayRef is two words and has no flag: where there is none, the address is 0 and the length 1.
     """
-    name = "c10::OptionalArrayRef"
-    return layout.has_struct(name) and layout.struct(name).size == 16
+    return layout.has_struct(OptionalArrayRef.OF) and OptionalArrayRef.shape(layout).size == 16
 
 
 def optional_shape(layout: Layout, inner: str) -> OptionalShape:
@@ -39,9 +39,9 @@ def optional_shape(layout: Layout, inner: str) -> OptionalShape:
     """
     names = (f"optional<{inner}>", f"c10::optional<{inner}>")
     shape = layout.struct(next((name for name in names if layout.has_struct(name)), f"std::optional<{inner}>"))
-    if "init_" in shape.fields:
-        return OptionalShape(shape.field("storage_").offset, shape.field("init_").offset)
-    return OptionalShape(shape.field("_M_payload").offset, shape.field("_M_payload._M_engaged").offset)
+    own = Optional.init_.path in shape.fields
+    value, engaged = (Optional.storage_, Optional.init_) if own else (Optional.value_of, Optional.is_engaged)
+    return OptionalShape(shape.offset(value.path), shape.offset(engaged.path))
 
 
 STRING_LIMIT = 1 << 16
@@ -61,7 +61,7 @@ _GOLDEN = 11400714819323198485
 
 def has_cxx11_abi(layout: Layout) -> bool:
     """The build has the new ABI of the standard library (``_GLIBCXX_USE_CXX11_ABI``). Raises LayoutError."""
-    return layout.struct("std::string").size == 32
+    return String.shape(layout).size == 32
 
 
 def string_reader(memory: Memory, layout: Layout) -> StringReader:
@@ -148,8 +148,7 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_
 
 def hash_table(layout: Layout) -> HashTable:
     """Those of one standard library. Raises LayoutError."""
-    shape = layout.struct("std::unordered_map")
-    return HashTable(shape.offset("_M_h._M_element_count"), shape.offset("_M_h._M_before_begin"))
+    return HashTable(UnorderedMap.elements.field(layout).offset, UnorderedMap.first.field(layout).offset)
 
 
 def hash_entries(memory: Memory, address: int, table: HashTable, words: int, limit: int) -> list[tuple[int, ...]]:

@@ -14,11 +14,12 @@ from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
+from gdbext.torch.values.value_structures import ReferenceCounted
 
 if TYPE_CHECKING:
-    from gdbext.engine.process.memory import StructLayout
+    from gdbext.engine.layouts.declarations import Space
 
 _PREFIX = "_ZTV"
 _START = 16
@@ -60,27 +61,20 @@ _HAS_PYTHON_OBJECT = 1 << 63
 """``kHasPyObject``, in the half that counts weak references."""
 
 
-def strong_references(memory: Memory, struct: StructLayout, address: int) -> int:
-    """Strong references to the object of class ``struct`` at ``address``. Raises LayoutError, MemoryFault."""
-    if "combined_refcount_" in struct.fields:
-        return memory.u64(address + struct.fields["combined_refcount_"].offset) & _STRONG
-    field = struct.fields.get("refcount_")
-    if field is None:
-        raise LayoutError(f"the layout of {struct.name} has no reference count")
-    count = memory.u64(address + field.offset)
-    return count if field.size == 8 else count & _STRONG
+def strong_references(space: Space, address: int) -> int:
+    """Strong references to the object at ``address``. Raises LayoutError, MemoryFault."""
+    counts = ReferenceCounted(space, address)
+    if counts.has(ReferenceCounted.combined_refcount_):
+        return counts.combined_refcount_ & _STRONG
+    return counts.refcount_
 
 
-def weak_references(memory: Memory, struct: StructLayout, address: int) -> int:
+def weak_references(space: Space, address: int) -> int:
     """Weak references to it, besides the one for all strong ones together. Raises LayoutError, MemoryFault."""
-    if "combined_refcount_" in struct.fields:
-        word = memory.u64(address + struct.fields["combined_refcount_"].offset)
-        return ((word & ~_HAS_PYTHON_OBJECT) >> 32) - 1
-    field = struct.fields.get("weakcount_")
-    if field is None:
-        raise LayoutError(f"the layout of {struct.name} has no count of weak references")
-    count = memory.u64(address + field.offset)
-    return (count if field.size == 8 else count & _STRONG) - 1
+    counts = ReferenceCounted(space, address)
+    if counts.has(ReferenceCounted.combined_refcount_):
+        return ((counts.combined_refcount_ & ~_HAS_PYTHON_OBJECT) >> 32) - 1
+    return counts.weakcount_ - 1
 
 
 SINGLE_BASE = "_ZTVN10__cxxabiv120__si_class_type_infoE"
@@ -108,27 +102,17 @@ def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxE
     """The exception object at ``address``, one that was thrown. Raises MemoryFault, BadData."""
     type_info = memory.u64(address - _HEADER)
     names = list(_classes(memory, symbolizer, type_info))
-    message = next((text for name in names if (text := _message(memory, address, name)) is not None), "")
-    return CxxException(type_name(memory, type_info), message)
-
-
-def type_name(memory: Memory, type_info: int) -> str:
-    """The type as C++ writes it whose ``std::type_info`` is at that address. Raises MemoryFault, BadData."""
-    name = _mangled(memory, type_info)
-    if not name.isprintable() or not name:
+    if not names[0].isprintable() or not names[0]:
         raise BadData(f"there is no type_info at {type_info:#x}")
-    return demangle(f"_ZTS{name}").removeprefix("typeinfo name for ")
-
-
-def _mangled(memory: Memory, type_info: int) -> str:
-    name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
-    return name.lstrip("*")  # a name that is compared by its address, of a type of one library
+    message = next((text for name in names if (text := _message(memory, address, name)) is not None), "")
+    return CxxException(demangle(f"_ZTS{names[0]}").removeprefix("typeinfo name for "), message)
 
 
 def _classes(memory: Memory, symbolizer: Symbolizer, type_info: int) -> Iterator[str]:
     """The mangled names of a class and of its bases, as long as each has one."""
     for _ in range(_BASES_LIMIT):
-        yield _mangled(memory, type_info)
+        name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
+        yield name.lstrip("*")  # a name that is compared by its address, of a class of one library
         table = memory.u64(type_info)
         if SINGLE_BASE not in symbolizer.names_at(table - 16):
             return

@@ -11,11 +11,12 @@ import struct
 from collections.abc import Callable, Sequence
 
 from gdbext.engine.arch.base import Passing
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
-from gdbext.torch.assumed_symbols import STRING_VIEW
+from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
 from gdbext.torch.values.value_text import device_text, python_name, quoted
 
@@ -41,8 +42,6 @@ _WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromk
 """Types of one word, and how many of its bytes they use."""
 
 
-_COMPLEX_AT = 16
-"""Of the number in IValue's ComplexHolder, behind c10::intrusive_ptr_target (ATen/core/ivalue.h)."""
 FLOATS = ("double", "float")
 
 
@@ -111,7 +110,8 @@ class CppValues:
         self._memory = memory
         self._layout = layout
         self._tensor_text = tensor
-        self.ivalue_size = layout.struct("c10::IValue").size
+        self._space = Space(memory, layout)
+        self.ivalue_size = structures.IValue.size(self._space)
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
 
     def read(self, kind: str, words: Sequence[int]) -> Value:
@@ -181,7 +181,7 @@ class CppValues:
         if inner.startswith("c10::ArrayRef<"):
             return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
-        shape = self._shape(STRING_VIEW if _STRING in inner else inner)
+        shape = self._shape(structures.StringView.OF if _STRING in inner else inner)
         if not _boolean(raw[shape.engaged]):
             return Value("None")
         if _STRING in inner:
@@ -201,9 +201,9 @@ class CppValues:
     def _view(self, words: Sequence[int]) -> tuple[int, int]:
         """(address, length) of a string_view. c10's own, of torch before 2.6 (c10/util/string_view.h), has them in this
         order, libstdc++'s the other way round."""
-        view = self._layout.struct(STRING_VIEW)
-        first = view.field("_M_str" if "_M_str" in view.fields else "begin_")
-        return (words[0], words[1]) if first.offset == 0 else (words[1], words[0])
+        view = structures.StringView
+        first = next((each for each in (view._M_str, view.begin_) if each.is_in(self._layout)), view.begin_)
+        return (words[0], words[1]) if first.offset(self._space) == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:
         if length > _LONGEST:
@@ -217,22 +217,21 @@ class CppValues:
         address, length = words[0], words[1]
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
-        size = self._layout.struct("c10::Scalar").size if inner == "c10::Scalar" else 1 if inner == "bool" else 8
+        size = structures.Scalar.size(self._space) if inner == structures.Scalar.OF else 1 if inner == "bool" else 8
         return _joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
 
     def _list(self, implementation: int) -> Value:
         """A c10::List: a vector of IValues."""
-        size = self._layout.struct("c10::IValue").size
-        items = implementation + self._layout.struct("c10::detail::ListImpl").offset("list")
-        first, count = vector_span(self._memory, items, size, _LONGEST)
+        size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
+        first, count = vector_span(self._memory, items.list, size, _LONGEST)
         return _joined([self.boxed(first + size * each) for each in range(min(count, LIST_LIMIT))], count)
 
     def _tensor_list_reference(self, address: int) -> Value:
         """An IListRef<at::Tensor>: an ArrayRef, or the address of a List."""
-        shape = self._layout.struct("c10::IListRef")
+        found = structures.ListReference(self._space, address)
         tags = {number: name for name, number in self._layout.enum("c10::IListRefTag").items()}
-        tag = tags.get(self._memory.u32(address + shape.offset("tag_")))
-        words = self._memory.words(address + shape.offset("payload_"), 2)
+        tag = tags.get(found.tag_)
+        words = self._memory.words(found.payload_, 2)
         if tag == "Unboxed":
             return self._array("at::Tensor", words)
         if tag == "Boxed":
@@ -276,10 +275,10 @@ class CppValues:
         return Value("a symbolic number" if number <= _MAX_UNREPRESENTABLE else str(number))
 
     def _scalar(self, address: int) -> Value:
-        shape = self._layout.struct("c10::Scalar")
+        scalar = structures.Scalar(self._space, address)
         tags = {number: name for name, number in self._layout.enum("c10::Scalar::Tag").items()}
-        tag = tags.get(self._memory.u32(address + shape.offset("tag")))
-        raw = self._memory.read(address + shape.offset("v"), 16)
+        tag = tags.get(scalar.tag)
+        raw = self._memory.read(scalar.v, 16)
         number = int.from_bytes(raw[:8], "little")
         if tag == "HAS_d":
             return Value(repr(struct.unpack_from("<d", raw)[0]))
@@ -309,10 +308,9 @@ class CppValues:
 
     def boxed(self, address: int) -> Value:
         """The value of the IValue at ``address``."""
-        shape = self._layout.struct("c10::IValue")
+        value = structures.IValue(self._space, address)
         tags = {number: name for name, number in self._layout.enum("c10::IValue::Tag").items()}
-        tag = tags.get(self._memory.u32(address + shape.offset("tag")))
-        payload = address + shape.offset("payload")
+        tag, payload = tags.get(value.tag), value.payload
         if tag is None:
             raise BadData(f"there is no IValue at {address:#x}")
         if tag == "Tensor":
@@ -322,11 +320,10 @@ class CppValues:
         if tag in ("None", "Int", "Bool", "Double", "Device", "SymInt"):
             return self._simple(tag, payload)
         if tag == "String":
-            text = self._layout.struct("c10::ivalue::ConstantString").offset("str_")
-            strings = string_reader(self._memory, self._layout)
-            return Value(quoted(strings.read(self._memory.u64(payload) + text)))
+            text = structures.ConstantString(self._space, self._memory.u64(payload))
+            return Value(quoted(string_reader(self._memory, self._layout).read(text.str_)))
         if tag == "ComplexDouble":
-            raw = self._memory.read(self._memory.u64(payload) + _COMPLEX_AT, 16)
+            raw = self._memory.read(structures.ComplexHolder(self._space, self._memory.u64(payload)).val, 16)
             return Value(repr(complex(*struct.unpack("<2d", raw))))
         return Value(f"a {tag}")
 

@@ -11,10 +11,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
 from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.value_structures import ConstantString, IValue, ListImpl
 
 
 def number_text(value: Any) -> str:
@@ -82,15 +84,14 @@ class ValueReader:
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
         self._memory = memory
         self._strings = strings
-        value = layout.struct("c10::IValue")
-        self.size = value.size
-        self._payload_at, self._tag_at = value.field("payload").offset, value.field("tag").offset
+        self._space = Space(memory, layout)
+        self.size = IValue.size(self._space)
         self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
         self._layout = layout
 
     def tag(self, address: int) -> str:
         """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
-        number = self._memory.u32(address + self._tag_at)
+        number = IValue(self._space, address).tag
         tag = self._tags.get(number)
         if tag is None:
             raise BadData(f"there is no IValue at {address:#x} (tag {number})")
@@ -98,7 +99,7 @@ class ValueReader:
 
     def text(self, address: int, depth: int = 0) -> str:
         """The value as PyTorch prints it; a string without quotes. Raises BadData for other kinds, MemoryFault."""
-        tag, payload = self.tag(address), address + self._payload_at
+        tag, payload = self.tag(address), IValue(self._space, address).payload
         if tag == "None":
             return "None"
         if tag == "Int":
@@ -108,7 +109,7 @@ class ValueReader:
         if tag == "Double":
             return double_text(_DOUBLE.unpack(self._memory.read(payload, 8))[0])
         if tag == "String":
-            return self._strings.read(self._memory.u64(payload) + self._at("c10::ivalue::ConstantString", "str_"), 4096)
+            return self._strings.read(ConstantString(self._space, self._memory.u64(payload)).str_, 4096)
         if tag == "GenericList" and depth < _DEPTH_LIMIT:
             return f"[{', '.join(self.list_texts(address, depth))}]"
         if tag == "Device":
@@ -119,9 +120,8 @@ class ValueReader:
         """The elements of a list, each as text. Raises BadData, MemoryFault."""
         if self.tag(address) != "GenericList":
             raise BadData(f"the value at {address:#x} is not a list")
-        implementation = self._memory.u64(address + self._payload_at)
-        items = implementation + self._at("c10::detail::ListImpl", "list")
-        first, count = vector_span(self._memory, items, self.size, LIST_LIMIT)
+        implementation = ListImpl(self._space, self._memory.u64(IValue(self._space, address).payload))
+        first, count = vector_span(self._memory, implementation.list, self.size, LIST_LIMIT)
         return [self.text(first + index * self.size, depth + 1) for index in range(count)]
 
     def _device(self, payload: int) -> str:
@@ -130,9 +130,6 @@ class ValueReader:
         if kind not in names:
             raise BadData(f"there is no device type {kind}")
         return device_text(names, kind, index)
-
-    def _at(self, struct: str, member: str) -> int:
-        return self._layout.struct(struct).field(member).offset
 
 
 def double_text(value: float) -> str:

@@ -21,7 +21,7 @@ from gdbext.errors import TargetError
 from gdbext.tools import table
 from gdbext.tools.breaks.break_plan import PLACES
 from gdbext.tools.info.info_report import SymbolStatus
-from gdbext.torch.registry import redispatch_chain
+from gdbext.torch.stack import key_choice
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
 from support.recorded.recordings import Replay
 from support.source import contract_schema
@@ -87,7 +87,7 @@ def words_of(enum: type[Enum]) -> list[str]:
         (("breaks", "properties", "requests", "items", "properties", "where"), list(PLACES)),
         (
             ("lookup", "properties", "chain", "items", "properties", "certainty"),
-            [redispatch_chain.EXPECTED, redispatch_chain.END, redispatch_chain.UNKNOWN],
+            [key_choice.EXPECTED, key_choice.END, key_choice.UNKNOWN],
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",

@@ -24,6 +24,9 @@ PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
 ALLOWED = (
     "torch/assumed_symbols.py",
     "torch/torch_symbol.py",
+    "torch/structures.py",
+    "torch/values/value_structures.py",
+    "torch/distributed/group_structures.py",
     "torch/state/setting_sources.py",
     "engine/formats/demangle.py",
 )

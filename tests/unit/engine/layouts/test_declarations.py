@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import struct
 import subprocess
 import sys
@@ -36,10 +38,12 @@ from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.layouts.measure.types import distributed_types, settings_types, torch_types
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
-from gdbext.tools.info import library_settings
+from gdbext.tools.info import cuda_allocator, library_settings
 from gdbext.torch import structures as torch_structures
 from gdbext.torch.distributed import group_structures
+from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
+from support.source.parsed import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,8 +145,11 @@ def test_a_fault_costs_one_member(whole: Whole) -> None:
 # --- the declarations of PyTorch ----------------------------------------------------------------------
 
 
+DECLARING = (torch_structures, value_structures, group_structures, library_settings, cuda_allocator)
+
+
 def declared() -> Iterator[type[Struct]]:
-    for module in (torch_structures, group_structures, library_settings):
+    for module in DECLARING:
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, Struct) and each.OF and each.__module__ == module.__name__:
                 yield each
@@ -159,7 +166,7 @@ def layouts() -> list[Layout]:
 def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
     """Some release has it, as large as it is read, or larger."""
     known = [layout for layout in layouts() if layout.has_struct(structure.OF)]
-    asked = {**torch_types.STRUCTS, **distributed_types.STRUCTS, **settings_types.STRUCTS}
+    asked = {**distributed_types.MEMBERS, **torch_types.STRUCTS, **distributed_types.STRUCTS, **settings_types.STRUCTS}
     assert known or structure.OF in asked, (
         "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"
     )
@@ -195,6 +202,45 @@ def test_what_is_required_is_what_no_layout_may_lack() -> None:
                 required.setdefault(member.owner, set()).add(member.path)
     known = {**validate.REQUIRED["torch"], **validate.REQUIRED["cpython"]}
     assert required == {name: set(members) for name, members in known.items()}
+
+
+STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/values/value_structures.py", "cpython/abi/")
+"""Who may name a member by a string: declarations, what makes layouts, and (torch_symbol.py) a key of Python."""
+_ASKING = re.compile(r"(offset|field|struct|has_struct)")
+
+
+def named_members(name: str, source: str) -> list[str]:
+    """Strings that name a member or a structure of a layout outside of a declaration, as "file:line: what"."""
+    if name.startswith(STRUCTURES) or name.endswith(("group_structures.py", "torch_symbol.py")):
+        return []
+    members = {member.path for each in declared() for member in each.members() if PRIVATE.search(member.path)}
+    found = []
+    for node in nodes(source):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _ASKING.fullmatch(node.func.attr):
+            strings = [each.value for each in node.args if isinstance(each, ast.Constant) and type(each.value) is str]
+            found += [f"{name}:{node.lineno}: {each}" for each in strings]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in members:
+            found.append(f"{name}:{node.lineno}: {node.value}")
+    return found
+
+
+PRIVATE = re.compile(r"[a-z]_$|^_M_")
+"""Names that nothing but a member has."""
+
+
+def test_no_string_names_a_member() -> None:
+    files = sorted((ROOT / "gdbext").rglob("*.py"))
+    found = [each for file in files
+             for each in named_members(file.relative_to(ROOT / "gdbext").as_posix(), file.read_text())]  # fmt: skip
+    assert found == []
+
+
+@pytest.mark.parametrize("breach", [
+    "layout.struct(name).offset('size')", "layout.struct('c10::TensorImpl')", "NAME = 'numel_'", "x = group['seq_']",
+])  # fmt: skip
+def test_a_named_member_is_found(breach: str) -> None:
+    assert len(named_members("torch/x.py", breach)) == 1
+    assert named_members("torch/structures.py", breach) == []
 
 
 BREACH = """
