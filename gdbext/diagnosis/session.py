@@ -181,7 +181,7 @@ class Session:
         return session, made
 
     def _prepare_walk(self) -> Callable[[], None] | None:
-        """What a process that runs must be asked while it stands still."""
+        """The questions that a process that runs must be asked while it stands still."""
         from gdbext.cpython.threads.standing_walk import prepare_walk
 
         return prepare_walk(self.target, self.modules, self.symbolizer)

@@ -128,7 +128,7 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def child_relation(word: str, commands: Sequence[str]) -> bool | None:
-    """Whether a relation (RELATIONS, NO_CHILD) of a process to its descendants holds, by their command lines."""
+    """True if a relation (RELATIONS, NO_CHILD) of a process to its descendants holds, by their command lines."""
     if word.startswith(NO_CHILD):
         return not any(word[len(NO_CHILD) :] in command for command in commands)
     if word == "no-workers":

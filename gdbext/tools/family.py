@@ -38,7 +38,7 @@ _TIMEOUT = 30
 _WIDTH = 100
 """Most letters of a command line that are shown."""
 _DEATH_SIGNAL = 1
-"""The option PR_SET_PDEATHSIG (linux/prctl.h)."""
+"""The option PR_SET_PDEATHSIG of prctl(2) (linux/prctl.h)."""
 _STEP = 0.01
 ENDINGS = ("txt", "json", "rec")
 """Endings of the files that are kept of each process."""

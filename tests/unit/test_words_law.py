@@ -15,10 +15,10 @@ pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
-BEGINNINGS = 12
-"""Docstrings that begin with a preposition, a conjunction or a question word. There were 1,294; today there is one."""
-SHORT = 30
-"""Docstrings of at most four words. There were 430. Both bars are lowered with every one that is mended."""
+BEGINNINGS = 0
+"""Docstrings that begin with a preposition, a conjunction or a question word. There were 1,294."""
+SHORT = 0
+"""Docstrings of at most four words. There were 430."""
 LEAST_WORDS = 5
 FORBIDDEN = frozenset({
     "above", "after", "against", "along", "around", "as", "at", "because", "before", "behind", "below", "beside",

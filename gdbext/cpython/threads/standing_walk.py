@@ -21,9 +21,9 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.errors import GdbextError
 
 _SECONDS = 0.015
-"""How much longer the process stands still for it, at most."""
+"""Seconds that the process stands still longer for it, at most."""
 _TRIES = 3
-"""How often an interpreter is looked for: the lists that prove it may be torn."""
+"""Attempts to find an interpreter: the lists that prove it may be torn."""
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:

@@ -97,7 +97,7 @@ _SHOWN = 4
 """Descriptors and processes that a sentence names."""
 _EVENTFD, _PIDFD = "anon_inode:[eventfd]", "anon_inode:[pidfd]"
 _TIMER_ABSTIME = 1
-"""The flag of include/uapi/linux/time.h."""
+"""The flag TIMER_ABSTIME of include/uapi/linux/time.h."""
 _FOREVER = (1 << 31) - 1
 
 

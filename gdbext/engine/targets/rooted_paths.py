@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _CAPABILITY_VERSION = 0x20080522
-"""The version _LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
+"""The version of the structures, _LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
 
 
 class Rights(Record):

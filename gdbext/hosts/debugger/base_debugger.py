@@ -1,4 +1,4 @@
-"""What a debugger must do to run gdbext's commands: the one protocol of hosts/gdb and hosts/lldb.
+"""The things that a debugger must do to run gdbext's commands: the one protocol of hosts/gdb and hosts/lldb.
 
 ``Launch`` is the outside: how scripts/dispatch starts the debugger for one command, a ``Job``. ``Debugger`` is the
 inside: what that debugger lends once its Python runs our code. Everything else (which session a command gets, options

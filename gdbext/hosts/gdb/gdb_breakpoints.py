@@ -146,7 +146,7 @@ class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
         self.enabled = wanted
 
     def delete(self) -> None:
-        """Delete the breakpoint."""
+        """Delete the breakpoint from gdb's list."""
         if self.is_valid():
             super().delete()
 

@@ -118,7 +118,7 @@ class OperatorView:
 
     @property
     def address(self) -> int:
-        """Address of its ``c10::Dispatcher::OperatorDef``."""
+        """The address of its ``c10::Dispatcher::OperatorDef`` in memory."""
         return self._report.address
 
     @property
@@ -160,7 +160,7 @@ class Tensor:
 
     @property
     def address(self) -> int:
-        """Address of its ``c10::TensorImpl``."""
+        """The address of its ``c10::TensorImpl`` in memory."""
         return self.report.address
 
     @property
@@ -185,7 +185,7 @@ class Tensor:
 
     @property
     def numel(self) -> int | None:
-        """Number of its elements."""
+        """The number of its elements."""
         return self.report.numel
 
     @property

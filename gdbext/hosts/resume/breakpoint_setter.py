@@ -146,7 +146,7 @@ class Trap(Protocol):
         """Switch it on or off; allowed in its own call."""
 
     def delete(self) -> None:
-        """Delete the breakpoint; idempotent."""
+        """Delete the breakpoint; a second call does nothing."""
 
 
 class BreakpointSetter(Protocol):

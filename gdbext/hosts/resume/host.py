@@ -45,7 +45,7 @@ class AddressHook(Protocol):
     """An address that is watched."""
 
     def remove(self) -> None:
-        """Remove the hook; idempotent."""
+        """Remove the hook; a second call does nothing."""
 
 
 class RunControl(Protocol):

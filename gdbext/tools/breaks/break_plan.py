@@ -272,7 +272,7 @@ class BreakPlan:
         return list(found.values())
 
     def _entries(self, operator: Operator, kernel: KernelFunction, name: str) -> list[BreakSite]:
-        """Where the kernel is entered: its unboxed function, and its boxed one unless that calls the other.
+        """The places where the kernel is entered: its unboxed function, and its boxed one unless that calls the other.
 
         A compiler inlines the kernel into both, and the autograd fallback of PyTorch enters by the boxed one.
         """

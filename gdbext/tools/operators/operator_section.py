@@ -127,7 +127,7 @@ class OperatorReport:
     op: str
     overload: str
     address: int
-    """Address of the ``c10::Dispatcher::OperatorDef``."""
+    """The address of the ``c10::Dispatcher::OperatorDef`` in memory."""
     schema: str | None
     debug: str | None
     """The source line where the schema was registered."""

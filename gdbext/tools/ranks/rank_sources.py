@@ -256,7 +256,7 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
 
 
 def _let_them_run(progress: ProgressOfRanks, reports: Sequence[RankReport]) -> None:
-    """For what some wait may be just about to come."""
+    """Let the ranks run on: what some wait for may be just about to come."""
     for _ in range(_MOMENTS):
         time.sleep(_MOMENT)
         if progress.that_ran(reports):

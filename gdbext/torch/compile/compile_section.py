@@ -174,7 +174,7 @@ class CompileSection(Section):
     disabled_by: str
     """The cause that disables it: an environment variable, or "torch._dynamo.config.disable"."""
     counters: Mapping[str, Mapping[str, int]]
-    """The contents of ``torch._dynamo.utils.counters``."""
+    """The contents of ``torch._dynamo.utils.counters``, by group and name."""
     graph_breaks: tuple[GraphBreak, ...]
     resumptions: tuple[Resumption, ...]
     compilations: tuple[Compilation, ...]

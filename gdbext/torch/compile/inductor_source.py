@@ -18,7 +18,7 @@ from gdbext.engine.record import Record, late_pattern
 from gdbext.torch.stack.kernel_match import split_types
 
 HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/shim_cpu.h")
-"""Headers below torch/include/torch/csrc/inductor/aoti_torch."""
+"""The headers below torch/include/torch/csrc/inductor/aoti_torch that declare shims."""
 PREFIX = "aoti_torch_"
 TENSOR = "AtenTensorHandle"
 """The type of a pointer to an at::Tensor."""

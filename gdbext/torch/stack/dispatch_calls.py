@@ -220,7 +220,7 @@ def frames_with_types(stack: NativeStack, call: DispatchCall, count: int) -> Ite
 
 
 def _typed(level: int, mangled: str, count: int) -> TypedFrame | None:
-    """By the function's name; None where its last parameters cannot be the operator's."""
+    """The frame by its function's name; None where its last parameters cannot be the operator's."""
     taken = parameters(demangle(mangled).split(" [clone ", 1)[0])
     if len(taken) < count or ".part." in mangled or ".isra." in mangled or ".constprop." in mangled:
         return None

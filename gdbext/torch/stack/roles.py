@@ -36,7 +36,7 @@ class Role(Enum):
     SLOW_PATH = "dispatcher (profiled)"
     """``callWithDispatchKeySlowPath``: the same call while RecordFunction callbacks are active."""
     LOOKUP = "lookup"
-    """The function ``OperatorEntry::lookup`` itself."""
+    """The role of the function ``OperatorEntry::lookup`` itself."""
     ENTERING = "entering"
     """Finding or initialising the operator's handle."""
     BOXING = "boxing"

@@ -20,7 +20,7 @@ class OptionalShape(Record):
 
     value: int
     engaged: int
-    """The flag, a bool."""
+    """The flag that says whether there is a value, a bool."""
 
 
 def has_own_optional(layout: Layout) -> bool:

@@ -83,10 +83,10 @@ class StorageReport(Record):
     """The memory of a tensor."""
 
     address: int
-    """Address of the StorageImpl."""
+    """The address of the StorageImpl in memory."""
     data: int
     size: int
-    """Size in bytes."""
+    """The size of the storage, in bytes."""
     device: str | None
     shared_by: int | None
     """Number of references to it."""

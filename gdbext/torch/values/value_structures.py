@@ -103,7 +103,7 @@ class ConstantString(Struct, of="c10::ivalue::ConstantString"):
 
 
 class ComplexHolder(Struct, of="c10::ivalue::ComplexHolder"):
-    """A boxed complex number."""
+    """A complex number in a box of its own."""
 
     val = Place()
 
@@ -212,13 +212,13 @@ class TupleType(Struct, of="c10::TupleType"):
 
 
 class DictType(Struct, of="c10::DictType"):
-    """A dictionary: two types."""
+    """A dictionary: the types of its keys and of its values."""
 
     types = Place()
 
 
 class UnionType(Struct, of="c10::UnionType"):
-    """One of several types."""
+    """A value of one of several types."""
 
     types_ = Place()
 
@@ -277,7 +277,7 @@ class InternedStrings(Struct, of="c10::InternedStrings"):
 
 
 class SymbolInfo(Struct, of="c10::InternedStrings::SymbolInfo"):
-    """One of them."""
+    """A symbol with its namespace and its names."""
 
     unqual_name = Place()
 

@@ -81,7 +81,7 @@ class StructReader:
                 yield from self.nested(kind)
 
     def size(self, die: Die | None) -> int:
-        """The ``sizeof`` in bytes."""
+        """The ``sizeof`` of a type, in bytes."""
         die = strip(die)
         if die is None or die.tag == _FUNCTION:
             return 0

@@ -222,7 +222,7 @@ def _ptrace_scope() -> int:
 
 
 _KERNEL_THREAD = 0x200000
-"""The flag PF_KTHREAD (include/linux/sched.h)."""
+"""The flag PF_KTHREAD of a thread (include/linux/sched.h)."""
 _FLAGS = 9 - 3
 """flags of proc_pid_stat(5), counted from the state, its third field."""
 

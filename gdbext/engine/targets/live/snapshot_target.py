@@ -344,7 +344,7 @@ class SnapshotTarget(LocalProcess):
         return min(threads * _STACK_USUAL, _STACKS_SIZE)
 
     def _prepared(self) -> Callable[[], None]:
-        """What is to be done at the stop. All that is read for it before the stop is of no moment."""
+        """The steps that are to be done at the stop. All that is read for it before the stop is of no moment."""
         wanted, self._wanted = self._wanted, {}
         try:
             return self._prepare() or (lambda: None)

@@ -317,7 +317,7 @@ def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture,
 
 
 def code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:
-    """Where which files are mapped that have code."""
+    """The places of mapped files that have code, with their names."""
     return {(each.start, each.path) for each in maps if "x" in each.permissions and each.path.startswith("/")}
 
 

@@ -235,5 +235,5 @@ class UnreadableProcess(UnstoppedProcess):
         return {}
 
     def environ(self) -> Mapping[str, str]:
-        """No environment is known."""
+        """No environment is known of it."""
         return {}

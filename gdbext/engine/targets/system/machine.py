@@ -29,14 +29,14 @@ _FUSE_DEVICE = "/dev/fuse"
 
 
 class FileSystem(Record):
-    """A mounted file system."""
+    """A mounted file system, as /proc/PID/mountinfo has it."""
 
     type: str
     """Its type as mountinfo names it: ``ext4``, ``nfs4``, ``fuse.sshfs``."""
     source: str
     """The thing that is mounted: ``server:/export``, a device."""
     place: str
-    """The mount point."""
+    """The path at which it is mounted."""
     servers: tuple[ChildProcess, ...] = ()
     """The processes of this machine that serve it, of FUSE."""
 

@@ -44,7 +44,7 @@ _OF_EACH_PROGRAM = frozenset({2, 4, 6, 7, 8, 11, 31, 32, 33})
 """SIGINT, which Python itself handles; SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which report faults; the
 two signals that glibc keeps for its threads (nptl/internaltypes.h)."""
 _NO_RANDOM_ADDRESSES = 0x40000
-"""The flag ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)."""
+"""The flag ADDR_NO_RANDOMIZE of a personality (include/uapi/linux/personality.h)."""
 _START_TIME = 22
 """The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
 

@@ -16,7 +16,7 @@ _TCP_STATES = (
 LISTEN = "LISTEN"
 _FAMILIES = ("tcp", "tcp6", "udp", "udp6")
 _SECONDS = 2.0
-"""How long all tables of one process may take to read."""
+"""Seconds that all tables of one process may take to read."""
 _ROWS = 100_000
 """Most rows of a table that are read."""
 _ENOUGH = 8

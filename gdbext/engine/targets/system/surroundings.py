@@ -124,7 +124,7 @@ class Surroundings(Record):
     """Everything that was read; what is unknown is None or empty."""
 
     online: int
-    """Processors of this machine."""
+    """Processors that this machine has online."""
     allowed: tuple[int, ...]
     """Processors on which the main thread may run."""
     cpuset: int | None

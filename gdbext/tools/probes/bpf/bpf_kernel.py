@@ -130,7 +130,7 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
 _MAP_TAKE = 21
-"""The number of BPF_MAP_LOOKUP_AND_DELETE_ELEM."""
+"""The number of the command BPF_MAP_LOOKUP_AND_DELETE_ELEM."""
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
 """BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _LRU_HASH, _RINGBUF."""
 _ON_DEMAND = 1
@@ -150,7 +150,7 @@ class ProbePlace(Record):
 
 
 class Bpf:
-    """The system call bpf(2)."""
+    """Calls the system call bpf(2)."""
 
     def __init__(self, number: int, has_many: bool = True) -> None:
         """``has_many``: the kernel places many probes at once."""
@@ -170,7 +170,7 @@ class Bpf:
         return cls(architecture.probing.bpf_call, not circumstances().lacks_many)
 
     def __call__(self, command: int, attributes: bytes) -> int:
-        """Call bpf(2). Raises OSError."""
+        """Call bpf(2) with these attributes. Raises OSError."""
         size = len(attributes)
         return self.system_call(self._number, command, ctypes.create_string_buffer(attributes, size), size)
 
@@ -346,7 +346,7 @@ class Ring:
         _POSITION.pack_into(self._ours, 0, self._position)
 
     def close(self) -> None:
-        """Unmap the memory; idempotent."""
+        """Unmap the memory; a second call does nothing."""
         self._ours.close()
         self._theirs.close()
 
@@ -380,6 +380,6 @@ class UniformRing(Ring):
         return self._unpack(data)
 
     def close(self) -> None:
-        """Unmap the memory; idempotent."""
+        """Unmap the memory; a second call does nothing."""
         self._headers.release()
         super().close()

@@ -41,11 +41,11 @@ MOST = 250
 """Probes; more would take longer than 20 seconds to take away."""
 _TYPE = "/sys/bus/event_source/devices/uprobe/type"
 _LINK_CREATE, _PERF_EVENT = 28, 41
-"""Commands BPF_LINK_CREATE and BPF_PERF_EVENT."""
+"""Numbers of the commands BPF_LINK_CREATE and BPF_PERF_EVENT."""
 _ATTRIBUTES = struct.Struct("<II5QIIQQ")
 """Type and size; config to flags; wakeup_events, bp_type; config1: the path, config2: the offset."""
 _SIZE = 128
-"""Size of perf_event_attr: PERF_ATTR_SIZE_VER7."""
+"""The size of perf_event_attr, in bytes: PERF_ATTR_SIZE_VER7."""
 _CLOSE_ON_EXEC = 8
 """The flag to close it on exec: PERF_FLAG_FD_CLOEXEC."""
 
