@@ -184,6 +184,19 @@ class PythonWaitView:
                     return found
         return ()
 
+    def polled_results(self, seen: Sequence[PolledObject]) -> PythonWait | None:
+        """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
+        from gdbext.cpython.sync.python_wait import for_polled
+
+        return for_polled(self.runtime, [each.address for each in seen if each.kind is not None], self.running_jobs)
+
+    def waiting_loop(self, tid: int) -> str:
+        """The line of the loop that repeats the thread's wait, ``train.py:8 (step)``, "" where none is known."""
+        from gdbext.cpython.sync.polled_objects import waiting_loop
+
+        loops = (waiting_loop(self.runtime, self.runtime.frames.stack(state).frames) for state in self.states(tid))
+        return next((f"{each.file}:{each.line} ({each.function})" for each in loops if each is not None), "")
+
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))

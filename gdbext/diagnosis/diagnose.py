@@ -313,13 +313,15 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     found = supervision.by_child(lambda: _packed(_looked_at(known)), supervision.STUCK_SECONDS)
     if not found:
         return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    verdict, summary, line = found.decode().split("\0")
-    return replace(known, verdict=verdict, summary=summary, line=line)
+    verdict, summary, line, stands = found.decode().split("\0")
+    return replace(known, verdict=verdict, summary=summary, line=line, stands=bool(stands))
 
 
 def _packed(report: ChildReport) -> bytes:
     """The result of a look, as it travels from one process of ours to another."""
-    return "\0".join((report.verdict, report.summary, report.line)).encode("utf-8", "backslashreplace")
+    return "\0".join((report.verdict, report.summary, report.line, "x" * report.stands)).encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def _looked_at(known: ChildReport) -> ChildReport:
@@ -342,4 +344,5 @@ def _looked_at(known: ChildReport) -> ChildReport:
     main = next((thread for thread in found.threads if thread.tid == known.pid), None)
     line = (main.user_line or main.python_line) if main is not None else ""
     finding = found.judgement.verdict.finding
-    return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line)
+    stands = main is not None and main.stands
+    return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands)

@@ -40,6 +40,8 @@ class ChildReport:
     """The Python line that its main thread is at."""
     parent: int | None = None
     """The child whose child it is; None for a child of the examined process itself."""
+    stands: bool = False
+    """Its main thread waits at a line of the program's own files, and not for a time."""
 
     @property
     def heading(self) -> str:
@@ -48,8 +50,8 @@ class ChildReport:
 
     @property
     def is_stuck(self) -> bool:
-        """It was looked at, and does not go on by itself."""
-        return self._kind is not None and self._kind.traits.is_hang
+        """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
+        return self._kind is not None and (self._kind.traits.is_hang or self.stands)
 
     @property
     def rank(self) -> int:

@@ -277,5 +277,99 @@ def rpc_idle():
     sys.stdin.read()
 
 
+SHORT = 0.02
+
+
+def polls(looks):
+    """Sleep again and again until ``looks`` says that it is over."""
+    truth.thread("main", waits=None)
+    truth.note(line=line_of(polls) + 6)
+    truth.ready()
+    while not looks():
+        time.sleep(SHORT)
+
+
+def stuck_jobs():
+    """Futures of jobs that wait for an event."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def job():
+        truth.thread(f"job-{len(begun)}", waits="any")
+        begun.append(1)
+        never.wait()
+
+    begun, never, pool = [], threading.Event(), ThreadPoolExecutor(2)
+    futures = [pool.submit(job) for _ in range(2)]
+    while len(begun) < 2:
+        time.sleep(SHORT)
+    return futures
+
+
+def polled_futures():
+    """A loop asks futures in a generator whether they are done."""
+    futures = stuck_jobs()
+    polls(lambda: all(future.done() for future in futures))
+
+
+class Crew:
+    def __init__(self):
+        self.states = ["new"] * 3
+        self.never = threading.Condition()
+
+    def work(self):
+        with self.never:
+            self.never.wait()
+
+    def is_done(self):
+        return all(state == "done" for state in self.states)
+
+
+def polled_states():
+    """A loop looks at texts that workers should change, which stand at one line."""
+    crew = Crew()
+    for number in range(3):
+        other(crew.work, f"worker-{number}")
+    truth.note(job_line=line_of(Crew.work) + 2)
+    polls(crew.is_done)
+
+
+def polled_child():
+    """A loop looks at what nobody can know; the process has a child that waits for itself."""
+    import subprocess
+
+    code = "import threading; lock = threading.Lock(); lock.acquire(); print(flush=True); lock.acquire()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    truth.note(child=child.pid)
+    polls([].__len__)
+
+
+def joined_again():
+    """A thread is joined for a short time, again and again."""
+    begun, never = threading.Event(), threading.Event()
+    worker = threading.Thread(target=lambda: (truth.thread("worker", waits="any"), begun.set(), never.wait()))
+    worker.daemon = True
+    worker.start()
+    begun.wait()
+    truth.thread("main", waits=None)
+    truth.note(line=line_of(joined_again) + 11)
+    truth.ready()
+    while worker.is_alive():
+        worker.join(SHORT)
+
+
+def handed_on():
+    """A queue's put() is handed to futures, whose jobs wait for an event."""
+    import queue
+
+    results = queue.Queue()
+    futures = stuck_jobs()
+    for future in futures:
+        future.add_done_callback(results.put)
+    truth.thread("main", waits="any")
+    truth.ready()
+    results.get()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1].replace("-", "_")]()

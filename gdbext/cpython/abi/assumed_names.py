@@ -218,3 +218,10 @@ EXECUTOR_ITEMS = "pending_work_items"
 """Its dict of _WorkItem by number, each with the ``future`` of its result."""
 EXECUTOR_PROCESSES = "processes"
 """Its dict of worker processes by pid."""
+
+_LIBRARY, _PACKAGES = "/lib/python", ("/site-packages/", "/dist-packages/")
+
+
+def is_of_program(file: str) -> bool:
+    """True for a source file of a program or package, False for one of Python's own library."""
+    return _LIBRARY not in file or any(each in file for each in _PACKAGES)

@@ -26,11 +26,12 @@ class LoadKind(Enum):
 
 class Load(Record):
     """``number`` counts the names of the code (co_names), its local variables, or its cells. ``follows``: it is an
-    attribute of what the load before it gave."""
+    attribute of what the load before it gave. ``is_value``: an attribute that is taken as a value, not called."""
 
     kind: LoadKind
     number: int
     follows: bool = False
+    is_value: bool = False
 
 
 class Bytecode(Record):
@@ -49,6 +50,9 @@ class Bytecode(Record):
     jump_unit: int
     pop_top: int = 1
     """The opcode that throws a result away."""
+    load_const: int = 100
+    methods: frozenset[int] = frozenset({160})
+    """Opcodes that load a method in order to call it. From 3.12 on the lowest bit of LOAD_ATTR's argument says so."""
 
 
 class _Step(Record):
@@ -68,6 +72,11 @@ _NIBBLE = 4
 def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
     """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None where there is no
     loop, or the code cannot be followed."""
+    steps = _loop(form, code, at)
+    return list(_loads(form, steps)) if steps is not None else None
+
+
+def _loop(form: Bytecode, code: bytes, at: int) -> list[_Step] | None:
     steps = list(_steps(form, code))
     if any(step.role == "x" for step in steps):
         return None
@@ -75,7 +84,14 @@ def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
     if not loops:
         return None
     start, end = max(loops)
-    return list(_loads(form, [step for step in steps if start <= step.start < end]))
+    return [step for step in steps if start <= step.start < end]
+
+
+def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
+    """The numbers (in co_consts) of the constants that code loads, in the innermost loop around ``at`` where that is
+    given; empty where there is no loop, or the code cannot be followed."""
+    steps = _loop(form, code, at) if at is not None else list(_steps(form, code))
+    return [step.argument for step in steps or () if step.opcode == form.load_const]
 
 
 def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
@@ -149,8 +165,11 @@ def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
             yield Load(LoadKind.FAST, step.argument & 15)
         elif step.role in _SHIFTED:
             shift = {"g": form.global_shift, "a": form.attribute_shift}.get(step.role, 0)
-            follows = loaded_before and step.role == LoadKind.ATTRIBUTE.value
-            yield Load(LoadKind(step.role), step.argument >> shift, follows)
+            is_attribute = step.role == LoadKind.ATTRIBUTE.value
+            called = step.argument & 1 if form.attribute_shift else step.opcode in form.methods
+            yield Load(
+                LoadKind(step.role), step.argument >> shift, loaded_before and is_attribute, is_attribute and not called
+            )
         loaded_before = step.role in _LOADING
 
 
@@ -195,6 +214,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         global_shift=1,
         attribute_shift=0,
         jump_unit=2,
+        methods=frozenset({160, 56, 57, 58, 59, 62, 63}),
     ),
     (3, 12): Bytecode(
         ".................x....................................................a.aa..aaaaaaa...f.f..........."
@@ -218,6 +238,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         attribute_shift=1,
         jump_unit=2,
         pop_top=32,
+        load_const=83,
     ),
 }
 """The opcodes of each version."""

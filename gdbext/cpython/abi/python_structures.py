@@ -221,11 +221,13 @@ class PyCodeObject(PyVarObject, of="PyCodeObject"):
     """A code object with its tables."""
 
     co_argcount = U32()
+    co_flags = U32()
     co_stacksize = U32()
     co_firstlineno = U32()
     co_nlocalsplus = U32()
     co_ncellvars = U32()
     co_nfreevars = U32()
+    co_consts = U64()
     co_names = U64()
     co_varnames = U64()
     co_cellvars = U64()

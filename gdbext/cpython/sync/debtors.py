@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.assumed_names import Waitable
+from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
+from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.objects import FLAG_TYPE
 from gdbext.cpython.sync.helper_threads import ThreadObject, thread_objects
 from gdbext.cpython.threads.frame_variables import attributes, closure_names, locals_of, names_used, namespace_of
@@ -24,6 +25,7 @@ from gdbext.errors import GdbextError
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _ENDED_BY: Mapping[Waitable, frozenset[str]] = {
@@ -42,10 +44,11 @@ _QUEUE_ENDED_BY = {
 """Methods of a queue that end a call of ``put`` and ``join``; that of ``get`` is ended by ``put``."""
 _BY_ALIKE = _ENDED_BY[Waitable.BARRIER]
 """Methods by which those that wait end the wait of each other: they are in the same function."""
+_SUSPENDABLE = 0x20 | 0x80 | 0x200
+"""The flags CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR (Include/cpython/code.h)."""
 _FRAMES = 12
 _VALUES = 3_000
 _FUNCTIONS = 2_000
-_LIBRARY, _PACKAGES = "/lib/python", ("/site-packages/", "/dist-packages/")
 
 
 class Acting(Record):
@@ -55,6 +58,8 @@ class Acting(Record):
     method: str
     by_name: bool
     """It calls the method of the very object, by a name that stands for it; else of a variable of its own."""
+    hands_on: bool = False
+    """It takes the method as a value, for others to call, or is a coroutine or generator: no thread need be in it."""
 
 
 class Debtors(Record):
@@ -76,7 +81,7 @@ def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
 
 def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: Collection[str]) -> Debtors:
     """Those who could end the wait of a thread for the object at ``address``. Raises nothing."""
-    frames = [each for each in runtime.frames.stack(state).frames if _is_of_program(each.file)][:_FRAMES]
+    frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     ended = [each for each in thread_objects(runtime) if each.has_ended]
     keepers = {each.address: _names_in(runtime, each.address, address) for each in ended}
     calls = _Calls(runtime, address, _attribute_names(runtime, frames, address).union(*keepers.values()), methods)
@@ -102,7 +107,7 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
 def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debtors:
     """Those who could change a variable or attribute ``name`` that the thread looks at: the functions that have the
     name and load no value of it, and so set it. Raises nothing."""
-    frames = [each for each in runtime.frames.stack(state).frames if _is_of_program(each.file)][:_FRAMES]
+    frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     own = {frame.code for frame in frames}
     functions = [each for each, _ in _functions(runtime, frames) if not each.qualname.endswith("__init__")]
     acting = tuple(Acting(each, "", True) for each in functions if each.code not in own and _sets(runtime, each, name))
@@ -124,7 +129,7 @@ def _is_in(runtime: PythonRuntime, state: ThreadState, codes: Collection[int], c
     frames = runtime.frames.stack(state).frames
     if any(frame.code in codes for frame in frames):
         return True
-    return calls is not None and any(calls.by_frame(each) for each in frames[:_FRAMES] if _is_of_program(each.file))
+    return calls is not None and any(calls.by_frame(each) for each in frames[:_FRAMES] if is_of_program(each.file))
 
 
 def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:
@@ -140,11 +145,6 @@ def _function_of(runtime: PythonRuntime, frame: PythonFrame) -> PythonFunction:
 
     line = runtime.codes.get(frame.code).first_line
     return PythonFunction(frame.function, frame.file, line, "function", 0, code=frame.code)
-
-
-def _is_of_program(file: str) -> bool:
-    """Not of Python's own library."""
-    return _LIBRARY not in file or any(each in file for each in _PACKAGES)
 
 
 def _names_in(runtime: PythonRuntime, holder: int, address: int) -> frozenset[str]:
@@ -251,10 +251,16 @@ class _Calls:
         closure = closure_names(self._runtime, function.address)
         for owner, method in wanted:
             if owner in self._holders or closure.get(owner) == self._address or self._is_global(namespace, owner):
-                return Acting(function, method, True)
+                return Acting(function, method, True, self._hands_on(function, names, owner, method))
         own = {*names.variables} - {*closure}
-        local = [method for owner, method in wanted if owner in own and not self._global(namespace, owner)]
-        return Acting(function, local[0], False) if local else None
+        for owner, method in wanted:
+            if owner in own and not self._global(namespace, owner):
+                return Acting(function, method, False, self._hands_on(function, names, owner, method))
+        return None
+
+    def _hands_on(self, function: PythonFunction, names: LoopNames, owner: str, method: str) -> bool:
+        flags = PyCodeObject(self._runtime.space, function.code).co_flags
+        return (owner, method) in names.values or bool(flags & _SUSPENDABLE)
 
     def by_frame(self, frame: PythonFrame) -> bool:
         """The code of a frame calls a method of the object by a name that the frame has for it."""

@@ -10,20 +10,32 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.objects.objects import FLAG_UNICODE
+from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
+from gdbext.cpython.abi.python_structures import PyFunctionObject
+from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, items, local_of, stack_slots, used_names, variables
-from gdbext.cpython.threads.loop_names import loop_names
+from gdbext.cpython.threads.frame_variables import (
+    attributes,
+    closure_names,
+    items,
+    local_of,
+    namespace_of,
+    stack_slots,
+    used_names,
+    variables,
+)
+from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
+    from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
 
@@ -130,6 +142,7 @@ class PolledKind(Enum):
     THREAD = frozenset({"is_alive", "join"})
     OBJECT = frozenset({
         "is_set", "wait", "get", "get_nowait", "put_nowait", "empty", "qsize", "full", "done", "running", "locked",
+        "ready", "successful",
     })  # fmt: skip
     FLAG = frozenset[str]()
     """A bool: code that looks at it calls nothing."""
@@ -152,18 +165,116 @@ class PolledObject(Record):
 
 
 def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
-    """The objects that the loop of the frame looks at, by what it loads; lock files, which it may look at by any
-    function; flags only where there is nothing else. Empty where the frame is in no loop, or nobody can tell."""
+    """The objects that the loop of the frame looks at, by what it loads, and what the functions load that it calls;
+    lock files, which it may look at by any function; flags only where there is nothing else. Empty where the frame is
+    in no loop, or nobody can tell."""
     loop = loop_names(runtime, frame)
     if loop is None:
         return []
+    values = variables(runtime, frame)
+    with suppress(GdbextError):  # what the frame's own code names is an answer, too
+        values.update(_globals(runtime, namespace_of(runtime, frame), loop.variables - values.keys()))
     found: dict[tuple[PolledKind, object], PolledObject] = {}
-    for each in _objects_in_reach(runtime, frame, loop):
-        if each is not None:
-            found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
-    wanted = [each for each in found.values() if _is_looked_at(each, loop)]
-    flags = [each for each in found.values() if each.polled_as is PolledKind.FLAG]
-    return wanted or (flags if "/lib/python" not in frame.file else [])
+    flags: dict[int, PolledObject] = {}
+    for names, known in _looking(runtime, loop, values):
+        for each in _objects_in_reach(runtime, known, names):
+            if each is not None and each.polled_as is PolledKind.FLAG:
+                flags.setdefault(each.address, each)
+            elif each is not None and _is_looked_at(each, names):
+                found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
+    return [*found.values()] or ([*flags.values()] if "/lib/python" not in frame.file else [])
+
+
+_CALLS = 2
+"""Functions that call one another, from the loop on, that are followed."""
+
+
+def _looking(
+    runtime: PythonRuntime, names: LoopNames, values: Mapping[str, int], depth: int = _CALLS
+) -> Iterator[tuple[LoopNames, Mapping[str, int]]]:
+    """The names that code loads, and the values of its variables: those of a loop, then those of the functions of
+    programs and packages that it calls."""
+    yield names, values
+    for name, value in values.items() if depth else ():
+        if name not in names.variables or _is_waited_for(describe(runtime, name, value)):
+            continue
+        methods = [method for owner, method in names.pairs if owner == name]
+        for function, own in _functions(runtime, value, methods):
+            inner = names_with_inner(runtime, function.code) if is_of_program(function.file or "") else None
+            if inner is not None:
+                theirs = _variables_of(runtime, function, inner.variables, value if own else 0)
+                yield from _looking(runtime, inner, theirs, depth - 1)
+
+
+def _variables_of(
+    runtime: PythonRuntime, function: PythonFunction, names: Collection[str], first: int
+) -> dict[str, int]:  # fmt: skip
+    """The globals and the closure of a function, and the ``first`` argument of a method; 0 for none. Raises nothing."""
+    try:
+        found = _globals(runtime, PyFunctionObject(runtime.space, function.address).func_globals, names)
+        found.update(closure_names(runtime, function.address))
+        return {**found, runtime.codes.get(function.code).local_names()[0]: first} if first else found
+    except (GdbextError, IndexError):
+        return {}
+
+
+def _is_waited_for(found: PolledObject | None) -> bool:
+    return found is not None and found.polled_as is not PolledKind.FLAG
+
+
+def _functions(
+    runtime: PythonRuntime, value: int, methods: Sequence[str]
+) -> Iterator[tuple[PythonFunction, bool]]:  # fmt: skip
+    """The Python function that a value is, or its methods of these names; True for one that gets the value itself."""
+    try:
+        info = runtime.objects.type_of(value)
+        if info.name == "function":
+            found = runtime.functions.source(value)
+            yield from [(found, False)] if found is not None and found.code else []
+        elif info.flags & FLAG_HEAP_TYPE:
+            for method in methods:
+                address = runtime.dicts.inherited_attribute(info.address, method)
+                found = runtime.functions.source(address) if address and _is_function(runtime, address) else None
+                yield from [(found, True)] if found is not None and found.code else []
+    except GdbextError:
+        return
+
+
+def _is_function(runtime: PythonRuntime, address: int) -> bool:
+    return runtime.objects.type_of(address).name == "function"
+
+
+def _globals(runtime: PythonRuntime, namespace: int, names: Collection[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in names if namespace else ():
+        try:
+            value = runtime.dicts.get(namespace, name)
+        except GdbextError:
+            return found
+        found.update({name: value} if value is not None else {})
+    return found
+
+
+_PAUSES = frozenset({"sleep"})
+_AROUND = 3
+"""Frames in which the loop around a wait is looked for."""
+
+
+def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> PythonFrame | None:
+    """The innermost frame whose loop repeats the wait that the innermost frames are in; None where none is known, or
+    the loop does nothing but sleep. Raises nothing."""
+    waiting = next((level for level, frame in enumerate(frames[:_NEAR]) if not _only_waits(frame)), len(frames))
+    for frame in frames[waiting : waiting + _AROUND]:
+        loop = loop_names(runtime, frame)
+        if loop is not None:
+            modules = {owner for owner, name in loop.pairs if name in _PAUSES}
+            return frame if loop.attributes - _PAUSES or len(loop.variables - modules - _PAUSES) > 1 else None
+    return None
+
+
+def _only_waits(frame: PythonFrame) -> bool:
+    call = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
+    return call in assumed_names.WAITING_FUNCTIONS
 
 
 def _is_looked_at(each: PolledObject, loop: LoopNames) -> bool:
@@ -179,8 +290,10 @@ def sleeps(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     return "sleep" in used_names(runtime, frame)
 
 
-def _objects_in_reach(runtime: PythonRuntime, frame: PythonFrame, loop: LoopNames) -> Iterator[PolledObject | None]:
-    for name, value in variables(runtime, frame).items():
+def _objects_in_reach(
+    runtime: PythonRuntime, values: Mapping[str, int], loop: LoopNames
+) -> Iterator[PolledObject | None]:  # fmt: skip
+    for name, value in values.items():
         if name not in loop.variables:
             continue
         found = describe(runtime, name, value)

@@ -44,10 +44,11 @@ def pending_futures(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ..
         found = set_items(runtime, container)[:_LIMIT] if container else []
     except GdbextError:
         return ()
-    return tuple(future for future in found if _is_pending(runtime, future))
+    return tuple(future for future in found if is_pending(runtime, future))
 
 
-def _is_pending(runtime: PythonRuntime, future: int) -> bool:
+def is_pending(runtime: PythonRuntime, future: int) -> bool:
+    """True for a future whose job is not done."""
     try:
         state = runtime.dicts.attribute(future, _STATE)
         return state is not None and any(runtime.objects.text_equals(state, each) for each in _NOT_DONE)

@@ -6,15 +6,15 @@ object as ``self``. What kind of object it is, its attributes tell (cpython/abi/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
-from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, pending_futures, pool_workers
+from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.threads.frame_variables import closure_of, items, locals_of, method_owner
 from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
@@ -114,7 +114,24 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     pids = pool_workers(runtime, address) if of_pool else ()
     helpers = _pool_helpers(runtime, address) if of_pool else ()
     lacks = _lacks(runtime, kind, address, frame)
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, helpers, lacks=lacks)
+    awaited = _jobs_calling(runtime, jobs(), address) if kind in _CALLED_BACK and not reacquiring else ()
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, helpers, awaited=awaited, lacks=lacks)
+
+
+_CALLED_BACK = (Waitable.QUEUE, Waitable.SIMPLE_QUEUE, Waitable.EVENT, Waitable.CONDITION, Waitable.SEMAPHORE)
+"""Objects of which programs hand a method to Future.add_done_callback()."""
+
+
+def _jobs_calling(runtime: PythonRuntime, jobs: Mapping[int, int], address: int) -> tuple[int, ...]:
+    """The tids of the threads that run jobs at whose end a method of the object at ``address`` is called."""
+    idents = (ident for future, ident in jobs.items() if _calls_back(runtime, future, address))
+    tids = (runtime.tid_of_ident(ident) for ident in dict.fromkeys(idents))
+    return tuple(tid for tid in tids if tid is not None)
+
+
+def _calls_back(runtime: PythonRuntime, future: int, address: int) -> bool:
+    callbacks = items(runtime, _attributes(runtime, future).get(assumed_names.FUTURE_CALLBACKS, 0))
+    return any(address in (*method_owner(runtime, each), *closure_of(runtime, each)) for each in callbacks)
 
 
 def _pool_helpers(runtime: PythonRuntime, result: int) -> tuple[PoolHelper, ...]:
@@ -149,6 +166,17 @@ def _for_futures(
     tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in idents)
     lacks = f"{len(pending)} of them are pending"
     return PythonWait(Waitable.FUTURE, address, frame, awaited=tids, lacks=lacks)
+
+
+def for_polled(runtime: PythonRuntime, polled: Sequence[int], jobs: Mapping[int, int]) -> PythonWait | None:
+    """The wait of a loop that looks whether futures, or results of a multiprocessing.Pool, are there."""
+    nowhere = PythonFrame("", "", None, 0, 0)
+    pools = [each for each in polled if _kind_of(runtime, each) is Waitable.POOL_RESULT]
+    if pools:
+        pids = dict.fromkeys(pid for each in pools for pid in pool_workers(runtime, each))
+        return PythonWait(Waitable.POOL_RESULT, pools[0], nowhere, pids=tuple(pids))
+    futures = [each for each in polled if _kind_of(runtime, each) is Waitable.FUTURE and is_pending(runtime, each)]
+    return _for_futures(runtime, nowhere, tuple(futures), jobs) if futures else None
 
 
 def _for_future(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, all_loads, loop_around, methods_before
+from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, all_loads, constants, loop_around, methods_before
 from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
@@ -30,28 +30,67 @@ _NAMES = 2_000
 
 class LoopNames(Record):
     """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
-    which the owner has a name, a variable's or an attribute's: (name, attribute)."""
+    which the owner has a name, a variable's or an attribute's: (name, attribute); ``values`` those of the pairs that
+    are taken as a value at least once, and so may be called by others."""
 
     variables: frozenset[str]
     attributes: frozenset[str]
     pairs: frozenset[tuple[str, str]]
+    values: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
         """All names of the code."""
         return self.variables | self.attributes
 
+    def __or__(self, other: LoopNames) -> LoopNames:
+        """The names of both of them."""
+        return LoopNames(
+            self.variables | other.variables, self.attributes | other.attributes, self.pairs | other.pairs,
+            self.values | other.values,
+        )  # fmt: skip
+
 
 def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
-    """The names that the innermost loop around the frame's instruction loads; None where it is in none, or nobody can
-    tell."""
+    """The names that the innermost loop around the frame's instruction loads, those in its lambdas, generators and
+    comprehensions included; None where it is in none, or nobody can tell."""
     form = BYTECODES.get(runtime.layout.abi.version)
     if form is None:
         return None
     try:
         code, at = _code_of(runtime, frame)
         loads = loop_around(form, code, at)
-        return _named(loads, _NameTables(runtime, frame.code)) if loads is not None else None
+        if loads is None:
+            return None
+        return _with_inner(
+            runtime, frame.code, constants(form, code, at), _named(loads, _NameTables(runtime, frame.code))
+        )
+    except (GdbextError, IndexError):
+        return None
+
+
+_INNER = 16
+"""Functions inside of a function that are read."""
+
+
+def _with_inner(runtime: PythonRuntime, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
+    """The names, with those of the code objects among these constants of a function, as far as they can be read."""
+    try:
+        items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
+        inner = [items[number] for number in numbers if number < len(items)]
+        for each in [each for each in inner if runtime.objects.type_of(each).name == "code"][:_INNER]:
+            names |= names_of_code(runtime, each) or names
+    except GdbextError:
+        pass  # those of the function itself are an answer, too
+    return names
+
+
+def names_with_inner(runtime: PythonRuntime, code: int) -> LoopNames | None:
+    """Names as ``names_of_code`` has them, with those in its lambdas, generators and comprehensions."""
+    form, names = BYTECODES.get(runtime.layout.abi.version), names_of_code(runtime, code)
+    try:
+        numbers = constants(form, _bytes_of(runtime, code)) if form is not None else ()
+        return _with_inner(runtime, code, numbers, names) if names is not None else None
     except (GdbextError, IndexError):
         return None
 
@@ -135,7 +174,8 @@ def _texts(runtime: PythonRuntime, code: int, member: U64) -> list[str]:
 
 
 def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
-    variables, attributes, pairs = set(), set(), set()
+    variables, attributes = set[str](), set[str]()
+    pairs, values = set[tuple[str, str]](), set[tuple[str, str]]()
     before = ""
     for load in loads:
         name = tables.name(load)
@@ -143,7 +183,8 @@ def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
             attributes.add(name)
             if load.follows:
                 pairs.add((before, name))
+                values |= {(before, name)} if load.is_value else set()
         else:
             variables.add(name)
         before = name
-    return LoopNames(frozenset(variables), frozenset(attributes), frozenset(pairs))
+    return LoopNames(frozenset(variables), frozenset(attributes), frozenset(pairs), frozenset(values))

@@ -195,6 +195,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         **_lost(wait.lost),
         **({"taken_at": wait.taken_at} if wait.taken_at else {}),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
+        **({"repeated_at": wait.repeated_at} if wait.repeated_at else {}),
         **({"lost_signal": True} if wait.lost_signal else {}),
     }
 

@@ -283,6 +283,14 @@ class ThreadReport(Record):
         return self.user_frame.place if self.user_frame is not None else ""
 
     @property
+    def stands(self) -> bool:
+        """It waits at a line of the user's own, and its wait neither ends by itself nor is over."""
+        wait = self.wait
+        if wait is None or self.state is not RunState.WAITING or not self.user_line or wait.being_released:
+            return False
+        return not wait.ends_by_itself or bool(wait.repeated_at or wait.looks_for)
+
+    @property
     def user_frame(self) -> Frame | None:
         """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
         return next((frame for frame in self.python if frame.is_users), None)
@@ -384,9 +392,15 @@ class Finding(Record):
 
     @property
     def heading(self) -> str:
-        """The first words of the finding: ``deadlock``, ``sleeps``, ``waits for other ranks``."""
-        waits = self.kind is FindingKind.WAITING_EXTERNAL and self.wait is not None
-        return (self.wait.kind.traits.heading if waits and self.wait is not None else "") or self.kind.traits.words
+        """The first words of the finding: ``deadlock``, ``polls``, ``waits for other ranks``."""
+        words = self.kind.traits.words
+        if self.wait is None or self.kind not in (FindingKind.WAITING_EXTERNAL, FindingKind.IDLE):
+            return words
+        if self.wait.polls:
+            return "polls"
+        if self.kind is FindingKind.IDLE:
+            return words if self.wait.kind.traits.may_poll else "waits"
+        return self.wait.kind.traits.heading or words
 
 
 class Verdict(Record):

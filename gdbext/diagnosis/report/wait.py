@@ -343,6 +343,9 @@ class Wait(Record):
     """The object that a thread which sleeps looks at between two sleeps; for people."""
     looks_outside: bool = False
     """True if that object is a file."""
+    repeated_at: str = ""
+    """The line of the loop that begins this timed wait again and again, ``train.py:8 (step)``; "" where that is not
+    known, or the loop does nothing else."""
     seconds: float | None = None
     """Seconds that a sleep takes from now on, None where that is not known."""
     collective: CollectiveWait | None = None
@@ -391,10 +394,18 @@ class Wait(Record):
             return self.device.phrase
         if traits.naming is Naming.ALONE:
             text = traits.doing.format(resource.name or traits.unnamed)
-            return f"{text} and looks again and again at {self.looks_for}" if self.looks_for else text
+            if self.looks_for:
+                return f"{text} and looks again and again at {self.looks_for}"
+            again = f"sleeps again and again in the loop at {self.repeated_at}"
+            return again if self.repeated_at and traits.may_poll else text
         text = traits.doing.format(resource.phrase)
         text += f", while it handles {self.handling}" if self.handling else ""
         return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex is not None else text
+
+    @property
+    def polls(self) -> bool:
+        """It is one of the short sleeps between looks at what the thread really waits for."""
+        return self.kind.traits.may_poll and bool(self.repeated_at or self.looks_for)
 
     @property
     def wakes_by_itself(self) -> bool:

@@ -61,6 +61,8 @@ class WaitTraits(Record):
     """A signal handler of the waiting thread may end it (signal-safety(7))."""
     told_apart_by_address: bool = False
     """Threads that wait alike at two addresses wait for two different things."""
+    may_poll: bool = False
+    """Code waits so between two looks at something else."""
     heading: str = ""
     """The first words of a verdict about a wait that something outside ends; "" for "waits"."""
     advice_in_deadlock: str = ""
@@ -149,7 +151,10 @@ class WaitKind(Enum):
             "child-process", Naming.ALONE, is_outside=True, needs_thread=False, heading="waits for a child process"
         ),
     )
-    SLEEP = "sleep", WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, heading="sleeps")
+    SLEEP = (
+        "sleep",
+        WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"),
+    )
     DEVICE = "device", WaitTraits(
         "the device", Naming.IN_BRACKETS, is_outside=True, needs_thread=False, heading="waits for the device",
         advice_when_outside=("The device works or hangs: look at it (nvidia-smi), and run with "

@@ -15,6 +15,10 @@ from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.diagnosis.verdict.rules import RULES
 from gdbext.engine.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.wait import Wait
+
 
 def caveats(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     """The notes, those about single threads first."""
@@ -154,13 +158,24 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     text = sentences.main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
     told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
-    return _healthy(text, list(told.values()), running)
+    end = involved[-1].wait
+    groups = rules.bystanders(seen, [*told]) if end is not None and not running and not _is_asleep(end) else []
+    text += sentences.meanwhile(groups, graph.threads)
+    told.update((group[0].tid, group[0]) for group in groups)
+    return _healthy(text, list(told.values()), running, main.wait if not wait_chain.edges else end)
 
 
-def _healthy(text: str, threads: Sequence[ThreadReport], running: Sequence[ThreadReport]) -> Finding:
+def _is_asleep(wait: Wait) -> bool:
+    """It sleeps, and looks at nothing in between."""
+    return wait.kind.traits.may_poll and not wait.polls
+
+
+def _healthy(
+    text: str, threads: Sequence[ThreadReport], running: Sequence[ThreadReport], wait: Wait | None = None
+) -> Finding:  # fmt: skip
     """Nothing hangs: the process is busy where a thread of it runs, wherever it runs."""
     kind = FindingKind.BUSY if running else FindingKind.IDLE
-    return Finding(kind, text, tuple(thread.tid for thread in threads))
+    return Finding(kind, text, tuple(thread.tid for thread in threads), wait=wait if not running else None)
 
 
 def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[ThreadReport]:

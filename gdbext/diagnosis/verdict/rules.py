@@ -182,6 +182,10 @@ def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         steps = [thread.innermost for thread in threads if thread.innermost is not None]
         evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
         text = sentences.blocked(chain, graph, alike=len(more))
+        expected = graph.wait_chain(chain.end) if not more and not chain.edges else None
+        if expected is not None and expected.edges:
+            text = f"{sentences.wait_chain(expected, graph)}."
+            tids = [*expected.tids]
         tids += [other.end for other in more]
         yield Finding(
             FindingKind.BLOCKED, text, tuple(tids), evidence, steps[-1] if steps else None,
@@ -276,7 +280,7 @@ def _want_gil_in_device_call(holder: ThreadReport, threads: Sequence[ThreadRepor
     ]  # fmt: skip
 
 
-def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+def _external(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     kind = FindingKind.WAITING_EXTERNAL
     for thread, wait in external_waits(seen):
         if _want_gil_in_device_call(thread, seen.threads):
@@ -289,6 +293,9 @@ def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
         text = sentences.external(thread, wait)
         text = f"{sentences.crowd(crowd)} {text}" if crowd else text
         tids = (*(each.tid for each in crowd), thread.tid)
+        groups = bystanders(seen, tids) if not crowd and thread is seen.main and wait.kind is WaitKind.IO else []
+        text += sentences.meanwhile(groups, graph.threads)
+        tids = (*tids, *(group[0].tid for group in groups))
         yield Finding(kind, text, tids, wait.evidence, thread.innermost, wait=wait)
 
 
@@ -303,13 +310,37 @@ def _serves(thread: ThreadReport, wait: Wait) -> bool:
 
 def _crowd(threads: Sequence[ThreadReport]) -> list[ThreadReport]:
     """The most threads that wait for the same kind of thing at the same line of the program, with no end in sight."""
+    return next((group for group in _at_one_line(threads) if len(group) >= _CROWD), [])
+
+
+def _at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """The threads that wait at lines of the program's own files, those at one line for one kind of thing together:
+    first those that hold what others want, then those that a thread of the process must let go on, then the most. A
+    wait that ends by itself, and that no loop is known to repeat, is none."""
     alike: dict[object, list[ThreadReport]] = {}
     for thread in threads:
-        wait = thread.wait
-        if wait is not None and thread.state is RunState.WAITING and thread.user_line and not wait.ends_by_itself:
-            alike.setdefault((thread.user_line, wait.kind), []).append(thread)
-    found = max(alike.values(), key=len, default=[])
-    return found if len(found) >= _CROWD else []
+        if thread.stands and thread.wait is not None:
+            alike.setdefault((thread.user_line, thread.wait.kind), []).append(thread)
+    return sorted(alike.values(), key=lambda group: (not _holds(group), not _needs_thread(group[0]), -len(group)))
+
+
+def _holds(threads: Sequence[ThreadReport]) -> bool:
+    """One of them has a lock that others wait for."""
+    return any(resource.kind is not WaitKind.GIL for thread in threads for resource in thread.holds)
+
+
+def _needs_thread(thread: ThreadReport) -> bool:
+    return thread.wait is not None and thread.wait.kind.traits.needs_thread
+
+
+_BYSTANDERS = 2
+"""Groups of threads besides those of the verdict that it names."""
+
+
+def bystanders(seen: Observations, involved: Sequence[int]) -> list[list[ThreadReport]]:
+    """Threads besides the ``involved`` ones that stand in the program's own files, those at one line together."""
+    others = [thread for thread in seen.threads if thread.tid not in involved and thread is not seen.main]
+    return _at_one_line(others)[:_BYSTANDERS]
 
 
 def _main(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

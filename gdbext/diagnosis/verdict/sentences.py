@@ -6,6 +6,7 @@ Clauses about threads are in jstack's manner.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gdbext.diagnosis.report.thread_report import AsyncTask, FindingKind, RunState, TaskState, ThreadReport
 from gdbext.diagnosis.report.wait import LostThread, Owner, Wait, WaitEdge
@@ -229,6 +230,8 @@ def _at_the_end(wait: Wait) -> str:
         return f", but {wait.missing_workers.sentence}"
     if wait.lost is not None:
         return f", but {wait.lost.sentence}"
+    if wait.ends_by_itself and wait.repeated_at:
+        return f" (timed; the loop at {wait.repeated_at} begins it again)" if wait.kind is not WaitKind.SLEEP else ""
     if wait.ends_by_itself:
         return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:
@@ -253,10 +256,16 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or _at_the_end(end.wait)
-        told = with_end and not end.wait.ends_by_itself
+        told = with_end and (not end.wait.ends_by_itself or end.wait.repeated_at)
         parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
     first = graph.threads[chain.edges[0].tid] if chain.edges else end
-    return "; ".join(parts) + loop_clause(first)
+    return "; ".join(parts) + _called_at(first) + loop_clause(first)
+
+
+def _called_at(thread: ThreadReport) -> str:
+    """``, called at train.py:8 (step)``: the user's line of a loop in a library that waits."""
+    place = thread.wait.repeated_at if thread.wait is not None else ""
+    return f", called at {thread.user_line}" if place and thread.user_line and thread.user_line != place else ""
 
 
 _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
@@ -312,11 +321,21 @@ def external(thread: ThreadReport, wait: Wait) -> str:
     return f"{who_waits(thread, wait)}{loop_clause(thread)}."
 
 
-def crowd(threads: Sequence[ThreadReport]) -> str:
-    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``"""
+def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = MappingProxyType({})) -> str:
+    """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
+    its line."""
     first = threads[0]
-    what = first.wait.phrase if first.wait is not None else "waits"
+    what = (
+        f"{first.wait.phrase}{owner_clause(first.wait, known) if known else ''}" if first.wait is not None else "waits"
+    )
+    if len(threads) == 1:
+        return f"{first.label} stands at {first.user_line}: it {what}."
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
+
+
+def meanwhile(groups: Sequence[Sequence[ThreadReport]], known: Mapping[int, ThreadReport]) -> str:
+    """`` Meanwhile worker (tid 2) stands at train.py:5 (handle): it waits for …`` for each group; "" for none."""
+    return f" Meanwhile {' '.join(crowd(group, known) for group in groups)}" if groups else ""
 
 
 def gil_in_device_call(thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:

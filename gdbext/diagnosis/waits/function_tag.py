@@ -84,6 +84,7 @@ class FunctionTag(Enum):
     BARRIER = c_functions("pthread_barrier_wait ___pthread_barrier_wait __pthread_barrier_wait")
     ONCE = c_functions("pthread_once __pthread_once ___pthread_once __pthread_once_slow")
     STATIC_GUARD = c_functions("__cxa_guard_acquire")
+    SLEEPS = c_functions("clock_nanosleep __clock_nanosleep nanosleep __nanosleep select __select")
     LOADER = c_functions(
         "dlopen dlmopen dlclose dlsym dlvsym dladdr dladdr1 dlinfo dlerror dl_iterate_phdr _dl_open "
         "_dl_catch_exception _dl_catch_error __tls_get_addr _dl_find_dso_for_object"

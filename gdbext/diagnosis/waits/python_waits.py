@@ -314,11 +314,9 @@ def with_lost_threads(thread: ThreadSnapshot, wait: Wait) -> Wait:
     they are in."""
     python = thread.process.python
     futex = futex_wait(thread.syscall)
+    found = python.wait(thread.tid, futex.address) if python is not None and futex is not None else None
     settled = wait.owners or wait.lost is not None or wait.children or wait.being_released
-    if python is None or futex is None or wait.kind not in _KINDS or settled or wait.external:
-        return wait
-    found = python.wait(thread.tid, futex.address)
-    if found is None:
+    if python is None or found is None or wait.kind not in _KINDS or settled or wait.external or found.awaited:
         return wait
     recorded = _recorded(thread, python, found)
     return wait._replace(lost=recorded, expects=()) if recorded is not None else _concluded(thread, python, found, wait)
@@ -387,6 +385,8 @@ def _lost(
     named = tuple(each for each in known.ended if each.function)
     ended = named or known.ended
     functions = tuple(dict.fromkeys(map(_place, known.functions)))
+    if any(each.hands_on for each in known.functions):
+        return None  # whoever was given it may act, in whatever function
     if not functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
     more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""

@@ -121,6 +121,12 @@ class PythonView(Protocol):
         """The objects that the code of the thread's innermost Python frames looks at, between two sleeps for
         example."""
 
+    def polled_results(self, seen: Sequence[PolledObject]) -> PythonWait | None:
+        """The debtors of results that polled futures or pools stand for; None where there are none, or nobody knows."""
+
+    def waiting_loop(self, tid: int) -> str:
+        """The line of the loop that repeats the thread's wait, "" where none is known."""
+
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
 

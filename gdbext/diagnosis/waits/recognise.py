@@ -16,7 +16,7 @@ no deadlock is concluded from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -36,104 +36,12 @@ from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.engine.record import Record
-from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.errors import AddOnError
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.locks import GilState
-    from gdbext.cpython.sync.polled_objects import PolledObject
-    from gdbext.diagnosis.waits.readers import PythonView
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-    from gdbext.engine.targets.system.peer import Peer
     from gdbext.engine.vocabulary import ErrorLog
-
-
-_SHOWN = 4
-"""Things looked at that a sentence names."""
-
-
-def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The sleep with what it is between; itself where that is not known."""
-    python = thread.process.python
-    agents = _meeting(thread, python) if python is not None else ""
-    if agents:
-        return wait._replace(looks_for=agents, meets_others=True)
-    found = python.polled_objects(thread.tid) if python is not None and thread.python else ()
-    if python is None or not found:
-        return wait
-    from gdbext.cpython.sync.polled_objects import PolledKind
-
-    telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
-    kind = next((kind for kind in telling if any(each.polled_as is kind for each in found)), None)
-    if kind is None:
-        return wait
-    seen = [each for each in found if each.polled_as is kind][:_SHOWN]
-    if kind is PolledKind.PROCESS:
-        return _processes(thread, wait, seen)
-    if kind is PolledKind.THREAD:
-        tids = tuple(tid for tid in (python.tid_of_ident(each.ident) for each in seen) if tid is not None)
-        ended = "" if tids else f"{seen[0].name}, a thread that has ended"
-        return wait._replace(looks_for=ended or f"the thread{_s(tids)} {_listed(tids)}", expects=tids)
-    if kind is PolledKind.OBJECT:
-        return _objects(thread, python, wait, seen)
-    if kind is PolledKind.FLAG:
-        looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
-        return python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
-    return _files(thread, wait, [each.path for each in seen])
-
-
-def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
-    """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
-    if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
-        return ""
-    from gdbext.torch.distributed.python_calls import meeting
-
-    stacks = (python.runtime.frames.stack(state).frames for state in python.states(thread.tid))
-    found = next((each for each in (meeting(python.runtime, frames) for frames in stacks) if each is not None), None)
-    return found.phrase if found is not None else ""
-
-
-def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
-    known = thread.process.outside.children() if thread.process.outside is not None else {}
-    pids = dict.fromkeys(each.pid for each in seen)
-    children = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
-    plural = "es" if len(children) > 1 else ""
-    return wait._replace(looks_for=f"the process{plural} {listed(children)}", children=children)
-
-
-def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
-    names = [f"{each.name} ({each.kind.value if each.kind is not None else ''} {each.address:#x})" for each in seen]
-    users = dict.fromkeys(tid for each in seen for tid in python.users_of(each.address) if tid != thread.tid)
-    return wait._replace(looks_for=_joined(names), expects=tuple(users))
-
-
-def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
-    outside = thread.process.outside
-    locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
-    texts = (_file(thread, path, locks.get(path)) for path in paths)
-    peer = next((peer for peer in locks.values() if peer is not None), None)
-    return wait._replace(looks_for=_joined(list(texts)), looks_outside=True, peer=peer)
-
-
-def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
-    outside = thread.process.outside
-    shown = outside.absolute(path) if outside is not None else path
-    if lock is not None:
-        return f"the file {shown}, {lock.text}"
-    exists = outside.file_exists(path) if outside is not None else None
-    return f"the file {shown}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _listed(tids: Sequence[int]) -> str:
-    return _joined([str(tid) for tid in tids])
-
-
-def _s(tids: Sequence[int]) -> str:
-    return "s" if len(tids) > 1 else ""
 
 
 POOLS_GROUP = "gdbext.pools"
@@ -271,6 +179,7 @@ SPINNING: tuple[Recogniser, ...] = (
     gil_waits.between_parkings,
     torch_waits.spinning_device,
     torch_waits.polling_store,
+    syscall_waits.between_sleeps,
     syscall_waits.uninterruptible,
 )
 """Waits of threads that are in no system call."""
@@ -370,12 +279,34 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
         wait = _explained(thread, state.wait, found)
         found[tid] = state._replace(wait=wait)
         waiting += [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+    _repeat_timed(process, found, seen)
     for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
         thread, state = process.thread(tid), found[tid]
         if thread is not None and state is not None and state.wait is not None:
             lost = _explained(thread, state.wait, found).lost
             found[tid] = state._replace(wait=state.wait._replace(lost=lost))
     return found
+
+
+def _repeat_timed(process: ProcessSnapshot, states: dict[int, State | None], seen: Collection[int]) -> None:
+    """Add to the timed waits of a few threads off the chain the loops that repeat them: such a thread does not go on
+    by itself, and may be the one that matters."""
+    timed = [thread for thread in process.threads if thread.tid not in seen and _is_timed(states.get(thread.tid))]
+    for thread in [thread for thread in timed if any(frame.is_users for frame in thread.python)][:_ASIDE]:
+        state = states[thread.tid]
+        if state is not None and state.wait is not None:
+            states[thread.tid] = state._replace(wait=_polled(thread, state.wait))
+
+
+def _polled(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """A timed wait with the loop that repeats it, and what that looks at in between."""
+    from gdbext.diagnosis.waits.polling import explained_by_polling, repeated
+
+    return explained_by_polling(thread, wait) if wait.kind is WaitKind.SLEEP else repeated(thread, wait)
+
+
+def _is_timed(state: State | None) -> bool:
+    return state is not None and state.wait is not None and state.state is RunState.WAITING and state.wait.timed
 
 
 def _may_miss_somebody(state: State | None) -> bool:
@@ -387,12 +318,12 @@ def _may_miss_somebody(state: State | None) -> bool:
 
 
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
-    if wait.kind is WaitKind.SLEEP:
-        return explained_by_polling(thread, wait)
+    if wait.timed:
+        wait = _polled(thread, wait)
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
         return wait
     users = thread.process.python.users_of(wait.resource.address)
-    expects = tuple(_others(thread.tid, wait, users, states))
+    expects = wait.expects or tuple(_others(thread.tid, wait, users, states))
     return python_waits.with_lost_threads(thread, wait._replace(expects=expects))
 
 

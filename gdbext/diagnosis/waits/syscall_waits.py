@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.code_reader import Syscall
 from gdbext.engine.record import Record
@@ -167,6 +168,19 @@ def _futex_name(thread: ThreadSnapshot, address: int) -> str:
 
 def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
     return _for_database(thread, _slept(thread, call))
+
+
+_INNERMOST = 2
+"""Native frames from which on libc's function has been left, or called something else."""
+
+
+def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
+    """The sleep of a thread that has just woken, or is about to sleep: it is still in libc's function, and Python's
+    call of ``time.sleep`` is on its stack."""
+    python = thread.process.python
+    if python is None or thread.first(FunctionTag.SLEEPS, within=_INNERMOST) is None:
+        return None
+    return _sleeps(None) if python.asked_to_sleep(thread.tid) is not None else None
 
 
 def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:

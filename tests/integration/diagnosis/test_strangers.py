@@ -145,3 +145,48 @@ def test_threads_in_the_programs_own_files_come_first(inferior):
     shown = [line for line in lines if line.startswith(("  handler (tid", "  13 × waits for the queue"))]
     assert len(shown) == 2, lines
     assert f"strangers.py:{target.truth['line']} (one_handler" in shown[0], shown
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+def test_futures_that_a_loop_asks_are_followed(inferior, python):
+    target = inferior("strangers", "polled-futures", python=python)
+    outcome = target.dispatch("dispatch-diagnose", debugger="none")
+    summary = outcome.document["verdict"]["summary"]
+    assert "looks again and again at futures (future 0x" in summary, summary
+    assert outcome.document["verdict"]["kind"] == "idle", "no hang is proven"
+    assert {target.tid("main"), target.tid("job-0")} <= {*outcome.document["verdict"]["threads"]}
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+def test_a_loop_that_looks_at_what_nobody_knows_polls(inferior, python):
+    target = inferior("strangers", "polled-states", python=python)
+    text = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
+    first = text.splitlines()[0]
+    assert first.startswith("polls: "), first
+    assert "sleeps again and again in the loop at " in first
+    assert f"strangers.py:{target.truth['line']} (polls)" in first
+    assert "3 threads stand at " in first
+    assert f"strangers.py:{target.truth['job_line']} (" in first
+
+
+def test_a_child_is_followed_where_the_loop_may_look_at_it(inferior):
+    target = inferior("strangers", "polled-child")
+    verdict = verdict_of(target)
+    assert f" In process {target.truth['child']}: " in verdict["summary"], verdict["summary"]
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+def test_a_timed_wait_that_a_loop_repeats(inferior, python):
+    target = inferior("strangers", "joined-again", python=python)
+    document = target.dispatch("dispatch-diagnose", debugger="none").document
+    main = next(each for each in document["threads"] if each["tid"] == target.tid("main"))
+    assert main["wait"]["repeated_at"].endswith(f"strangers.py:{target.truth['line']} (joined_again)")
+    assert document["verdict"]["threads"] == [target.tid("main"), target.tid("worker")]
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+def test_a_method_that_was_handed_on_is_called_by_others(inferior, python):
+    target = inferior("strangers", "handed-on", python=python)
+    verdict = verdict_of(target)
+    assert "no thread is in" not in verdict["summary"]
+    assert verdict["threads"][:2] in ([target.tid("main"), target.tid(f"job-{each}")] for each in (0, 1))

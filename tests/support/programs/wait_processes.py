@@ -190,6 +190,15 @@ class Python:
     def polled_objects(self, _tid):
         return self._polled_objects
 
+    def polled_results(self, _seen):
+        return None
+
+    def asked_to_sleep(self, _tid):
+        return None
+
+    def waiting_loop(self, _tid):
+        return ""
+
     def loop_owing(self, future):
         return self._owing.get(future)
 

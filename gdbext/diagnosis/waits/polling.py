@@ -1,0 +1,147 @@
+"""The objects that a loop waits for which sleeps for a short time again and again.
+
+It waits for what it looks at in between. Where that is proven it is followed; else the line of the loop is named, and
+any other thread or child may be who has to act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits import python_waits
+from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+from gdbext.engine.targets.system.peer import ChildProcess, listed
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.polled_objects import PolledObject
+    from gdbext.diagnosis.waits.readers import PythonView
+    from gdbext.engine.targets.system.peer import Peer
+
+_SHOWN = 4
+"""Things looked at that a sentence names."""
+
+
+def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The sleep with what it is between; itself where that is not known."""
+    python = thread.process.python
+    agents = _meeting(thread, python) if python is not None else ""
+    if agents:
+        return wait._replace(looks_for=agents, meets_others=True)
+    found = python.polled_objects(thread.tid) if python is not None and thread.python else ()
+    if python is None:
+        return wait
+    if not found:
+        return _for_something(thread, repeated(thread, wait))
+    from gdbext.cpython.sync.polled_objects import PolledKind
+
+    telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
+    kind = next((kind for kind in telling if any(each.polled_as is kind for each in found)), None)
+    if kind is None:
+        return wait
+    seen = [each for each in found if each.polled_as is kind][:_SHOWN]
+    if kind is PolledKind.PROCESS:
+        return _processes(thread, wait, seen)
+    if kind is PolledKind.THREAD:
+        tids = tuple(tid for tid in (python.tid_of_ident(each.ident) for each in seen) if tid is not None)
+        ended = "" if tids else f"{seen[0].name}, a thread that has ended"
+        return wait._replace(looks_for=ended or f"the thread{_s(tids)} {_listed(tids)}", expects=tids)
+    if kind is PolledKind.OBJECT:
+        return _objects(thread, python, wait, seen)
+    if kind is PolledKind.FLAG:
+        looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
+        return python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
+    return _files(thread, wait, [each.path for each in seen])
+
+
+_REPEATED = (
+    WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK, WaitKind.JOIN,
+)  # fmt: skip
+"""Kinds of waits, besides sleeps, that Python code can repeat."""
+_SHORT = 2.0
+"""Seconds of a sleep up to which a loop rather looks for something than does something from time to time."""
+
+
+def repeated(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """A timed wait, with the loop that repeats it."""
+    python = thread.process.python
+    is_either = wait.kind is WaitKind.SLEEP or wait.kind in _REPEATED
+    if python is None or not thread.python or not wait.timed or wait.repeated_at or not is_either:
+        return wait
+    asked = python.asked_to_sleep(thread.tid) if wait.kind is WaitKind.SLEEP else 0
+    asked = wait.seconds if asked is None else asked
+    is_short = asked is not None and asked <= _SHORT
+    return wait._replace(repeated_at=python.waiting_loop(thread.tid)) if is_short else wait
+
+
+def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
+    outside = thread.process.outside
+    if not wait.repeated_at or outside is None:
+        return wait
+    return wait._replace(children=tuple(each for _, each in sorted(outside.children().items())))
+
+
+def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:
+    """The rendezvous that an agent of torchrun waits in between two looks; "" for any other sleep."""
+    if not any("/elastic/rendezvous/" in frame.file for frame in thread.python):
+        return ""
+    from gdbext.torch.distributed.python_calls import meeting
+
+    stacks = (python.runtime.frames.stack(state).frames for state in python.states(thread.tid))
+    found = next((each for each in (meeting(python.runtime, frames) for frames in stacks) if each is not None), None)
+    return found.phrase if found is not None else ""
+
+
+def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
+    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    pids = dict.fromkeys(each.pid for each in seen)
+    children = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
+    plural = "es" if len(children) > 1 else ""
+    return wait._replace(looks_for=f"the process{plural} {listed(children)}", children=children)
+
+
+def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Sequence[PolledObject]) -> Wait:
+    names = [f"{each.name} ({each.kind.value if each.kind is not None else ''} {each.address:#x})" for each in seen]
+    wait = wait._replace(looks_for=_joined(names))
+    owed = python.polled_results(seen)
+    if owed is not None and owed.pids:
+        known = thread.process.outside.children() if thread.process.outside is not None else {}
+        workers = tuple(known.get(pid, ChildProcess(pid)) for pid in owed.pids)
+        text = f"{wait.looks_for}, which the worker process{'es' if len(workers) > 1 else ''} {listed(workers)} owe"
+        return wait._replace(looks_for=text + ("s" if len(workers) == 1 else ""), children=workers)
+    theirs = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed is not None else ()
+    owing = dict.fromkeys(tid for tid in theirs if tid is not None and tid != thread.tid)
+    users = dict.fromkeys(tid for each in seen for tid in python.users_of(each.address) if tid != thread.tid)
+    return wait._replace(expects=tuple(owing or users))
+
+
+def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
+    outside = thread.process.outside
+    locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
+    texts = (_file(thread, path, locks.get(path)) for path in paths)
+    peer = next((peer for peer in locks.values() if peer is not None), None)
+    return wait._replace(looks_for=_joined(list(texts)), looks_outside=True, peer=peer)
+
+
+def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
+    outside = thread.process.outside
+    shown = outside.absolute(path) if outside is not None else path
+    if lock is not None:
+        return f"the file {shown}, {lock.text}"
+    exists = outside.file_exists(path) if outside is not None else None
+    return f"the file {shown}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _listed(tids: Sequence[int]) -> str:
+    return _joined([str(tid) for tid in tids])
+
+
+def _s(tids: Sequence[int]) -> str:
+    return "s" if len(tids) > 1 else ""
