@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 import torch_wheels  # noqa: E402
 
 from gdbext.engine.layouts import layout, store  # noqa: E402
-from gdbext.engine.layouts.measure import compiler, generate, measured, pack  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
+from gdbext.torch.measure import compiler, generate, measured, pack  # noqa: E402
 
 Document = dict[str, Any]
 

@@ -291,8 +291,8 @@ class Session:
         return layout
 
     def _measure_torch(self, library: str, build_id: str | None) -> Layout:
-        from gdbext.engine.layouts.measure.measurement import measure_torch
         from gdbext.engine.targets.budget import lifted
+        from gdbext.torch.measure.measurement import measure_torch
 
         with lifted():
             return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)

@@ -107,7 +107,7 @@ def open_running(pid: int) -> RunningProcess:
 
 
 def _measure(pid: int) -> None:
-    from gdbext.engine.layouts.measure.measure_ahead import measure_for_process
+    from gdbext.torch.measure import measure_for_process
 
     with budget.lifted():
         measure_for_process(pid, 2)

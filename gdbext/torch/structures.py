@@ -1,8 +1,8 @@
-"""The structures of PyTorch that are read: dispatcher, tensors, autograd, the profiler.
+"""The structures of PyTorch that are read: dispatcher, tensors, autograd.
 
-Each class says the name of a C++ class as the layout documents have it (engine/layouts/measure/types measures them) and
-the members that readers want; members that some release lacks are asked for with ``has`` first. Sources: c10/core/,
-ATen/core/, torch/csrc/autograd/ of 2.0 to 2.15, the file beside each group.
+Each class says the name of a C++ class as the layout documents have it, and the members that readers want; those that
+some release lacks are asked for with ``has`` first. ``cpp`` is the type that is measured (torch/measure), where it has
+another name. Sources: c10/core/, ATen/core/, torch/csrc/autograd/ of 2.0 to 2.15, the file beside each group.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DispatchKeyExtractor(Struct, of="c10::DispatchKeyExtractor"):
     requiresBitsetPerBackend_ = U8()
 
 
-class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map"):
+class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map", cpp="gdbext::Kernels"):
     """The hash table of an operator's registrations (c10/util/flat_hash_map.h)."""
 
     num_slots_minus_one = U64()
@@ -102,14 +102,14 @@ class OperatorNode(Struct, of="std::_List_node<c10::Dispatcher::OperatorDef>"):
     _M_storage = Inner(lambda: OperatorDef)
 
 
-class LookupTable(Struct, of="c10::Dispatcher::operatorLookupTable_"):
+class LookupTable(Struct, of="c10::Dispatcher::operatorLookupTable_", cpp="gdbext::Lookup"):
     """A c10::LeftRight: two copies of a table, of which readers use one (c10/util/LeftRight.h)."""
 
     _foregroundDataIndex = U8()
     _data = Place()
 
 
-class LookupMap(Struct, of="c10::Dispatcher::operatorLookupTable_.map"):
+class LookupMap(Struct, of="c10::Dispatcher::operatorLookupTable_.map", cpp="gdbext::LookupMap"):
     """One of the copies, from name to operator."""
 
     num_elements = U64()
@@ -372,86 +372,3 @@ class SavedVariable(Struct, of="torch::autograd::SavedVariable"):
     was_default_constructed_ = U8()
     saved_original_ = U8()
     hooks_ = U64()
-
-
-# --- settings of threads: ATen/record_function.h, c10/util/ThreadLocalDebugInfo.h, torch/csrc/profiler/ ---------------
-
-
-class Context(Struct, of="at::Context"):
-    """PyTorch's global settings; those that have an accessor are read through it (torch/state/setting_sources.py)."""
-
-    enabled_cudnnSDP = BitField()
-    float32_matmul_precision = BitField()
-    allow_tf32_cudnn = BitField()
-    benchmark_limit_cudnn = BitField()
-    allow_fp16_reduction_cublas = BitField()
-    allow_bf16_reduction_cublas = BitField()
-    allow_fp16_accumulation_cublas = BitField()
-    deterministic_mkldnn = BitField()
-    allow_tf32_onednn = BitField()
-    enabled_nnpack = BitField()
-    linalg_preferred_backend = BitField()
-    fp32_precision = Place()
-
-
-class PrecisionEntry(
-    Struct, of="at::Context::fp32_precision.entry", cpp="decltype(at::Context::fp32_precision)::value_type"
-):
-    """An entry of its table of precisions since 2.10: backend, operation, precision."""
-
-    backend = BitField("first.first")
-    operation = BitField("first.second")
-    precision = BitField("second")
-
-
-class RecordFunctionTls(Struct, of="at::RecordFunctionTLS"):
-    """The callbacks of one thread."""
-
-    sorted_tls_callbacks_ = Place()
-
-
-class RecordFunctionCallback(Struct, of="at::RecordFunctionCallback"):
-    """One of a thread's callbacks."""
-
-    start_ = U64()
-    end_ = U64()
-    sampling_prob_ = F64()
-    scopes_ = Place()
-
-
-class RecordFunctionEntry(Struct, of="at::RecordFunctionCallbacksEntry"):
-    """A callback, and whether it is switched on."""
-
-    callback_ = Inner(lambda: RecordFunctionCallback)
-    enabled_ = Flag()
-
-
-class ProfilerConfig(Struct, of="torch::profiler::impl::ProfilerConfig"):
-    """The options that the profiler was started with."""
-
-    state = BitField()
-    report_input_shapes = Flag()
-    profile_memory = Flag()
-    with_stack = Flag()
-    with_flops = Flag()
-    with_modules = Flag()
-
-
-class ProfilerState(Struct, of="torch::profiler::impl::ProfilerStateBase"):
-    """A profiler that runs at present."""
-
-    config_ = Inner(lambda: ProfilerConfig)
-
-
-class DebugInfo(Struct, of="c10::ThreadLocalDebugInfo"):
-    """A chain of objects that go along with a thread."""
-
-    info_ = U64()
-    parent_info_ = U64()
-
-
-class SavedTensorHooks(Struct, of="at::impl::SavedTensorDefaultHooksTLS"):
-    """The hooks for saved tensors of one thread: ``stack`` is a deque, ``disabled_error_message`` optional."""
-
-    stack = Place()
-    disabled_error_message = Place()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from gdbext.engine.formats.elf_header import PT_NOTE, parse_header, parse_segments
-from gdbext.engine.layouts.measure.generate import LIBRARIES
 from gdbext.errors import LayoutError
+from gdbext.torch.measure.generate import LIBRARIES
 
 OLDEST = (2, 0)
 """Wheels from 2.0.0 on."""

@@ -50,7 +50,7 @@ DECLARED = {
     "cache.py": CACHE,
     "engine/layouts/layout.py": OURS,
     "engine/layouts/store.py": OURS,
-    "engine/layouts/measure/": MEASURING,
+    "torch/measure/": MEASURING,
     "engine/terminal.py": "our own program on the user's PATH",
     "hosts/cli/options.py": USERS,
     "hosts/cli/debugger_runner.py": "the program that the user starts, to see how the kernel would",

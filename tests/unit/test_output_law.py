@@ -23,7 +23,7 @@ MAKERS = {
     "engine/formats/workplace.py": DOOR,
     "engine/formats/symbol_cache.py": CACHE,
     "hosts/cli/debugger_runner.py": CACHE,
-    "engine/layouts/measure/": "the user's cache, and a temporary folder of our own, mode 0700",
+    "torch/measure/": "the user's cache, and a temporary folder of our own, mode 0700",
     "tools/watch/evidence.py": "a temporary folder of our own, mode 0700, where the user names none",
     "engine/targets/packed_core.py": "a file without a name, in a folder for temporary files",
     "tools/core_handler/__init__.py": "its own folder of crashes, which nobody else can write to",
@@ -33,7 +33,7 @@ MAKERS = {
 }
 """Module, or folder with a slash → why it may make files."""
 WRITERS = {
-    "engine/layouts/measure/": "escapes what it names, and draws one line again and again",
+    "torch/measure/": "escapes what it names, and draws one line again and again",
     "tools/probes/top_view.py": "a screen: each line has passed the door",
     "tools/trace/trace_output.py": "lines go to a file",
     "engine/terminal.py": DOOR,

@@ -61,7 +61,7 @@ def test_a_look_at_a_live_process_imports_nothing_costly() -> None:
         process.stdout.readline()
         imported = imported_by("-p", str(process.pid), "dispatch-diagnose")
         process.kill()
-    assert "gdbext.engine.layouts.measure.measure_ahead" in imported
+    assert "gdbext.torch.measure" in imported
     assert imported & {*COSTLY, *OTHERS} == set()
 
 

@@ -2,7 +2,7 @@
 
 Each class has the name of the C structure's typedef and the members that readers want; members that some version lacks
 are asked for with ``has`` first, or are chosen by the version's row (cpython/abi/versions.py). Measured from the
-headers of 3.8 to 3.15 (engine/layouts/measure/types/cpython_types.py).
+headers of 3.8 to 3.15 (torch/measure/header_wants.py).
 
 Where offsets stand here (``at``), CPython declares the structure only in a .c file, so that no installed header has it;
 the file is named at each. They are bytes on a 64-bit platform without Py_TRACE_REFS, and the same in every version that
@@ -100,7 +100,7 @@ class PyFloatObject(PyObject, of="PyFloatObject"):
     ob_fval = F64()
 
 
-class PyLongObject(PyObject, of="PyLongObject"):
+class PyLongObject(PyObject, of="PyLongObject", cpp="struct _longobject"):
     """An int: up to 3.11 with its digits behind ob_size, later with a tag in front of them (longintrepr.h)."""
 
     ob_digit = Place()
@@ -115,7 +115,7 @@ class PyDictObject(PyObject, of="PyDictObject"):
     ma_values = U64()
 
 
-class PyDictKeysObject(Struct, of="PyDictKeysObject"):
+class PyDictKeysObject(Struct, of="PyDictKeysObject", cpp="struct _dictkeysobject"):
     """The table of a dict: Objects/dict-common.h up to 3.10, pycore_dict.h later."""
 
     dk_size = U64()
@@ -129,7 +129,7 @@ class PyDictKeyEntry(Struct, of="PyDictKeyEntry"):
     """A hash, a key and a value."""
 
 
-class PyDictValues(Struct, of="PyDictValues"):
+class PyDictValues(Struct, of="PyDictValues", cpp="struct _dictvalues"):
     """The values of an instance, since 3.11 (pycore_dict.h)."""
 
     values = Place()
@@ -148,20 +148,20 @@ class PyCellObject(PyObject, of="PyCellObject"):
     ob_ref = U64()
 
 
-class PyWeakReference(PyObject, of="PyWeakReference"):
+class PyWeakReference(PyObject, of="PyWeakReference", cpp="struct _PyWeakReference"):
     """A weak reference to an object."""
 
     wr_object = U64()
 
 
-class DequeObject(PyVarObject, of="dequeobject"):
+class DequeObject(PyVarObject, of="dequeobject", cpp=""):
     """A deque: Modules/_collectionsmodule.c, the same from 3.8 to 3.14."""
 
     leftblock = Link(lambda: DequeBlock, at=24)
     leftindex = U64(at=40)
 
 
-class DequeBlock(Struct, of="deque block"):
+class DequeBlock(Struct, of="deque block", cpp=""):
     """A block of its items: leftlink, data[BLOCKLEN], rightlink."""
 
     LENGTH = 64
@@ -198,20 +198,20 @@ class PyCFunctionObject(PyObject, of="PyCFunctionObject"):
     m_self = U64()
 
 
-class PartialObject(PyObject, of="partialobject", size=64):
+class PartialObject(PyObject, of="partialobject", cpp="", size=64):
     """A functools.partial with its function: Modules/_functoolsmodule.c."""
 
     fn = U64(at=16)
 
 
-class PyDescrObject(PyObject, of="PyDescrObject", size=40):
+class PyDescrObject(PyObject, of="PyDescrObject", cpp="", size=40):
     """The head of a descriptor: Include/cpython/descrobject.h."""
 
     d_type = U64(at=16)
     d_name = U64(at=24)
 
 
-class PyMemberDescrObject(PyDescrObject, of="PyMemberDescrObject", size=48):
+class PyMemberDescrObject(PyDescrObject, of="PyMemberDescrObject", cpp="", size=48):
     """A descriptor of a member of a C structure."""
 
     d_member = U64(at=40)
@@ -273,7 +273,7 @@ class PyInterpreterState(Struct, of="PyInterpreterState"):
     stoptheworld = Inner(lambda: StopTheWorld)
 
 
-class StopTheWorld(Struct, of="PyInterpreterState.stoptheworld"):
+class StopTheWorld(Struct, of="PyInterpreterState.stoptheworld", cpp=""):
     """The state of a pause of all threads, in free-threaded builds (struct _stoptheworld_state)."""
 
     mutex = Place()
@@ -311,14 +311,14 @@ class PyErrStackItem(Struct, of="_PyErr_StackItem"):
     previous_item = Link(lambda: PyErrStackItem)
 
 
-class CFrame(Struct, of="PyThreadState.root_cframe"):
+class CFrame(Struct, of="PyThreadState.root_cframe", cpp=""):
     """An evaluation loop of 3.10 to 3.12: CFrame, later _PyCFrame."""
 
     current_frame = U64()
     previous = U64()
 
 
-class PyFrameObject(PyObject, of="PyFrameObject"):
+class PyFrameObject(PyObject, of="PyFrameObject", cpp="struct _frame"):
     """A frame up to 3.10; since 3.11 the object of one, with the frame in ``f_frame``."""
 
     f_back = U64()
@@ -336,7 +336,7 @@ class PyFrameObject(PyObject, of="PyFrameObject"):
     f_frame = U64()
 
 
-class PyTryBlock(Struct, of="PyTryBlock", size=12):
+class PyTryBlock(Struct, of="PyTryBlock", cpp="", size=12):
     """An enclosing block of a frame: cpython/frameobject.h of 3.8."""
 
     b_level = I32(at=8)
@@ -365,13 +365,13 @@ class PyCoroObject(PyObject, of="PyCoroObject"):
     cr_iframe = Inner(lambda: PyInterpreterFrame)
 
 
-class CoroutineWrapper(PyObject, of="PyCoroWrapper"):
+class CoroutineWrapper(PyObject, of="PyCoroWrapper", cpp=""):
     """The iterator of a coroutine (Objects/genobject.c); asynchronous generators have such ones, too."""
 
     cw_coroutine = U64(at=16)
 
 
-class FutureObj(PyObject, of="FutureObj"):
+class FutureObj(PyObject, of="FutureObj", cpp=""):
     """The beginning of a future or task of the C module: its loop, and the callback that was added first
     (Modules/_asynciomodule.c)."""
 
@@ -379,41 +379,41 @@ class FutureObj(PyObject, of="FutureObj"):
     fut_callback0 = U64(at=24)
 
 
-class FutureIterator(PyObject, of="futureiterobject", size=24):
+class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):
     """The object that a coroutine has on its stack while it awaits a future."""
 
     future = U64(at=16)
 
 
-class PyContext(PyObject, of="PyContext", size=48):
+class PyContext(PyObject, of="PyContext", cpp="", size=48):
     """The context variables of a thread: pycore_context.h."""
 
     ctx_prev = U64(at=16)
     ctx_vars = Link(lambda: PyHamtObject, at=24)
 
 
-class PyHamtObject(PyObject, of="PyHamtObject", size=40):
+class PyHamtObject(PyObject, of="PyHamtObject", cpp="", size=40):
     """The tree of them: pycore_hamt.h."""
 
     h_root = U64(at=16)
     h_count = U64(at=32)
 
 
-class PyHamtNodeBitmap(PyVarObject, of="PyHamtNode_Bitmap", size=40):
+class PyHamtNodeBitmap(PyVarObject, of="PyHamtNode_Bitmap", cpp="", size=40):
     """A node of the tree: Python/hamt.c (pycore_hamt.h since 3.12)."""
 
     b_bitmap = U32(at=24)
     b_array = Place(at=32)
 
 
-class PyHamtNodeArray(PyObject, of="PyHamtNode_Array", size=280):
+class PyHamtNodeArray(PyObject, of="PyHamtNode_Array", cpp="", size=280):
     """A node with many children."""
 
     a_array = Place(at=16)
     a_count = U64(at=272)
 
 
-class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", size=40):
+class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", cpp="", size=40):
     """A node whose keys have one hash."""
 
     c_hash = I32(at=24)
@@ -423,7 +423,7 @@ class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", size=40):
 # --- locks: pycore_gil.h, Modules/_threadmodule.c, Modules/_queuemodule.c, Python/parking_lot.c -----------------------
 
 
-class GilRuntimeState(Struct, of="_gil_runtime_state"):
+class GilRuntimeState(Struct, of="_gil_runtime_state", cpp="struct _gil_runtime_state"):
     """A global interpreter lock; ``enabled`` is in free-threaded builds only."""
 
     enabled = I32()
@@ -436,13 +436,13 @@ class GilRuntimeState(Struct, of="_gil_runtime_state"):
     switch_mutex = Place()
 
 
-class LockObject(PyObject, of="lockobject", size=40):
+class LockObject(PyObject, of="lockobject", cpp="gdbext_lock", size=40):
     """A Lock up to 3.13: PyThread_type_lock lock_lock, PyObject *in_weakreflist, char locked."""
 
     lock_lock = U64(at=16)
 
 
-class RLockObject(PyObject, of="rlockobject", size=48):
+class RLockObject(PyObject, of="rlockobject", cpp="gdbext_rlock", size=48):
     """An RLock up to 3.13: lock_lock, unsigned long rlock_owner, unsigned long rlock_count."""
 
     rlock_lock = U64(at=16)
@@ -450,13 +450,13 @@ class RLockObject(PyObject, of="rlockobject", size=48):
     rlock_count = U64(at=32)
 
 
-class MutexLockObject(PyObject, of="mutexlockobject", size=24):
+class MutexLockObject(PyObject, of="mutexlockobject", cpp="", size=24):
     """A Lock of 3.14, and of late patch versions of 3.13: PyMutex lock."""
 
     lock = Place(at=16)
 
 
-class MutexRLockObject(PyObject, of="mutexrlockobject", size=40):
+class MutexRLockObject(PyObject, of="mutexrlockobject", cpp="", size=40):
     """An RLock of 3.14: _PyRecursiveMutex lock (mutex, thread, level: pycore_lock.h)."""
 
     lock = Place(at=16)
@@ -464,7 +464,7 @@ class MutexRLockObject(PyObject, of="mutexrlockobject", size=40):
     level = U64("lock.level", at=32)
 
 
-class SimpleQueueObject(PyObject, of="simplequeueobject", size=56):
+class SimpleQueueObject(PyObject, of="simplequeueobject", cpp="", size=56):
     """A queue.SimpleQueue, up to 3.12."""
 
     lock = U64(at=16)
@@ -472,7 +472,7 @@ class SimpleQueueObject(PyObject, of="simplequeueobject", size=56):
     lst_pos = U64(at=40)
 
 
-class ParkingQueueObject(PyObject, of="parkingqueueobject", size=72):
+class ParkingQueueObject(PyObject, of="parkingqueueobject", cpp="", size=72):
     """The same since 3.13: a bool, RingBuf buf (put_idx, get_idx, items, items_cap, num_items), weak references."""
 
     has_threads_waiting = Place(at=16)
@@ -482,7 +482,7 @@ class ParkingQueueObject(PyObject, of="parkingqueueobject", size=72):
     num_items = U64("buf.num_items", at=56)
 
 
-class SemLockObject(PyObject, of="SemLockObject"):
+class SemLockObject(PyObject, of="SemLockObject", cpp=""):
     """A lock of multiprocessing: Modules/_multiprocessing/semaphore.c, 3.8 to 3.15."""
 
     handle = U64(at=16)
@@ -490,7 +490,7 @@ class SemLockObject(PyObject, of="SemLockObject"):
     maxvalue = U32(at=36)
 
 
-class WaitEntry(Struct, of="wait_entry", size=72):
+class WaitEntry(Struct, of="wait_entry", cpp="", size=72):
     """struct wait_entry, on the stack of a parked thread: void *park_arg, uintptr_t addr, _PySemaphore sema (a sem_t),
     struct llist_node node, bool is_unparking."""
 

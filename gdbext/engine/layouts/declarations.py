@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from gdbext.errors import LayoutError
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any, ClassVar, Protocol
 
     from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
-           "OffsetShapes", "Place", "Space", "Struct"]  # fmt: skip
+           "OffsetShapes", "Place", "Space", "Struct",
+           "declared_in", "wanted"]  # fmt: skip
 
 Value = TypeVar("Value")
 SomeStruct = TypeVar("SomeStruct", bound="Struct")
@@ -221,6 +223,18 @@ class Struct(metaclass=_Declared):
         """The declared members, those of its bases, too."""
         for each in cls.__mro__:
             yield from (member for member in vars(each).values() if isinstance(member, Member))
+
+
+def declared_in(module: ModuleType) -> Iterator[type[Struct]]:
+    """The structures that a module declares."""
+    for each in vars(module).values():
+        if isinstance(each, type) and issubclass(each, Struct) and each.OF and each.__module__ == module.__name__:
+            yield each
+
+
+def wanted(*modules: ModuleType) -> dict[str, str]:
+    """Name to C++ (or C) type of what modules declare and headers have: the wants of a measurement."""
+    return {each.OF: each.CPP for module in modules for each in declared_in(module) if each.CPP}
 
 
 class Number(Member[int]):

@@ -22,6 +22,11 @@ from gdbext.errors import BadData, LayoutError, SymbolFileError
 if TYPE_CHECKING:
     from gdbext.engine.layouts.layout import AnyPath
 
+PERMISSION = "GDBEXT_GENERATE"
+"""Environment variable: "0" forbids to run a compiler when no shipped layout fits; "as-me" (--measure-as-me) lets that
+be done with our own rights where the process or its files belong to another user."""
+FORBIDDEN = "0"
+AS_ME = "as-me"
 _LINE = late_pattern(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
 _DIST_INFO = late_pattern(r"torch-.*\.dist-info")
 _LIMIT = 1 << 16

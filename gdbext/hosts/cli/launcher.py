@@ -265,9 +265,9 @@ def _run(options: Options) -> table.Outcome:
     if not options.called.source and not options.program:
         return table.execute_alone(options.command, options.argv, wants_color(options.color))
     if options.measure_as_me:
-        from gdbext.engine.layouts import measure
+        from gdbext.engine.layouts import store
 
-        os.environ[measure.PERMISSION] = measure.AS_ME  # which is there in a debugger of ours, too
+        os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
     recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
     if options.pid is not None:
         from gdbext.engine.targets.live.proc_checks import check_process

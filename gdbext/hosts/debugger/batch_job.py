@@ -149,7 +149,7 @@ def run(name: str, job: Job) -> None:
 
     def open_target() -> Target:
         if job.pid is not None:
-            from gdbext.engine.layouts.measure.measure_ahead import measure_for_process
+            from gdbext.torch.measure import measure_for_process
 
             measure_for_process(job.pid, job.terminal)
         target = debugger.open(job, live)

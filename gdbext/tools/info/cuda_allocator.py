@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.engine.arch.short_functions import member_loads
-from gdbext.engine.layouts.declarations import I64, Space, Struct
+from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -24,6 +24,7 @@ from gdbext.engine.vocabulary import Hexadecimal, Section
 from gdbext.errors import BadData, LayoutError
 from gdbext.tools.info.library_settings import DEVICES
 from gdbext.torch.state.setting_sources import CUDA_ALLOCATOR_IN_USE, CUDA_STATISTICS, NATIVE_CUDA_ALLOCATOR
+from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 from gdbext.torch.values.value_structures import StdMutex
@@ -79,23 +80,6 @@ _POOLS = ("all", "small_pool", "large_pool")
 _GETTER_SIZE = 256
 _THIS = 1
 """The object is the second argument: before it stands where the result goes."""
-
-
-class AllocatorCounts(
-    Struct,
-    of="c10::CachingAllocator::Stat",
-    cpp="decltype(c10::CachingDeviceAllocator::DeviceStats::allocation)::value_type",
-):
-    """One number of the statistics, now and over time."""
-
-    current = I64()
-    peak = I64()
-    allocated = I64()
-    freed = I64()
-
-
-class AllocatorStatistics(Struct, of="c10::CachingDeviceAllocator::DeviceStats"):
-    """The statistics of a device: all members are read that are counts, arrays of such by pool, or numbers."""
 
 
 class CudaAllocator:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from hashlib import sha256
 
-from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Inner, Link, Place, Space, Struct
+from gdbext.engine.layouts.declarations import Place, Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.engine.process.modules import Module
@@ -25,22 +25,14 @@ from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import DEFAULT, SettingValue
+from gdbext.torch.state.setting_structures import (
+    AllocatorConfig,
+    CpuGeneratorImpl,
+    CudaAllocatorConfig,
+    CudaGeneratorImpl,
+    MersenneData,
+)
 from gdbext.torch.values.containers import StringReader, string_reader, vector_span
-
-
-class AllocatorConfig(Struct, of="c10::CachingAllocator::AcceleratorAllocatorConfig"):
-    """The settings of any accelerator's allocator, since 2.9; every other member is read as well."""
-
-    last_allocator_settings_ = Place()
-    roundup_power2_divisions_ = Place()
-
-
-class CudaAllocatorConfig(Struct, of="c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig"):
-    """The settings of CUDA's allocator, those of the other one until 2.8."""
-
-    m_last_allocator_settings = Place()
-    m_roundup_power2_divisions = Place()
-
 
 _TEXTS = (AllocatorConfig.last_allocator_settings_.path, CudaAllocatorConfig.m_last_allocator_settings.path)
 _LISTS = (AllocatorConfig.roundup_power2_divisions_.path, CudaAllocatorConfig.m_roundup_power2_divisions.path)
@@ -176,43 +168,6 @@ _NEWER = "<f?3x"
 one."""
 DEVICES = 64
 """Most devices that are believed."""
-
-
-class MersenneData(Struct, of="at::mt19937_data_pod", cpp=""):
-    """The numbers of the Mersenne twister (ATen/core/MT19937RNGEngine.h)."""
-
-    seed_ = U64()
-    left_ = I32()
-    seeded_ = U8()
-    next_ = U32()
-    state_ = Place()
-
-
-class MersenneEngine(Struct, of="at::mt19937_engine", cpp=""):
-    """The Mersenne twister, around its numbers."""
-
-    data_ = Inner(lambda: MersenneData)
-
-
-class CpuGeneratorImpl(Struct, of="at::CPUGeneratorImpl"):
-    """The generator (ATen/CPUGeneratorImpl.h), with the second numbers of pairs: optional ones."""
-
-    engine_ = Inner(lambda: MersenneEngine)
-    next_double_normal_sample_ = Place()
-    next_float_normal_sample_ = Place()
-
-
-class CudaGeneratorState(Struct, of="at::CUDAGeneratorState"):
-    """The numbers that the generator of a device counts (ATen/cuda/CUDAGeneratorImpl.h)."""
-
-    seed_ = U64()
-    philox_offset_per_thread_ = U64()
-
-
-class CudaGeneratorImpl(Struct, of="at::CUDAGeneratorImpl"):
-    """The generator of a device."""
-
-    state_ = Link(lambda: CudaGeneratorState)
 
 
 class CpuGenerator:

@@ -16,6 +16,7 @@ from gdbext.errors import BadData
 from gdbext.torch import structures
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state import setting_structures
 from gdbext.torch.state.setting_sources import SettingValue
 from gdbext.torch.state.thread_variable import VariablesOfThread
 from gdbext.torch.torch_symbol import TorchSymbol
@@ -25,11 +26,11 @@ from gdbext.torch.values.cpp_objects import ClassNames, plain_class
 
 Described = dict[str, SettingValue]
 _FLAGS = {
-    "report_input_shapes": structures.ProfilerConfig.report_input_shapes,
-    "profile_memory": structures.ProfilerConfig.profile_memory,
-    "with_stack": structures.ProfilerConfig.with_stack,
-    "with_flops": structures.ProfilerConfig.with_flops,
-    "with_modules": structures.ProfilerConfig.with_modules,
+    "report_input_shapes": setting_structures.ProfilerConfig.report_input_shapes,
+    "profile_memory": setting_structures.ProfilerConfig.profile_memory,
+    "with_stack": setting_structures.ProfilerConfig.with_stack,
+    "with_flops": setting_structures.ProfilerConfig.with_flops,
+    "with_modules": setting_structures.ProfilerConfig.with_modules,
 }
 _STACK_OF_POINTERS = "std::stack<std::pair<_object*"
 """Versions with a stack of PyObject*, up to 2.4; then of c10::SafePyObject, which has an interpreter besides."""
@@ -64,18 +65,20 @@ class RecordedFunctions:
         own = constructed(thread, sources.THREAD_CALLBACKS, sources.THREAD_CALLBACKS_GUARD)
         if own is None:
             return ()
-        return tuple(self._callbacks(structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
+        return tuple(self._callbacks(value_structures.RecordFunctionTls(self._space, own).sorted_tls_callbacks_))
 
     def _callbacks(self, vector: int) -> Iterator[Described]:
-        first, count = vector_span(self._memory, vector, structures.RecordFunctionEntry.size(self._space), _LIMIT)
-        for entry in structures.RecordFunctionEntry.array(self._space, first, count):
+        first, count = vector_span(
+            self._memory, vector, setting_structures.RecordFunctionEntry.size(self._space), _LIMIT
+        )
+        for entry in setting_structures.RecordFunctionEntry.array(self._space, first, count):
             callback = entry.callback_
             yield {
                 "start": self._function(callback.start_),
                 "end": self._function(callback.end_),
                 "enabled": entry.enabled_,
                 "sampling": callback.sampling_prob_,
-                "scopes": self._scopes(callback.bytes_of(structures.RecordFunctionCallback.scopes_)),
+                "scopes": self._scopes(callback.bytes_of(setting_structures.RecordFunctionCallback.scopes_)),
             }
 
     def _function(self, address: int) -> str | None:
@@ -99,7 +102,7 @@ class RecordedFunctions:
         for _ in range(_CHAIN):
             if not node:
                 return None
-            info = structures.DebugInfo(self._space, node)
+            info = setting_structures.DebugInfo(self._space, node)
             state = info.info_
             found = self.profiler_state(state) if state else None
             if found is not None:
@@ -111,7 +114,7 @@ class RecordedFunctions:
         """The configuration of a profiler; None for an object of another class."""
         if not any(plain_class(name) in sources.PROFILER_STATES for name in self._classes.of(address)):
             return None
-        config = structures.ProfilerState(self._space, address).config_
+        config = setting_structures.ProfilerState(self._space, address).config_
         names = {value: name for name, value in self._layout.enum("torch::profiler::impl::ProfilerState").items()}
         number = config.state
         if number not in names:
@@ -125,7 +128,7 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return ()
-        stack = structures.SavedTensorHooks.stack.field(self._layout)
+        stack = value_structures.SavedTensorHooks.stack.field(self._layout)
         size, data = _POINTER_SIZE, 0
         if not stack.type.startswith(_STACK_OF_POINTERS):
             size, data = structures.SafePyObject.size(self._space), structures.SafePyObject.data_.offset(self._space)
@@ -137,7 +140,7 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return False
-        message = structures.SavedTensorHooks(self._space, own).disabled_error_message
+        message = value_structures.SavedTensorHooks(self._space, own).disabled_error_message
         return self._memory.u8(message + value_structures.String.size(self._space)) != 0
 
     def _deque(self, address: int, element: int) -> list[int]:

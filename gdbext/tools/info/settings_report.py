@@ -22,6 +22,7 @@ from gdbext.torch.compile.dynamo_reader import DynamoReader
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState
 from gdbext.torch.state.setting_sources import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
+from gdbext.torch.state.setting_structures import AllocatorConfig, CudaAllocatorConfig
 from gdbext.torch.state.settings_reader import attempt
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import DEVICE_MODE
@@ -177,7 +178,7 @@ class _Settings:
         yield attempt("generators", None, self._generators)
         yield attempt("record_function_callbacks", (), lambda: self._recorded.global_callbacks())
         yield attempt("profiler", "none", self._profiler)
-        of_any, of_cuda = library_settings.AllocatorConfig.OF, library_settings.CudaAllocatorConfig.OF
+        of_any, of_cuda = AllocatorConfig.OF, CudaAllocatorConfig.OF
         yield attempt("allocator", None, lambda: self._allocator(of_any, sources.ALLOCATOR))
         if self._has_cuda:
             yield attempt("cuda_allocator", None, lambda: self._allocator(of_cuda, sources.CUDA_ALLOCATOR))
@@ -223,7 +224,7 @@ class _Settings:
 
     def _allocator(self, kind: str, owner: sources.StaticOwner) -> SettingValue:
         session = self._session
-        if kind == library_settings.AllocatorConfig.OF and kind in session.layout.absent:
+        if kind == AllocatorConfig.OF and kind in session.layout.absent:
             return "none"
         if not self._reader.exists(owner):
             return "not used yet"

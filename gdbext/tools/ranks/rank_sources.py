@@ -235,8 +235,8 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """Those of running processes; which of them run on meanwhile is known."""
-    from gdbext.engine.layouts.measure.measure_ahead import measure_for_process
     from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
+    from gdbext.torch.measure import measure_for_process
 
     pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
     if not supervision.is_suspect(pids[0]):

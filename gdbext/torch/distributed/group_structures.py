@@ -164,7 +164,7 @@ class OptionalFloat(Struct, of="std::optional<float>", cpp=""):
 # --- NCCL's groups, whose headers need CUDA's: offsets of their own, by release (nccl-groups.json) --------------------
 
 
-class NcclGroupStruct(Struct, of="c10d::ProcessGroupNCCL"):
+class NcclGroupStruct(Struct, of="c10d::ProcessGroupNCCL", cpp=""):
     """A group of NCCL's, whose watchdog has a list of the work (ProcessGroupNCCL.hpp, 2.3 to 2.10)."""
 
     workMetaList_ = Place()
@@ -172,10 +172,14 @@ class NcclGroupStruct(Struct, of="c10d::ProcessGroupNCCL"):
     seqCollective_ = U64()
 
 
-class NcclWorkStruct(Struct, of="c10d::ProcessGroupNCCL::WorkNCCL"):
+class NcclWorkStruct(Struct, of="c10d::ProcessGroupNCCL::WorkNCCL", cpp=""):
     """A piece of work. ``opType_`` is an OpType, ``workStartTime_`` by the steady clock."""
 
     seq_ = U64()
     opType_ = U8()
     opTimeout_ = I64()
     workStartTime_ = I64()
+
+
+NCCL = (NcclGroupStruct, ProcessGroupStatus, NcclWorkStruct)
+"""The structures that are measured with stand-ins for CUDA's headers (torch/measure/group_wants.py)."""

@@ -20,7 +20,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.structures import Context
+from gdbext.torch.state.setting_structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
 
 SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]

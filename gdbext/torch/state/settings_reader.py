@@ -28,7 +28,7 @@ from gdbext.torch.state.setting_sources import (
     SettingValue,
     StaticOwner,
 )
-from gdbext.torch.structures import Context, PrecisionEntry
+from gdbext.torch.state.setting_structures import Context, PrecisionEntry
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import ThreadPool
 from gdbext.torch.values.value_text import python_name

@@ -327,3 +327,16 @@ class ThreadPool(Struct, of="c10::ThreadPool"):
     """A pool of threads (c10/core/thread_pool.h)."""
 
     threads_ = Place()
+
+
+class RecordFunctionTls(Struct, of="at::RecordFunctionTLS"):
+    """The callbacks of one thread."""
+
+    sorted_tls_callbacks_ = Place()
+
+
+class SavedTensorHooks(Struct, of="at::impl::SavedTensorDefaultHooksTLS"):
+    """The hooks for saved tensors of one thread: ``stack`` is a deque, ``disabled_error_message`` optional."""
+
+    stack = Place()
+    disabled_error_message = Place()

@@ -22,10 +22,10 @@ from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report import report as report_module
 from gdbext.diagnosis.report.report import render_text
 from gdbext.engine import terminal
-from gdbext.engine.layouts.measure import measurement
 from gdbext.hosts.cli import launcher
 from gdbext.render.style import Style, escape
 from gdbext.tools.table import Outcome
+from gdbext.torch.measure import measurement
 from support.recorded.recordings import Replay
 from tests.unit.diagnosis.test_golden import GOLDEN, MADE, RECORDED
 

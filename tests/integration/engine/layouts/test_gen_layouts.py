@@ -18,13 +18,9 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from gdbext.engine.layouts import measure as measure_package
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.layouts.measure import PERMISSION, generate, measurement
-from gdbext.engine.layouts.measure.measured import Measured, measure
-from gdbext.engine.layouts.measure.types import dispatch_key_dump
-from gdbext.engine.layouts.measure.types.wants import CompileUnit, Wants
+from gdbext.engine.layouts.store import PERMISSION
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -33,6 +29,10 @@ from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice, layout_probe
+from gdbext.torch import measure as measure_package
+from gdbext.torch.measure import compiler, generate, measurement
+from gdbext.torch.measure.measured import Measured, measure
+from gdbext.torch.measure.wants import CompileUnit, Wants
 from gdbext.torch.registry.operators import find_singleton
 from support.installed import pythons
 from support.programs import native_build
@@ -256,14 +256,14 @@ def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
         pytest.skip("only root can give files away")
     library = tmp_path / "libc10.so"
     library.write_bytes(b"")
-    dispatch_key_dump.check_owner(library)
+    compiler.check_owner(library)
     os.chown(library, 12345, 12345)
     with pytest.raises(LayoutError, match="another user"):
-        dispatch_key_dump.check_owner(library)
+        compiler.check_owner(library)
     os.chown(library, 0, 0)
     library.chmod(0o777)
     with pytest.raises(LayoutError, match="another user"):
-        dispatch_key_dump.check_owner(library)
+        compiler.check_owner(library)
 
 
 # --- choosing, on real processes --------------------------------------------------------------------

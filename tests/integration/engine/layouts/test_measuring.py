@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.measure import child, measurement
 from gdbext.errors import LayoutError
+from gdbext.torch.measure import child, measurement
 from support.programs import procfs
 from support.programs.harness import ROOT, Inferior, wait_until
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.measure import AS_ME, PERMISSION, measurement
-from gdbext.engine.layouts.measure.confinement import package_to_measure
-from gdbext.engine.layouts.measure.pack import write
+from gdbext.engine.layouts.store import AS_ME, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
+from gdbext.torch.measure import measurement
+from gdbext.torch.measure.child import package_to_measure
+from gdbext.torch.measure.pack import write
 from support.programs.harness import ROOT, Outcome, run
 from support.programs.hostile_torch import NOBODY, HostileTorch, hostile_torch, why_not
 
@@ -120,10 +121,10 @@ def test_a_third_user_s_files(hostile: HostileTorch) -> None:
 def test_who_gave_up_root_s_rights_has_no_way_back() -> None:
     code = """
 import os, resource
-from gdbext.engine.layouts.measure import confinement
+from gdbext.torch.measure import child
 from gdbext.engine.targets.rooted_paths import Rights
 os.environ["CPATH"] = "/somewhere"
-confinement.become(Rights(65534, 65534, ()), "/tmp/folder")
+child.become(Rights(65534, 65534, ()), "/tmp/folder")
 assert os.getresuid() == os.getresgid() == (65534,) * 3 and os.getgroups() == []
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 assert all(int(status[name], 16) == 0 for name in ("CapPrm", "CapEff", "CapAmb")), status

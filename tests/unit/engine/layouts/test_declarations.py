@@ -33,14 +33,15 @@ from gdbext.engine.layouts.declarations import (
     Place,
     Space,
     Struct,
+    declared_in,
 )
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.layouts.measure.types import distributed_types, settings_types, torch_types
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
-from gdbext.tools.info import cuda_allocator, library_settings
 from gdbext.torch import structures as torch_structures
 from gdbext.torch.distributed import group_structures
+from gdbext.torch.measure import group_wants, header_wants
+from gdbext.torch.state import setting_structures
 from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
 from support.source.parsed import nodes
@@ -145,14 +146,12 @@ def test_a_fault_costs_one_member(whole: Whole) -> None:
 # --- the declarations of PyTorch ----------------------------------------------------------------------
 
 
-DECLARING = (torch_structures, value_structures, group_structures, library_settings, cuda_allocator)
+DECLARING = (torch_structures, value_structures, group_structures, setting_structures)
 
 
 def declared() -> Iterator[type[Struct]]:
     for module in DECLARING:
-        for each in vars(module).values():
-            if isinstance(each, type) and issubclass(each, Struct) and each.OF and each.__module__ == module.__name__:
-                yield each
+        yield from declared_in(module)
 
 
 @cache
@@ -166,8 +165,8 @@ def layouts() -> list[Layout]:
 def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
     """Some release has it, as large as it is read, or larger."""
     known = [layout for layout in layouts() if layout.has_struct(structure.OF)]
-    asked = {**distributed_types.MEMBERS, **torch_types.STRUCTS, **distributed_types.STRUCTS, **settings_types.STRUCTS}
-    assert known or structure.OF in asked, (
+    asked = (header_wants.torch_wants(), header_wants.settings_wants(), group_wants.wants(), group_wants.nccl_wants())
+    assert known or any(structure.OF in each.structs for each in asked), (
         "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"
     )
     for member in structure.members() if known else ():
@@ -178,9 +177,7 @@ def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
 
 
 def python_structures_declared() -> Iterator[type[Struct]]:
-    for each in vars(python_structures).values():
-        if isinstance(each, type) and issubclass(each, Struct) and each.OF:
-            yield each
+    yield from declared_in(python_structures)
 
 
 @pytest.mark.parametrize("structure", [*python_structures_declared()], ids=lambda each: each.__name__)
@@ -204,14 +201,14 @@ def test_what_is_required_is_what_no_layout_may_lack() -> None:
     assert required == {name: set(members) for name, members in known.items()}
 
 
-STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/values/value_structures.py", "cpython/abi/")
+STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/measure/", "cpython/abi/")
 """Who may name a member by a string: declarations, what makes layouts, and (torch_symbol.py) a key of Python."""
 _ASKING = re.compile(r"(offset|field|struct|has_struct)")
 
 
 def named_members(name: str, source: str) -> list[str]:
     """Strings that name a member or a structure of a layout outside of a declaration, as "file:line: what"."""
-    if name.startswith(STRUCTURES) or name.endswith(("group_structures.py", "torch_symbol.py")):
+    if name.startswith(STRUCTURES) or name.endswith(("_structures.py", "torch_symbol.py")):
         return []
     members = {member.path for each in declared() for member in each.members() if PRIVATE.search(member.path)}
     found = []

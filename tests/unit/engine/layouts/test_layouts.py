@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gdbext.engine.layouts import store, validate
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.layouts.measure.measured import shorten
 from gdbext.errors import LayoutError
+from gdbext.torch.measure.measured import shorten
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
 TORCH = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"

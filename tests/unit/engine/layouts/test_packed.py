@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gdbext.engine.layouts import layout, store
-from gdbext.engine.layouts.measure.pack import pack
 from gdbext.errors import LayoutError
+from gdbext.torch.measure.pack import pack
 
 SHIPPED = sorted(Path(store.DATA).glob("torch-*.json"))
 SHARED = layout.shared_file("torch")

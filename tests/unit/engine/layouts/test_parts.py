@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.measure import generate
-from gdbext.engine.layouts.measure.measured import Measured
-from gdbext.engine.layouts.measure.types import dispatch_key_dump
-from gdbext.engine.layouts.measure.types.wants import Parts, Wants
 from gdbext.errors import LayoutError
+from gdbext.torch.measure import compiler, generate
+from gdbext.torch.measure.measured import Measured
+from gdbext.torch.measure.wants import Parts, Wants
 
 BUILD_ID = "ab" * 20
 
@@ -45,7 +44,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
         return {"key_names": []}
 
     monkeypatch.setattr(generate, "measure", measure)
-    monkeypatch.setattr(dispatch_key_dump, "ask", ask)
+    monkeypatch.setattr(compiler, "ask", ask)
 
     def parts(folder: str) -> tuple[Measured, Any]:
         (tmp_path / folder).mkdir()
@@ -85,7 +84,7 @@ def test_without_the_headers_of_torch_distributed_the_rest_is_measured(
         return Measured("g++", {"A": {"size": 1, "fields": {}}})
 
     monkeypatch.setattr(generate, "measure", measure)
-    monkeypatch.setattr(dispatch_key_dump, "ask", lambda *_: {})
+    monkeypatch.setattr(compiler, "ask", lambda *_: {})
     measured, _ = generate._torch_parts(tmp_path, "true", [], generate.MeasuringContext(tmp_path))
     assert measured.structs == {"A": {"size": 1, "fields": {}}}
     assert "c10d::FlightRecorder" in measured.absent

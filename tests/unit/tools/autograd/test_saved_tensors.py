@@ -10,11 +10,11 @@ import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.measure.types.settings_types import members
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
 from gdbext.tools.autograd.autograd_section import SavedTensor
 from gdbext.tools.autograd.hooks import SavedTensorReader
+from gdbext.torch.measure.header_wants import members
 from support.fakes.fake_target import FakeTarget
 
 NODE, TENSOR, UNDEFINED = 0x10000, 0x7000, 0x8000

@@ -1,5 +1,8 @@
-"""Decides whether the layout of a process must be measured before it is stopped; what measures is imported only
-then."""
+"""Measures layouts from installed headers; never on the way to a report.
+
+Here is decided whether the layout of a process must be measured before it is stopped; what measures is imported only
+then.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,6 @@ def _make_known(files: ForeignFiles, mapped: str, pid: int, terminal: int | None
     version = store.torch_version(store.package_of(library), HostFiles(files))[0]
     if store.of_release(version) or store.nearest_older(version):
         return  # a session tells, by the live structures, whether one of these fits
-    from gdbext.engine.layouts.measure.measurement import measure_torch
+    from gdbext.torch.measure.measurement import measure_torch
 
     measure_torch(library, build_id, pid, terminal)

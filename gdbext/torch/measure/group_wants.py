@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gdbext.engine.layouts.measure.types.wants import Wants
+from gdbext.engine.layouts.declarations import wanted
+from gdbext.torch.distributed import group_structures
+from gdbext.torch.distributed.group_structures import NCCL
+from gdbext.torch.measure.wants import Wants
 
 _C10D = "torch/csrc/distributed/c10d"
 HEADERS = (
@@ -24,39 +27,17 @@ HEADERS = (
     f"{_C10D}/PrefixStore.hpp", f"{_C10D}/TCPStore.hpp", f"{_C10D}/FileStore.hpp", f"{_C10D}/HashStore.hpp",
 )  # fmt: skip
 
-# FlightRecorder became a template when its functions moved to FlightRecorderDetail.hpp (2.9). All instances are laid
-# out the same, since they hold their events by pointer. The one before is NCCL's alone and needs CUDA's headers.
 _LIBRARY = "\n".join(f"#include <{name}>" for name in ("map", "memory", "string", "tuple", "unordered_map", "vector"))
-_RECORDER = "c10d::FlightRecorder<c10::Event>"
-_STATUS = "std::pair<const size_t, std::shared_ptr<c10d::ProcessGroupStatus>>"
-_GROUP_NAME = "std::tuple<std::string, std::string>"
-_RANKS = f"std::pair<const {_GROUP_NAME}, std::vector<uint64_t>>"
-_BACKEND = "decltype(c10d::ProcessGroup::deviceTypeToBackend_)::value_type"
-
-STRUCTS = {
-    "c10d::FlightRecorder": _RECORDER,
-    "c10d::FlightRecorder::Entry": f"{_RECORDER}::Entry",
-    "c10d::FlightRecorder::all_pg_status_.node": f"std::_Rb_tree_node<{_STATUS}>",
-    "c10d::FlightRecorder::pg_name_to_ranks_.node": f"std::_Rb_tree_node<{_RANKS}>",
-    "c10d::FlightRecorder::pg_name": _GROUP_NAME,
-    "c10d::ProcessGroupStatus": "",
-    "c10d::ProcessGroup": "",
-    "c10d::ProcessGroup::deviceTypeToBackend_.node": f"std::__detail::_Hash_node<{_BACKEND}, false>",
-    "c10d::Backend": "",
-    "c10d::Backend::Options": "",
-    "c10d::ProcessGroupGloo": "",
-    "c10d::ProcessGroupGloo::AsyncWork": "",
-    "c10d::ProcessGroupGloo::SendWork": "",
-    "c10d::ProcessGroupGloo::RecvWork": "",
-    "c10d::Work": "",
-    "c10d::Store": "",
-    "c10d::PrefixStore": "",
-    "c10d::TCPStore": "",
-    "c10d::FileStore": "",
-    "c10d::HashStore": "",
-    "torch::CapturedTraceback": "",
-    "torch::CapturedTraceback::PyFrame": "",
-}
+_BEYOND = {
+    "c10d::ProcessGroup::deviceTypeToBackend_.node": (
+        "std::__detail::_Hash_node<decltype(c10d::ProcessGroup::deviceTypeToBackend_)::value_type, false>"
+    ),
+    **dict.fromkeys((
+        "c10d::Backend", "c10d::Backend::Options", "c10d::ProcessGroupGloo::SendWork",
+        "c10d::ProcessGroupGloo::RecvWork", "c10d::Work", "c10d::Store", "c10d::HashStore",
+    ), ""),
+}  # fmt: skip
+"""Types that are measured besides those that readers declare."""
 
 ENUMS = {
     "c10d::OpType": "",
@@ -118,15 +99,8 @@ def write_stubs(folder: Path) -> None:
 def wants() -> Wants:
     """The table, with one guarded #include for each header."""
     includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in HEADERS)
-    return Wants(f"#define USE_C10D_GLOO 1\n{includes}\n{_LIBRARY}", STRUCTS, ENUMS)
+    return Wants(f"#define USE_C10D_GLOO 1\n{includes}\n{_LIBRARY}", {**_BEYOND, **wanted(group_structures)}, ENUMS)
 
-
-MEMBERS = {
-    "c10d::ProcessGroupNCCL": ("workMetaList_", "pgStatus_", "seqCollective_"),
-    "c10d::ProcessGroupStatus": ("lastEnqueuedSeq", "lastStartedSeq", "lastCompletedSeq"),
-    "c10d::ProcessGroupNCCL::WorkNCCL": ("seq_", "opType_", "opTimeout_", "workStartTime_"),
-}
-"""Members that are read of each class."""
 
 _CUDA = """#pragma once
 #include <c10/core/Device.h>
@@ -216,4 +190,7 @@ def _write(path: Path, text: str) -> None:
 
 def nccl_wants() -> Wants:
     """Return what is measured of NCCL's process groups."""
-    return Wants(f"#define USE_C10D_NCCL 1\n#include <{_C10D}/ProcessGroupNCCL.hpp>", dict.fromkeys(MEMBERS, ""))
+    return Wants(
+        f"#define USE_C10D_NCCL 1\n#include <{_C10D}/ProcessGroupNCCL.hpp>",
+        dict.fromkeys((each.OF for each in NCCL), ""),
+    )

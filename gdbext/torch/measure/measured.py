@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gdbext.engine.layouts.measure import compiler
-from gdbext.engine.layouts.measure.types.wants import (
+from gdbext.torch.measure import compiler
+from gdbext.torch.measure.wants import (
     CLASSES,
     CompileUnit,
     Die,

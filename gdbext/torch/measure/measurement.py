@@ -16,13 +16,12 @@ from typing import Any
 from gdbext.cache import may_fill
 from gdbext.engine.layouts import store, validate
 from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.layouts.measure import FORBIDDEN, PERMISSION
-from gdbext.engine.layouts.measure.child import MeasuringProcess
-from gdbext.engine.layouts.measure.confinement import package_to_measure
-from gdbext.engine.layouts.measure.pack import write
+from gdbext.engine.layouts.store import FORBIDDEN, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.engine.terminal import escape
 from gdbext.errors import LayoutError
+from gdbext.torch.measure.child import MeasuringProcess, package_to_measure
+from gdbext.torch.measure.pack import write
 
 FAILED = "GDBEXT_MEASURING_FAILED"
 """Environment variable, set by us for ourselves: "BUILD-ID WHY" of what took long and failed, not to be tried again."""

@@ -15,19 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from gdbext.engine.layouts.measure import compiler
-from gdbext.engine.layouts.measure.measured import Known, Measured, measure
-from gdbext.engine.layouts.measure.types import (
-    cpython_types,
-    dispatch_key_dump,
-    distributed_types,
-    settings_types,
-    torch_types,
-)
-from gdbext.engine.layouts.measure.types.wants import Parts, Wants
 from gdbext.engine.layouts.store import build_id_of_file, torch_version
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
+from gdbext.torch.distributed.group_structures import NCCL
+from gdbext.torch.measure import compiler, group_wants, header_wants
+from gdbext.torch.measure.measured import Known, Measured, measure
+from gdbext.torch.measure.wants import Parts, Wants
 
 PRODUCER = "gdbext gen_layouts 1"
 SCHEMA = "gdbext-layout/1"
@@ -78,7 +72,7 @@ def torch_document(
             f"{torch}/include holds no PyTorch headers",
             why="the wheel was stripped of them, or this is not the folder of the installed torch package",
         )
-    dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
+    compiler.check_owner(torch / "lib" / "libc10.so")
     if place is None:
         with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
             return torch_document(torch, cxx, cxx11, MeasuringContext(Path(name)))
@@ -100,7 +94,7 @@ def torch_document(
 
 def _torch_parts(torch: Path, command: str, flags: list[str], place: MeasuringContext) -> tuple[Measured, Any]:
     """The parts that the compiler laid out, and what libc10 says of its keys."""
-    types, distributed, settings = torch_types.wants(), distributed_types.wants(), settings_types.wants()
+    types, distributed, settings = header_wants.torch_wants(), group_wants.wants(), header_wants.settings_wants()
 
     def of_types() -> dict[str, Any]:
         place.show("compiling its headers")
@@ -114,14 +108,14 @@ def _torch_parts(torch: Path, command: str, flags: list[str], place: MeasuringCo
         return asdict(_measure_alone(wants, command, flags, folder, place.known))
 
     def of_distributed() -> dict[str, Any]:
-        return with_stand_ins(distributed, "torch.distributed", distributed_types.write_stubs)
+        return with_stand_ins(distributed, "torch.distributed", group_wants.write_stubs)
 
     def of_settings() -> dict[str, Any]:
-        return with_stand_ins(settings, "its settings", settings_types.write_stubs)
+        return with_stand_ins(settings, "its settings", header_wants.write_settings_stubs)
 
     def keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
-        return dispatch_key_dump.ask(torch, command, flags, place.folder)
+        return compiler.ask(torch, command, flags, place.folder)
 
     names = _part("types", types), _part("distributed", distributed), _part("settings", settings)
     found = Measured(**place.parts.get(names[0], of_types))
@@ -149,10 +143,10 @@ def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path, k
 def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
     """Class → member → offset in bytes, for the PyTorch installed in ``torch``, or for its headers under that ABI of
     the standard library. Raises LayoutError."""
-    header = torch / "include" / settings_types.HEADER
+    header = torch / "include" / header_wants.HEADER
     if not header.exists():
         raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
-    wants = settings_types.saved_member_wants(header.read_text())
+    wants = header_wants.saved_member_wants(header.read_text())
     flags = [f"-I{sysconfig.get_path('include')}"]
     measured, cxx11, about = _alone(torch, wants, cxx, cxx11, lambda _: flags)
     found: dict[str, dict[str, int]] = {}
@@ -166,13 +160,13 @@ def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None
     """Class → member → offset in bytes of what is read of NCCL's process groups, as ``saved_members_document``."""
 
     def flags(folder: Path) -> list[str]:
-        distributed_types.write_nccl_stubs(folder / "nccl")
+        group_wants.write_nccl_stubs(folder / "nccl")
         return [f"-I{folder / 'nccl'}"]
 
-    measured, cxx11, about = _alone(torch, distributed_types.nccl_wants(), cxx, cxx11, flags)
-    found = {name: {member: measured.structs[name]["fields"][member]["offset"] for member in members
-                    if member in measured.structs[name]["fields"]}
-             for name, members in distributed_types.MEMBERS.items() if name in measured.structs}  # fmt: skip
+    measured, cxx11, about = _alone(torch, group_wants.nccl_wants(), cxx, cxx11, flags)
+    fields = {each: measured.structs[each.OF]["fields"] for each in NCCL if each.OF in measured.structs}
+    found = {each.OF: {member.path: known[member.path]["offset"] for member in each.members() if member.path in known}
+             for each, known in fields.items()}  # fmt: skip
     return _members("nccl-groups", about, cxx11, measured.absent, found)
 
 
@@ -204,7 +198,7 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
     command = cc or compiler.find_compiler(_CC)
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        measured = measure(cpython_types.wants(), command, flags, Path(name))
+        measured = measure(header_wants.cpython_wants(), command, flags, Path(name))
     number = measured.constants["PY_VERSION_HEX"]
     version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
     suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""

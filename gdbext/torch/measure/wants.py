@@ -26,9 +26,9 @@ from typing import Any, Callable
 
 from gdbext import cache
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.measure.pack import write
 from gdbext.engine.layouts.store import build_id_of_file
 from gdbext.errors import LayoutError
+from gdbext.torch.measure.pack import write
 
 _IDENTIFIER = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _KEYWORDS = frozenset((

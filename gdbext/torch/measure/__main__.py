@@ -20,10 +20,10 @@ from pathlib import Path
 
 import elftools.elf.elffile  # noqa: F401 - needed later, when it may be out of reach
 
-from gdbext.engine.layouts.measure import confinement, generate
-from gdbext.engine.layouts.measure.types.wants import Parts
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.errors import LayoutError
+from gdbext.torch.measure import child, generate
+from gdbext.torch.measure.wants import Parts
 
 _REMOVAL_SECONDS = 2.0
 
@@ -41,7 +41,7 @@ def main(torch: Path, folder: Path, rights: Rights | None) -> int:
     """Measure, and say what came out."""
     try:
         if rights is not None:
-            confinement.become(rights, str(folder))
+            child.become(rights, str(folder))
         os.environ["TMPDIR"] = str(folder)  # that of the compilers
         folder.mkdir(0o700)
         parts = Parts.of(torch) if rights is None else Parts()

@@ -1,1 +1,0 @@
-"""The types, members and constants that are measured, by the part of the program that needs them."""
