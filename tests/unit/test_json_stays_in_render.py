@@ -23,7 +23,7 @@ ALLOWED = (
     "engine/vocabulary.py",
     "engine/terminal.py", "torch/state/setting_sources.py", "tools/ranks/", "tools/trace/chrome_trace.py",
     "tools/values/launch.py",
-    "tools/collectives/", "tools/operators/lookup_report.py", "tools/info/info_report.py",
+    "tools/collectives/", "tools/operators/lookup.py", "tools/info/info_report.py",
     "hosts/library/process.py",
     "hosts/py_spy.py",  # the JSON of another program
     "tools/report/",  # leaves members of a document out

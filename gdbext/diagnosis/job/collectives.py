@@ -24,11 +24,10 @@ from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
-from gdbext.torch.distributed.gloo_transfers import waiting_transfer
+from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument, handled_exception
-from gdbext.torch.distributed.rpc_agent import rank_of_worker
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
     POINT_TO_POINT,

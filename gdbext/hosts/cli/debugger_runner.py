@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
 from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
+from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger, batch_job
 from gdbext.log import logger
@@ -18,7 +19,7 @@ from gdbext.tools import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from gdbext.hosts.cli.options import Options
@@ -354,19 +355,11 @@ def _inheritable(descriptor: int) -> int:
     return copy
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Nobody ends us meanwhile; afterwards the signals do what they did, here and in the children that follow."""
+def _undisturbed() -> AbstractContextManager[None]:
+    """Keep whoever wants to end us from doing it meanwhile."""
     import signal
 
-    before = [
-        (number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    ]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    return signals_handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)
 
 
 def _end_by_exception() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import Finding
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.vocabulary import ErrorReport
-    from gdbext.hosts.library.python_view import Python
+    from gdbext.hosts.library.threads import Python
     from gdbext.hosts.library.torch_view import Torch
 
 
@@ -160,7 +160,7 @@ class Process:
     @property
     def python(self) -> Python:
         """Its Python: frames with their variables."""
-        from gdbext.hosts.library.python_view import Python
+        from gdbext.hosts.library.threads import Python
 
         return Python(self._session, self._limits)
 

@@ -103,8 +103,7 @@ class LldbDebugger(Debugger):
             self._frames.remove()
             self._frames = None
         if source is not None:
-            from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, check_frame_providers
-            from gdbext.hosts.lldb.stack_builder import StackBuilder
+            from gdbext.hosts.lldb.lldb_frames import RegisteredFrames, StackBuilder, check_frame_providers
 
             target = self.selection.target()
             check_frame_providers(target)

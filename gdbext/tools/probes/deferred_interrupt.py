@@ -8,11 +8,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from types import FrameType
-from typing import Any
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.system.linux import has_ended, signals_handled
 from gdbext.errors import TargetGone
 
 _STEP = 0.05
@@ -26,16 +27,15 @@ class DeferredInterrupt:
         """``is_heard`` False: the signals are a debugger's, inside which this runs."""
         self.came = False
         self._is_heard = is_heard
-        self._before: list[tuple[signal.Signals, Any]] = []
+        self._handled = ExitStack()
 
     def __enter__(self) -> DeferredInterrupt:
         if self._is_heard and threading.current_thread() is threading.main_thread():
-            self._before = [(number, signal.signal(number, self._note)) for number in _SIGNALS]
+            self._handled.enter_context(signals_handled(_SIGNALS, self._note))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before:
-            signal.signal(number, handler)
+        self._handled.close()
 
     def sleep(self, seconds: float) -> bool:
         """Sleep until that time is over or a signal came; True if the time is over."""
@@ -62,11 +62,10 @@ class WatchedProcess:
     def ending(self) -> Ending | None:
         """The reason why there is nothing to watch any more, None while there is."""
         try:
-            state = read_file(self._pid, "stat").rpartition(b")")[2].split()[:1]
-            auxv = read_file(self._pid, "auxv")
+            stat, auxv = read_file(self._pid, "stat"), read_file(self._pid, "auxv")
         except TargetGone:
-            state, auxv = [], b""
-        if not auxv or state in ([], [b"Z"], [b"X"]):
+            stat = auxv = b""
+        if not auxv or has_ended(stat):
             return Ending(EndingKind.GONE, "the process ended")
         if auxv != self._start:  # random bytes are at another address after each exec
             return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")

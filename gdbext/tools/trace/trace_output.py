@@ -189,7 +189,7 @@ class TraceOutput:
         if self._events is not None:
             return JsonTrace(self._events.append)
         if path.endswith(_PAGE):
-            from gdbext.tools.trace.timeline_page import TimelinePage
+            from gdbext.tools.trace.chrome_trace import TimelinePage
 
             return TimelinePage(write, pid, now)
         if is_flame_file(path):

@@ -15,6 +15,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.proc_checks import parent
 from gdbext.engine.targets.live.supervision import is_suspect, read_file_of
+from gdbext.engine.targets.system.linux import stat_fields
 from gdbext.errors import GdbextError, NotPermitted, TargetGone
 from gdbext.tools.family import descendants
 
@@ -45,8 +46,8 @@ def activity(pid: int) -> ProcessActivity:
 
 
 def _ticks(pid: int) -> int:
-    fields = read_file(pid, "stat").rpartition(b")")[2].split()
-    if len(fields) < 15 or fields[0] in (b"Z", b"X"):
+    fields = stat_fields(read_file(pid, "stat"))
+    if len(fields) < 15 or fields[0] in ("Z", "X"):
         raise TargetGone.of(pid)
     return sum(int(each) for each in fields[11:15])
 

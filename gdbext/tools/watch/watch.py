@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render.style import escape
@@ -137,19 +138,18 @@ class Watch:
 
     def run(self) -> int:
         """Run until the process has ended, or Ctrl+C; the exit status."""
-        handler = signal.signal(signal.SIGINT, self._interrupted)
-        try:
-            self._watch()
-        except TargetGone:
-            pass
-        except KeyboardInterrupt:
-            self._tell("ended", "interrupted; the process goes on")
-            return 0
-        finally:
-            signal.signal(signal.SIGINT, handler)
-            if self._trace is not None:
-                self._trace.end()
-        return self._ended()
+        with signals_handled([signal.SIGINT], self._interrupted):
+            try:
+                self._watch()
+            except TargetGone:
+                pass
+            except KeyboardInterrupt:
+                self._tell("ended", "interrupted; the process goes on")
+                return 0
+            finally:
+                if self._trace is not None:
+                    self._trace.end()
+            return self._ended()
 
     def _interrupted(self, *_: object) -> None:
         """A program of ours gets Ctrl+C, too, and may take its time to end."""

@@ -20,12 +20,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gdbext.cache import find_program
+from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.wants import FILE, Wants
 
@@ -64,16 +65,9 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> contextlib.AbstractContextManager[None]:
     """SIGTERM and SIGHUP end us as Ctrl+C does: what runs is ended and folders are removed on the way."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda received, _frame: sys.exit(128 + received)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before):
-            signal.signal(number, handler)
+    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda received, _frame: sys.exit(128 + received))
 
 
 _ERROR = re.compile(rf"^{FILE}:(\d+):(?:\d+:)? *(?:fatal )?error", re.MULTILINE)

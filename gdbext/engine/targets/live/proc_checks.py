@@ -11,6 +11,7 @@ import time
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
+from gdbext.engine.targets.system.linux import stat_fields
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ def parent(pid: int) -> int:
     """The pid of its parent; 0 where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read(1024).rpartition(b")")[2].split()[1])
+            return int(stat_fields(file.read(1024))[1])
     except OSError:
         return 0
 
@@ -231,7 +232,7 @@ def _is_kernel_thread(pid: int) -> bool:
     """True for a kernel thread, by the flags of the task: one that ends has no program any more either."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return bool(int(file.read(1024).rpartition(b")")[2].split()[_FLAGS]) & _KERNEL_THREAD)
+            return bool(int(stat_fields(file.read(1024))[_FLAGS]) & _KERNEL_THREAD)
     except (OSError, ValueError, IndexError):
         return False
 

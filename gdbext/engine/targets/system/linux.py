@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 PAGE_SIZE = 4096
 
@@ -95,18 +100,41 @@ def command_text(data: bytes) -> str:
     return " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
 
 
-def stat_fields(stat: str) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, the state first: the third of proc_pid_stat(5)."""
-    return stat.rpartition(")")[2].split()
+def stat_fields(stat: str | bytes) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, the state first: the third of proc_pid_stat(5); none of an empty
+    one."""
+    text = stat if isinstance(stat, str) else stat.decode("latin-1")  # the name may have any bytes
+    return text.rpartition(")")[2].split()
+
+
+def has_ended(stat: str | bytes) -> bool:
+    """True for the /proc/PID/stat of a zombie, or of nobody ("")."""
+    return stat_fields(stat)[:1] in ([], ["Z"], ["X"])
 
 
 def is_alive(pid: int) -> bool:
     """The process is there, and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
+            return not has_ended(file.read())
     except OSError:
         return False
+
+
+@contextmanager
+def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object] | int) -> Iterator[None]:
+    """Give these signals to ``handler`` meanwhile; afterwards they do what they did, here and in children that follow.
+
+    To be entered by the main thread. A handler that was not Python's becomes the default.
+    """
+    import signal  # 3 ms, which a look has no use for
+
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in before:
+            signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
