@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SIZE = 2 * mmap.PAGESIZE
 _RUNNING = struct.Struct("<QdI")
 """Number of the test (odd while it runs), its start on the monotonic clock, length of its name, which follows."""
+_NAME = _RUNNING.size
+_now = time.monotonic
 _LOOKED = struct.Struct("<QQI")
 """Numbers of the tests that the watcher began to look at and has looked at, length of the name of the file."""
 _LOOKS_AT = mmap.PAGESIZE
@@ -44,19 +46,28 @@ class TestBoard:
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
-        self._number = 0
+        self._note = _RUNNING.pack_into
+        self.number = 0
+        """The number of the test that runs (odd), or one more than that of the one that ran last."""
+
+    @property
+    def looks_at(self) -> tuple[mmap.mmap, int]:
+        """The page, and the place of a byte in it that is not zero once the watcher has looked at any test: the lowest
+        byte of an odd number."""
+        return self._page, _LOOKS_AT
 
     def begin(self, name: str) -> None:
         """Note that a test begins now."""
         encoded = name.encode("utf-8", "backslashreplace")[:_LONGEST]
-        self._number += 1 if self._number % 2 == 0 else 2
-        self._page[_RUNNING.size : _RUNNING.size + len(encoded)] = encoded
-        _RUNNING.pack_into(self._page, 0, self._number, time.monotonic(), len(encoded))
+        length = len(encoded)
+        self.number = number = (self.number + 1) | 1
+        self._page[_NAME : _NAME + length] = encoded
+        self._note(self._page, 0, number, _now(), length)
 
     def end(self) -> None:
         """Note that the test has ended, or waits for the user."""
-        self._number += self._number % 2
-        _RUNNING.pack_into(self._page, 0, self._number, 0.0, 0)
+        self.number += self.number % 2
+        _RUNNING.pack_into(self._page, 0, self.number, 0.0, 0)
 
     def running(self) -> tuple[int, float, str] | None:
         """Number, start and name of the test that runs; None where none does."""
@@ -68,10 +79,10 @@ class TestBoard:
 
     def looks(self) -> bool:
         """The watcher has begun to look at the test that runs, or that ran last."""
-        if not self._page[_LOOKS_AT]:  # the lowest byte of an odd number
+        if not self._page[_LOOKS_AT]:
             return False
         begun: int = _LOOKED.unpack_from(self._page, _LOOKS_AT)[0]
-        return self._number != 0 and begun == (self._number | 1) - (2 if self._number % 2 == 0 else 0)
+        return self.number != 0 and begun == (self.number | 1) - (2 if self.number % 2 == 0 else 0)
 
     def file(self, patience: float) -> str:
         """The file with the verdict on that test, which may still be made; "" where none comes."""

@@ -87,7 +87,6 @@ class HangPlugin:
         self._pid = os.getpid()
         self._orders = -1
         self._watcher = 0
-        self._told: set[str] = set()
         self._began = time.time()
 
     @pytest.hookimpl(tryfirst=True)
@@ -107,17 +106,6 @@ class HangPlugin:
         board.begin(collector.nodeid or "collection")
         yield
         board.end()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Keep the verdict for the report that is made now, where the watcher has looked at the test."""
-        if self._board is not None and self._board.looks() and item.nodeid not in self._told:
-            found = _read(self._board.file(_LOOK_PATIENCE))
-            if found is None:
-                return
-            self._told.add(item.nodeid)
-            item.user_properties += [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
-            self._plugins.register(_ReportedVerdict(item.nodeid, call.when, found["text"]))
 
     def pytest_enter_pdb(self) -> None:
         """Stop the clock: the test waits for its user."""
@@ -168,6 +156,7 @@ class HangPlugin:
 
             ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
         self._board = hang_watcher.TestBoard(board)
+        self._plugins.register(_Phases(self._plugins, self._board))
         os.close(board)
         os.close(orders)
         if self._kills:
@@ -193,18 +182,44 @@ class _WorkerHooks:
         self.pytest_runtest_logfinish = plugin.pytest_sessionfinish
 
 
-class _ReportedVerdict:
-    """Adds the verdict to one report of a test; a hook that reports cost nothing before."""
+class _Phases:
+    """Notes at the end of each phase of a test whether the watcher has looked: called three times a test, it takes no
+    argument and reads one byte."""
 
-    def __init__(self, test: str, when: str, text: str) -> None:
-        self._report = test, when
-        self._text = text
+    def __init__(self, plugins: pytest.PytestPluginManager, board: TestBoard) -> None:
+        page, place = board.looks_at
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_makereport() -> None:
+            if page[place]:
+                plugins.unregister(self)
+                plugins.register(_ReportedVerdicts(board))
+
+        self.pytest_runtest_makereport = pytest_runtest_makereport
+
+
+class _ReportedVerdicts:
+    """Adds verdicts to the reports of tests that were looked at. There from the first look on."""
+
+    def __init__(self, board: TestBoard) -> None:
+        self._board = board
+        self._told = 0
+        self._properties: list[tuple[str, object]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the section, before anybody shows the report or sends it to another process."""
-        if (report.nodeid, report.when) == self._report:
-            report.sections.append((SECTION, self._text))
+        """Add the section to the first report of the test after the look, and the properties to those behind it, too,
+        before anybody shows the report or sends it to another process."""
+        if not self._board.looks():
+            return
+        if self._board.number != self._told:
+            found = _read(self._board.file(_LOOK_PATIENCE))
+            if found is None:
+                return
+            self._told = self._board.number
+            self._properties = [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
+            report.sections.append((SECTION, found["text"]))
+        report.user_properties += self._properties
 
 
 def _read(path: str) -> dict[str, str] | None:
