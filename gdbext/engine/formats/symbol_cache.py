@@ -12,8 +12,8 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import compress
 from mmap import ACCESS_READ, mmap
 from typing import Protocol
@@ -28,6 +28,9 @@ from gdbext.log import logger
 
 WORTH_CACHING = 4096
 """Files with fewer symbols are indexed faster than a cache file is opened and checked."""
+
+_PATIENCE, _PAUSE = 1.5, 0.01
+"""Seconds for which another one that builds an index is waited for, and between two questions."""
 
 _log = logger(__name__)
 _VERSION = 1
@@ -153,11 +156,39 @@ class SymbolCache:
         arrays = self.load(name) if key else None
         if arrays is not None:
             return arrays
-        _log.debug("index of %s: %s", kind, "built, nothing keeps it" if not key else f"built for {name}")
-        built = build(tables)
-        if key:
-            self.store(name, built)
-        return built
+        if not key:
+            _log.debug("index of %s: built, nothing keeps it", kind)
+            return build(tables)
+        with self._one_at_a_time():
+            arrays = self.load(name)
+            if arrays is None:
+                _log.debug("index of %s: built for %s", kind, name)
+                arrays = built = build(tables)
+                self.store(name, built)
+        return arrays
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Of ten crashes at the same moment one builds an index, and the others have it: nine that build it, too, would
+        all take longer. Who waits for long builds it as well."""
+        import fcntl
+
+        try:
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            yield
+            return
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    time.sleep(_PAUSE)
+            yield
+        finally:
+            os.close(descriptor)
 
     def load(self, name: str) -> Arrays | None:
         """The arrays stored under ``name``; None when there are none or the file is damaged."""

@@ -39,6 +39,8 @@ KEPT, DISK_MB, SECONDS = 100, 512, 10.0
 """Defaults: crashes that are kept, megabytes of them all, seconds for which a crash is held up."""
 AT_ONCE = 16
 """Crashes that are looked at at the same time; of further ones nothing is kept."""
+_PRIORITY = -10
+"""The nice value of a look: a program that crashed stands until it is over, however busy the machine is."""
 _LARGEST = 32 << 20
 """Most bytes of one file that a look may write."""
 _NO_NEW_PRIVS = 38
@@ -90,6 +92,8 @@ class CoreHandlerProgram(Program):
         if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
             raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
         began = time.monotonic()
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         folder = Path(args.dir)
         os.close(whole_file.open_folder(str(folder), make=True))
         if not is_ours(str(folder)):

@@ -37,6 +37,8 @@ class PythonValues:
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self.runtime = runtime
+        self._texts: dict[int, str] = {}
+        """Names of attributes by their objects, which all instances of a class share."""
 
     def type_name(self, address: int) -> str:
         """The name of an object's class. Raises MemoryFault, BadData."""
@@ -80,7 +82,13 @@ class PythonValues:
 
     def attributes(self, address: int) -> dict[str, int]:
         """An instance's own attributes. Raises MemoryFault, BadData."""
-        return {self.runtime.objects.text(key, 200): value for key, value in self.runtime.dicts.attributes(address)}
+        return {self._text(key): value for key, value in self.runtime.dicts.attributes(address)}
+
+    def _text(self, address: int) -> str:
+        found = self._texts.get(address)
+        if found is None:
+            found = self._texts[address] = self.runtime.objects.text(address, 200)
+        return found
 
     def counts(self, address: int) -> dict[str, int]:
         """A Counter by texts. Raises MemoryFault, BadData."""
