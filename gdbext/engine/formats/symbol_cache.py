@@ -169,8 +169,8 @@ class SymbolCache:
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        """Of ten crashes at the same moment one builds an index, and the others have it: nine that build it, too, would
-        all take longer. Who waits for long builds it as well."""
+        """Wait for another process that builds an index: of ten crashes at the same moment one builds it, and nine
+        have it. Who has waited for long builds it as well."""
         import fcntl
 
         try:

@@ -43,7 +43,7 @@ FAST, SMALL = -1, 9
 """The first is zlib, for a recording that somebody waits for: a fifth of the time of lzma's fastest preset that is any
 smaller, and a third larger. The second is a preset of lzma."""
 _FAST_LEVEL = 4
-"""zlib's level then."""
+"""The level of zlib for these recordings."""
 
 
 def pack(document: dict[str, Any], blocks: Sequence[SparseBytes], preset: int = FAST) -> bytes:
