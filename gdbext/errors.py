@@ -150,10 +150,7 @@ class LayoutError(GdbextError):
     """No layout fits this torch (or this Python), or the one that should does not."""
 
     why = "offsets inside libtorch change with every version; none of the shipped layouts matches this build"
-    help = (
-        "generate one from the installed headers: "
-        "scripts/gen_layouts.py --torch /path/to/site-packages/torch (needs g++)"
-    )
+    help = "generate one from the installed headers: scripts/dispatch measure /path/to/site-packages/torch (needs g++)"
 
 
 class PythonUnsupported(GdbextError):

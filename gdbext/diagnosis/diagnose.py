@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report, with_arguments
+from gdbext.diagnosis.reporting import (
+    core_errors,
+    dispatcher_errors,
+    keep_origin,
+    make_report,
+    page_origin,
+    with_arguments,
+)
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.errors import GdbextError
 
@@ -80,6 +87,7 @@ class Diagnose(Tool):
         if args.samples is not None:
             return self._sampled(session, args, host)
         session, found = session.settled(_inspected)
+        keep_origin(session)
         return self._report(session, args, found, (), host.called)
 
     def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
@@ -150,20 +158,13 @@ class Diagnose(Tool):
 
 def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:
     """Write the page of --html; the report says so. Raises UsageError."""
-    import time
-
-    from gdbext import __version__
-    from gdbext.diagnosis.diagnose_page import Origin, render_page
+    from gdbext.diagnosis.diagnose_page import render_page
     from gdbext.diagnosis.samples import PageSection
     from gdbext.diagnosis.threads.source_lines import source_lines
     from gdbext.diagnosis.threads_view import write_text
 
-    target = session.target
-    recorded = target.recorded is not None or target.is_core
-    program = session.procfs.process(target.pid).command if session.procfs is not None and not recorded else ""
-    machine = "" if recorded else target.files.host()
-    origin = Origin(program, machine, called.command("dispatch-diagnose"), __version__, time.time())
-    whole = report._replace(sources=source_lines(target, report.threads))
+    origin = page_origin(session, called.command("dispatch-diagnose"))
+    whole = report._replace(sources=source_lines(session.target, report.threads))
     write_text(args.html, render_page(whole, origin, not args.without_values), "--html")
     return report._replace(sections=(*report.sections, PageSection(args.html)))
 

@@ -8,9 +8,7 @@ variables, arguments and lines of source.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gdbext.diagnosis.bt import headline, thread_lines
 from gdbext.diagnosis.diagnose_view import child_lines, explanation_lines, known_bug_lines
@@ -19,8 +17,7 @@ from gdbext.diagnosis.report.thread_report import ThreadReport, Verdict
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES
 from gdbext.diagnosis.threads_view import finding_lines, folded, state_text
 from gdbext.engine.terminal import cut
-from gdbext.render import page
-from gdbext.render.page import Page, text
+from gdbext.render.page import Origin, Page, facts, text, verdict_box
 from gdbext.render.style import Style
 
 MOST_DRAWN = 24
@@ -30,18 +27,6 @@ MOST_LISTED = 400
 _WIDTH, _BOX, _STEP, _LANE = 360, 300, 62, 12
 """The drawing in pixels: its width, a box's, from one box to the next, and from one arrow to the next."""
 _BOX_HEIGHT, _LETTERS = 44, 38
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The facts of the page itself: which program was looked at, where, when and with what."""
-
-    program: str = ""
-    machine: str = ""
-    command: str = ""
-    version: str = ""
-    made_at: float = 0.0
-    """The time as seconds since 1970."""
 
 
 def render_page(report: Report, origin: Origin, values: bool = True) -> str:
@@ -72,7 +57,7 @@ def _body(report: Report, origin: Origin) -> Iterator[str]:
     yield f"<h1>{text(_title(report))}</h1>"
     if report.verdict is not None:
         yield from _verdict(report.verdict, report)
-    yield from page.facts(_facts(report.target, origin))
+    yield from facts(_facts(report.target, origin))
     yield from drawing(report.threads)
     yield from _section("What may slow it down", explanation_lines(report))
     yield from _section("Also found", _other_findings(report))
@@ -84,8 +69,7 @@ def _body(report: Report, origin: Origin) -> Iterator[str]:
 def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
     traits = verdict.finding.kind.traits
     weight = "bad" if traits.is_defect else "hangs" if traits.is_hang else "good"
-    heading, summary = text(verdict.finding.heading), text(verdict.finding.summary)
-    yield f'<p class="verdict {weight}"><strong>{heading}</strong> {summary}</p>'
+    yield verdict_box(weight, verdict.finding.heading, verdict.finding.summary)
     for line in known_bug_lines(report):
         yield f'<p class="warning">{text(line)}</p>'
     if verdict.advice:
@@ -95,19 +79,15 @@ def _verdict(verdict: Verdict, report: Report) -> Iterator[str]:
 
 
 def _facts(target: TargetReport | None, origin: Origin) -> Iterator[tuple[str, str]]:
-    yield "program", origin.program
-    yield "machine", origin.machine
+    yield from origin.facts
     if target is not None:
         kind = "a recording" if target.recording is not None else "a core" if target.kind == "core" else "live"
         yield "looked at", f"process {target.pid}, {kind}"
+        yield "recorded", target.recording.taken if target.recording is not None else ""
         yield "PyTorch", target.torch_version or ""
         yield "Python", target.python_version or ""
         if target.paused_ms:
             yield "stood still for", f"{target.paused_ms:,.1f} ms"
-    if origin.made_at:
-        yield "made", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(origin.made_at))
-    yield "with", f"gdbext {origin.version}" if origin.version else ""
-    yield "command", origin.command
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:

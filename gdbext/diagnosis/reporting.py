@@ -26,6 +26,34 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import Finding, Verdict
     from gdbext.diagnosis.tool import Tool
     from gdbext.engine.vocabulary import Section
+    from gdbext.render.page import Origin
+
+
+_ORIGIN = "origin"
+"""The text of a recording that has program and machine."""
+
+
+def keep_origin(session: Session) -> None:
+    """Have a recording keep which program this is, and on which machine: a page that is made of it says so."""
+    session.target.files.keep(_ORIGIN, lambda: "\n".join(_program_and_machine(session)))
+
+
+def _program_and_machine(session: Session) -> tuple[str, str]:
+    """The program that was looked at and its machine; "" each where that is not known."""
+    files = session.target.files
+    if session.target.is_core or session.procfs is None:
+        return "", ""
+    if not files.are_here:
+        program, _, machine = files.kept(_ORIGIN).partition("\n")
+        return program, machine
+    return session.procfs.process(session.target.pid).command, files.host()
+
+
+def page_origin(session: Session, command: str) -> Origin:
+    """The facts of a page that is made now, by ``command``."""
+    from gdbext.render.page import origin_now
+
+    return origin_now(*_program_and_machine(session), command)
 
 
 def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:

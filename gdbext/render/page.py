@@ -13,6 +13,7 @@ import hashlib
 import json
 import pkgutil
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape as html_escape
 
@@ -64,6 +65,42 @@ class Page:
     def whole(self, body: Iterable[str]) -> str:
         """A page that is made at once."""
         return self.head() + "\n".join(body) + "\n" + self.end()
+
+
+class Origin(Record):
+    """The facts of a page itself: which program was looked at, where, when and with what. "" is unknown."""
+
+    program: str = ""
+    machine: str = ""
+    command: str = ""
+    version: str = ""
+    made_at: float = 0.0
+    """The time as seconds since 1970."""
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Titles and texts for facts()."""
+        yield "program", self.program
+        yield "machine", self.machine
+        if self.made_at:
+            yield "made", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(self.made_at))
+        yield "with", f"gdbext {self.version}" if self.version else ""
+        yield "command", self.command
+
+
+NO_ORIGIN = Origin()
+
+
+def origin_now(program: str, machine: str, command: str) -> Origin:
+    """The facts of a page that is made now."""
+    from gdbext import __version__
+
+    return Origin(program, machine, command, __version__, time.time())
+
+
+def verdict_box(weight: str, heading: str, summary: str) -> str:
+    """The sentence that a page is about; ``weight`` is "bad", "hangs" or "good"."""
+    return f'<p class="verdict {weight}"><strong>{text(heading)}</strong> {text(summary)}</p>'
 
 
 def text(words: str) -> str:

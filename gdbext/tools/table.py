@@ -241,6 +241,12 @@ TABLE = (
         "gdbext.tools.report:ReportProgram",
     ),
     ToolRow(
+        "measure",
+        "Measure the structures of an installed PyTorch that is not known, from its headers.",
+        ("program",),
+        "gdbext.tools.info.info:MeasureProgram",
+    ),
+    ToolRow(
         "mcp",
         "Serve diagnoses to agents by the Model Context Protocol on standard input and output.",
         ("program",),

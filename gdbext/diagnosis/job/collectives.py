@@ -92,7 +92,7 @@ def _unknown_layout(layout: str) -> GdbextError:
     return GdbextError(
         f"layout {layout} does not have the structures of torch.distributed",
         why="it was measured before they were, or the headers of this build lack them",
-        help="measure it again: scripts/gen_layouts.py --torch /path/to/site-packages/torch --cache",
+        help="measure it again: scripts/dispatch measure /path/to/site-packages/torch",
     )
 
 

@@ -192,5 +192,5 @@ def _bad(where: str, what: str) -> LayoutError:
         f"{where} is not a usable layout: {what}",
         why="the file is damaged, or was written by another version of gdbext",
         help="delete it if it lies in a cache folder, else make it again: "
-        "scripts/gen_layouts.py --torch /path/to/site-packages/torch",
+        "scripts/dispatch measure /path/to/site-packages/torch",
     )

@@ -187,7 +187,7 @@ def _as_called(text: str, typed: str) -> str:
     return text.replace("\0", " ")
 
 
-_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "watch ", "ranks ", "shell ", "help ")
+_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "watch ", "ranks ", "shell ", "help ", "measure ")
 
 
 def usage(typed: str = PROGRAM) -> str:

@@ -32,6 +32,8 @@ class Options:
         self.pid: int | None = None
         self.core: str | None = None
         self.recording: str | None = None
+        self.named = ""
+        """The path by which suggestions name the recording; "" for that by which it is opened."""
         self.record: str | None = None
         self.sysroot = ""
         self.debugger = ""
@@ -58,7 +60,7 @@ class Options:
         elif self.core is not None:
             source = f"-c {quoted(self.core)}" + (f" --sysroot {quoted(self.sysroot)}" if self.sysroot else "")
         elif self.recording is not None:
-            source = f"-r {quoted(self.recording)}"
+            source = f"-r {quoted(self.named or self.recording)}"
         return CommandLine(self.typed, source, may_run=self.recording is None)
 
     @property
@@ -215,7 +217,8 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
 
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
-        "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
+        "-r": recording, "--recording": recording, "--record": record,
+        "--named": lambda value: setattr(options, "named", value), "--debugger": debugger, "--timeout": timeout,
         "--memory-limit": memory_limit, "--color": color,
     }  # fmt: skip
 

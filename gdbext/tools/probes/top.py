@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.errors import TargetGone, UsageError
 from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection
@@ -126,7 +126,7 @@ class TopTool(Tool):
             report = _Top(self, session, args, host, meter, watched).run(interrupt)
         if args.output:
             _write_stacks(report, args.output)
-        return _with_page(report, args.html) if args.html else report
+        return _with_page(session, report, args.html, host.called.command("dispatch-top")) if args.html else report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: times of calls, or counts."""
@@ -138,7 +138,7 @@ class TopTool(Tool):
         return latency_meter.render(report, style)
 
 
-def _with_page(report: Report, path: str) -> Report:
+def _with_page(session: Session, report: Report, path: str, command: str) -> Report:
     """Write the page where one is wanted. Raises TargetError."""
     from dataclasses import replace
 
@@ -147,7 +147,8 @@ def _with_page(report: Report, path: str) -> Report:
     from gdbext.tools.probes.summary import TopSection
 
     section = report.section(TopSection)
-    whole_file.write(path, top_view.render_page(section, report.target).encode())
+    origin = page_origin(session, command)
+    whole_file.write(path, top_view.render_page(section, report.target, origin).encode())
     return report._replace(sections=(replace(section, page=path),))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
 from gdbext.render import page
-from gdbext.render.page import Column, Page, text
+from gdbext.render.page import NO_ORIGIN, Column, Origin, Page, text
 from gdbext.render.style import Style, counted, escape
 from gdbext.tools.probes.summary import TopRow, TopSection
 
@@ -122,14 +122,15 @@ def _aligned(cell: str, width: int, column: int) -> str:
 _NUMBERS = ("count", "rate/s")
 
 
-def render_page(top: TopSection, target: TargetReport | None) -> str:
+def render_page(top: TopSection, target: TargetReport | None, origin: Origin = NO_ORIGIN) -> str:
     """The page of a report as HTML."""
     of = f" of process {target.pid}" if target is not None and target.pid is not None else ""
-    return Page(f"Dispatches{of}", (page.SCRIPT,)).whole(_body(top, of))
+    return Page(f"Dispatches{of}", (page.SCRIPT,)).whole(_body(top, of, origin))
 
 
-def _body(top: TopSection, of: str) -> Iterator[str]:
+def _body(top: TopSection, of: str, origin: Origin) -> Iterator[str]:
     yield f"<h1>Dispatches{of}</h1><p>{text(headline(top))}</p>"
+    yield from page.facts(origin.facts)
     if top.lost:
         yield f'<p class="warning">{text(lost(top))}</p>'
     if not top.rows:

@@ -228,6 +228,11 @@ class JobVerdict(Record):
     """The ranks that are at fault."""
 
     @property
+    def is_fine(self) -> bool:
+        """No rank is at fault, and none waits."""
+        return self.kind in (JobVerdictKind.ALL_BUSY.value, JobVerdictKind.ALL_IDLE.value)
+
+    @property
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {ranges(self.ranks)}" if self.ranks else "a rank"

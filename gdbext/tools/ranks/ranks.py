@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import HelpRequested
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, memory_size, time_error
+from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import rank_sources
@@ -61,6 +62,7 @@ class RanksProgram(Program):
             options = self.parse(argv)
         except HelpRequested as request:
             return Outcome(0, str(request))
+        options.typed = " ".join(map(quoted, argv))
         if options.show_commands:
             from gdbext.tools.ranks import other_machines
 
@@ -183,14 +185,16 @@ def _rows(options: argparse.Namespace) -> RankReports:
 
 
 def _write_files(report: JobReport, options: argparse.Namespace) -> None:
-    if options.dot:
-        from gdbext.tools.ranks import ranks_views
+    if not options.dot and not options.html:
+        return
+    from gdbext.render.page import origin_now
+    from gdbext.tools.ranks import ranks_views
 
+    if options.dot:
         _write(options.dot, ranks_views.render_dot(report))
     if options.html:
-        from gdbext.tools.ranks import ranks_views
-
-        _write(options.html, ranks_views.render_page(report))
+        origin = origin_now("", os.uname().nodename, f"dispatch ranks {options.typed}")
+        _write(options.html, ranks_views.render_page(report, origin))
 
 
 def _write(path: str, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.engine.terminal import cut
-from gdbext.render.page import Page, text
+from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
 from gdbext.render.style import Style, escape
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
@@ -146,16 +146,24 @@ _ROWS = 2000
 """Rows of the table of ranks; a browser shows no more in reasonable time."""
 
 
-def render_page(report: JobReport) -> str:
+def render_page(report: JobReport, origin: Origin = NO_ORIGIN) -> str:
     """The page, ending in a newline."""
-    title = f"{report.verdict.heading}: {report.job or 'job'}"
-    return Page(title).whole(_body(report))
+    return Page(_page_title(report)).whole(_body(report, origin))
 
 
-def _body(report: JobReport) -> Iterator[str]:
-    yield f"<h1>{text(report.verdict.heading)}</h1><p>{text(report.verdict.summary)}</p>"
-    yield from (f"<p>Note: {text(note)}</p>" for note in report.notes)
-    yield from (f"<p>Not reached: {text(each.where)}: {text(each.reason)}</p>" for each in report.unreached)
+def _page_title(report: JobReport) -> str:
+    return f"Diagnosis of {f'job {report.job}' if report.job else 'a job'}: {report.verdict.heading}"
+
+
+def _body(report: JobReport, origin: Origin) -> Iterator[str]:
+    yield f"<h1>{text(_page_title(report))}</h1>"
+    yield verdict_box("good" if report.verdict.is_fine else "hangs", report.verdict.heading, report.verdict.summary)
+    yield from facts((("looked at", _headline(report)), *origin.facts))
+    yield from (f'<p class="warning">{text(line)}</p>' for line in _known(report))
+    yield from (f'<p class="warning">Note: {text(note)}</p>' for note in report.notes)
+    yield from (
+        f'<p class="warning">Not reached: {text(each.where)}: {text(each.reason)}</p>' for each in report.unreached
+    )
     yield "<h2>The odd ones</h2>"
     for each in report.odd:
         frames = "<br>".join(text(frame) for frame in each.path)
@@ -168,12 +176,15 @@ def _body(report: JobReport) -> Iterator[str]:
 
 
 def _collectives(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
-    yield "<h2>Collectives</h2><table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
+    if not matches:
+        return
+    yield '<h2>Collectives</h2><div class="searched">'
+    yield "<table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
         issued = "<br>".join(f"{_ranks(each.ranks)} {text(each.text)}" for each in match.variants)
         yield f"<tr><td>{text(match.group)}<td>#{match.seq}<td>{match.state.words}<td>{issued}"
         yield f"<td>{_ranks(match.waiting)}<td>{_ranks(match.never)}</tr>"
-    yield "</table>"
+    yield "</table></div>"
 
 
 def _tree_html(report: JobReport) -> Iterator[str]:
@@ -196,11 +207,11 @@ def _table(report: JobReport) -> Iterator[str]:
     """Ranks × the last numbers of their groups."""
     names = list(dict.fromkeys(group.label for each in report.reports for group in each.groups))[:12]
     heads = "".join(f"<th>{text(name)}" for name in names)
-    yield f"<h2>Ranks</h2><table><tr><th>rank<th>host<th>pid<th>verdict{heads}</tr>"
+    yield f'<h2>Ranks</h2><div class="searched"><table><tr><th>rank<th>host<th>pid<th>verdict{heads}</tr>'
     blamed = set(report.verdict.ranks)
     for each in report.reports[:_ROWS]:
         yield _row(each, names, each.rank in blamed)
-    yield "</table>"
+    yield "</table></div>"
     if len(report.reports) > _ROWS:
         yield f"<p>… and {len(report.reports) - _ROWS} more</p>"
 

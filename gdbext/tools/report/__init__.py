@@ -55,8 +55,8 @@ _REMAINS = (
     "(extensions in C++ among them); thread ids; versions"
 )
 _EPILOG = """\
-FILE.tar.gz has verdict.txt and verdict.json (dispatch-diagnose), threads.json (all-threads --stacks), info.txt
-(dispatch-info), and recording.rec, with which everybody sees what you see: scripts/dispatch -r recording.rec.
+FILE.tar.gz has verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
+info.txt (dispatch-info), and recording.rec, with which everybody sees what you see: scripts/dispatch -r recording.rec.
 A recording holds parts of the process's memory: docs/recording.md. With --scrub there are verdict.json and threads.json
 alone, of which values, environment, source lines, paths and names of the program's own Python code and threads are left
 out.
@@ -118,8 +118,10 @@ def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, 
         ("verdict.json", ["--json", "dispatch-diagnose"]), ("verdict.txt", ["dispatch-diagnose", "--why"]),
         ("threads.json", ["--json", "all-threads", "--stacks"]), ("info.txt", ["dispatch-info"]),
     ):  # fmt: skip
-        run_aside(dispatch, [*source, *words], place, name)
+        more = ["--html", "page.html"] if name == "verdict.txt" else []
+        run_aside(dispatch, [*source, *words, *more], place, name)
         files[name] = place.data(name)
+    files["page.html"] = place.data("page.html")
     return files
 
 

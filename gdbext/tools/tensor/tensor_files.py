@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gdbext.engine.formats.whole_file import PRIVATE, WholeFile, cannot_write
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError, UsageError
-from gdbext.render.page import Page, embedded, facts, text
+from gdbext.render.page import NO_ORIGIN, Origin, Page, embedded, facts, text
 from gdbext.tools.tensor import tensor_section
 from gdbext.tools.tensor.contents import Contents, NothingToRead
 from gdbext.tools.tensor.tensor_section import TensorSection
@@ -232,14 +232,15 @@ _WIDTH, _HEIGHT = 640, 160
 """Size of the histogram, in pixels."""
 
 
-def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "") -> str:
+def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "", origin: Origin = NO_ORIGIN) -> str:
     """The page; ``reason``: why there is no slice."""
-    return Page(f"{tensor.label}: {tensor_section.headline(tensor)}", ("heatmap",)).whole(_body(tensor, part, reason))
+    title = f"{tensor.label}: {tensor_section.headline(tensor)}"
+    return Page(title, ("heatmap",)).whole(_body(tensor, part, reason, origin))
 
 
-def _body(tensor: TensorSection, part: TensorSlice | None, reason: str) -> Iterator[str]:
+def _body(tensor: TensorSection, part: TensorSlice | None, reason: str, origin: Origin) -> Iterator[str]:
     yield f"<h1>{text(tensor.label)}: {text(tensor_section.headline(tensor))}</h1>"
-    yield from facts(tensor_section.fields(tensor))
+    yield from facts((*tensor_section.fields(tensor), *origin.facts))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
     if tensor.statistics is not None and tensor.statistics.numel:

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, number, register_value
 from gdbext.engine.terminal import escape
@@ -105,7 +105,8 @@ class TensorTool(Tool):
         if args.save:
             section = replace(section, saved=_saved(session, section, args.save))
         if args.html:
-            section = _with_page(reporter, section, args.html, args.slice)
+            command = host.called.command("dispatch-tensor")
+            section = _with_page(session, reporter, section, args, command)
         return make_report(self, session, args, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
@@ -140,7 +141,9 @@ def indices(words: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
 
 
-def _with_page(reporter: TensorReporter, section: TensorSection, path: str, index: tuple[int, ...]) -> TensorSection:
+def _with_page(
+    session: Session, reporter: TensorReporter, section: TensorSection, args: Namespace, command: str
+) -> TensorSection:
     """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
     from gdbext.engine.formats import whole_file
     from gdbext.tools.tensor import tensor_files
@@ -148,13 +151,14 @@ def _with_page(reporter: TensorReporter, section: TensorSection, path: str, inde
 
     part, reason = None, ""
     try:
-        part = read_slice(reporter.contents(reporter.facts(section.address)), index)
+        part = read_slice(reporter.contents(reporter.facts(section.address)), args.slice)
     except UsageError:
         raise
     except GdbextError as error:
         reason = error.what
-    whole_file.write(path, tensor_files.render(section, part, reason).encode())
-    return replace(section, page=path)
+    page = tensor_files.render(section, part, reason, page_origin(session, command))
+    whole_file.write(args.html, page.encode())
+    return replace(section, page=args.html)
 
 
 def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> tuple[int, FoundVariable | None]:

@@ -24,7 +24,7 @@ from typing import Any
 from gdbext.engine.terminal import shown_json
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import page
-from gdbext.render.page import DATA_ENDS, Column, Page, data_begins, embedded
+from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
 from gdbext.render.style import escape
 from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
 
@@ -217,8 +217,11 @@ thing that is known of it, and in none of these sums; the time after it is that 
 class TimelinePage:
     """Writes the page piece by piece; ``now`` gives the time of the trace's end."""
 
-    def __init__(self, write: Callable[[bytes], None], pid: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], origin: Origin = NO_ORIGIN
+    ) -> None:
         self._write = write
+        self._origin = origin
         self._pid = pid
         self._bars = ThreadBars(now)
         self._page = Page(f"Trace of process {pid}", ("timeline", page.SCRIPT))
@@ -258,7 +261,8 @@ class TimelinePage:
     def _begin(self) -> None:
         if not self._count:
             self._count = 1
-            head = f"{self._page.head()}<h1>Trace of process {self._pid}</h1>\n{_BODY}"
+            facts = "".join(page.facts(self._origin.facts))
+            head = f"{self._page.head()}<h1>Trace of process {self._pid}</h1>\n{facts}\n{_BODY}"
             self._text(f"{head}{data_begins('dispatches')}[0")
 
     def _put(self, dispatches: Sequence[TracedDispatch]) -> None:

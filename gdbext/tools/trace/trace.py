@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.reporting import make_report, report_target
+from gdbext.diagnosis.reporting import make_report, page_origin, report_target
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
 from gdbext.engine.targets.live.unstopped import RunningProcess
@@ -130,7 +130,8 @@ class TraceTool(LiveTool):
             args.op, args.all, args.verbose, shows_time(args.output), args.boxed, args.limit, args.depth, tid,
             args.since,
         )  # fmt: skip
-        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session)) as output:
+        origin = page_origin(session, host.called.command(self.name))
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
             with host.running(self.name):
                 traced = Tracing(session, control, request, output.notify).run(output.sink)
             output.finish(traced.ending)
@@ -155,7 +156,8 @@ class TraceTool(LiveTool):
         request = TraceRequest(
             args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
         )
-        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session)) as output:
+        origin = page_origin(session, host.called.command(self.name))
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
             trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
             traced = trace.run(output.batches, output.flush)
             output.finish(traced.ending)

@@ -19,6 +19,7 @@ from gdbext.engine.formats.whole_file import WholeFile
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.render.page import NO_ORIGIN, Origin
 from gdbext.render.style import escape
 from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file
 
@@ -152,11 +153,12 @@ class TraceOutput:
 
     def __init__(
         self, path: str | None, verbose: bool, quiet: bool, show: Callable[[str], None],
-        names: Callable[[int], str] = str,
+        names: Callable[[int], str] = str, origin: Origin = NO_ORIGIN,
     ) -> None:  # fmt: skip
         """``quiet``: nothing but the document goes to the terminal, which is where ``show`` writes. ``names`` gives the
         name of a thread. Raises TargetError."""
         self._names = names
+        self._origin = origin
         self._path = path
         self._verbose = verbose
         self._quiet = quiet
@@ -191,7 +193,7 @@ class TraceOutput:
         if path.endswith(_PAGE):
             from gdbext.tools.trace.chrome_trace import TimelinePage
 
-            return TimelinePage(write, pid, now)
+            return TimelinePage(write, pid, now, self._origin)
         if is_flame_file(path):
             from gdbext.tools.trace.trace_bars import FlameTrace
 

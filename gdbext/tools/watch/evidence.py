@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT = "120"
 """Seconds for a diagnosis; the process goes on when they are over."""
-ENDINGS = ("txt", "json", "rec")
+ENDINGS = ("txt", "json", "rec", "html")
 """Endings of the files that are always there."""
 _JOB_ENDINGS = ("txt", "json", "html")
 
@@ -85,7 +85,9 @@ class EvidenceFolder:
             verdict, waits, wrong = _verdict(place, f"{stem}.json")
             if status != 0:
                 raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
-            run_aside(self._dispatch, ["-r", f"{stem}.rec", "dispatch-diagnose"], place, f"{stem}.txt")
+            named = f"{os.path.abspath(self._folder)}/{stem}"  # noqa: PTH100 - a text for people
+            again = ["-r", f"{stem}.rec", "--named", f"{named}.rec", "dispatch-diagnose", "--html", f"{stem}.html"]
+            run_aside(self._dispatch, again, place, f"{stem}.txt")
             return Evidence(self._folder, stem, verdict, _publish(place, stem, ENDINGS), waits)
 
     def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:

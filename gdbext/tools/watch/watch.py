@@ -50,12 +50,13 @@ it is looked at in /proc (and for a dispatch, by one probe), which stops nobody;
 for some milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its
 descendants that have it are diagnosed, up to eight of them.
 
-Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r FILE)
-are written, for their owner only; --trace adds .trace.html: the last dispatches before the hang, by kernel probes,
-which cost each dispatch one or two microseconds all the time, and us a percent of a processor or more; --job adds
-.job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory, for which
-the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT
-(deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment.
+Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
+scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
+hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and us a percent of a processor
+or more; --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the
+process's memory, for which the process stands still until it is written. COMMAND is run by the shell, and finds
+GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html,
+.json, .rec) in its environment.
 Then it goes on watching. It ends with the process; with PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\

@@ -195,7 +195,7 @@ def find_python() -> str:
 
 
 _ON_REQUEST = f"if you trust both: add --measure-as-me (or {PERMISSION}={AS_ME}), which measures with your own rights"
-_ELSEWHERE = "or measure on a machine with the same torch: scripts/gen_layouts.py --torch /path/to/site-packages/torch"
+_ELSEWHERE = "or measure on a machine with the same torch: scripts/dispatch measure /path/to/site-packages/torch"
 
 
 def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | None]:

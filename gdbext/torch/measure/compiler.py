@@ -114,7 +114,7 @@ def find_compiler(candidates: Sequence[str]) -> str:
         f"no compiler found ({', '.join(candidates)})",
         why="a layout is measured by compiling the installed headers",
         help="install g++ (apt-get install g++), or generate the layout on another machine with the same "
-        "torch: scripts/gen_layouts.py --torch /path/to/site-packages/torch",
+        "torch: scripts/dispatch measure /path/to/site-packages/torch",
     )
 
 
@@ -287,7 +287,7 @@ def check_owner(library: Path) -> None:
             f"{library} belongs to another user",
             why="generating a layout runs a program linked to that library, with your rights",
             help="run as that user, or generate it from an installation of your own with the same torch: "
-            "scripts/gen_layouts.py --torch /path/to/site-packages/torch",
+            "scripts/dispatch measure /path/to/site-packages/torch",
         )
 
 

@@ -62,7 +62,7 @@ def _refuse(package: Path, build_id: str | None) -> None:
         inside = "/" + "/".join(package.parts[4:])
         raise LayoutError(
             "the process lives in another root (a container); in there, this makes one to be copied into "
-            f"{store.layout_cache()} here: scripts/gen_layouts.py --torch {inside} --cache"
+            f"{store.layout_cache()} here: scripts/dispatch measure {inside}"
         )
     failed, _, why = os.environ.get(FAILED, "").partition(" ")
     if build_id and failed == build_id:

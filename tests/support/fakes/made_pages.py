@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 from gdbext.diagnosis import diagnose_page
-from gdbext.diagnosis.diagnose_page import Origin
 from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
 from gdbext.diagnosis.verdict.judge import judge as judge_process
 from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.render.page import Origin
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopRow, TopSection
 from gdbext.tools.ranks import ranks_views
@@ -25,6 +25,9 @@ from support.recorded import jobs
 
 EVIL = "</script><b>&\x1b[31m"
 """What a hostile process may call something."""
+
+
+ORIGIN = Origin(f"python {EVIL}", "node1", "dispatch -p 1", "0.1", 1.0)
 
 
 def result(op: str, event: str = "call", key: str = "CPU", kernel: str = "") -> LookupResult:
@@ -51,7 +54,7 @@ DISPATCHES = (
 def timeline(dispatches: tuple[TracedDispatch, ...] = DISPATCHES, now: float = 200.0) -> str:
     """A trace."""
     written: list[bytes] = []
-    page = TimelinePage(written.append, 4, lambda: now)
+    page = TimelinePage(written.append, 4, lambda: now, ORIGIN)
     for each in dispatches:
         page.dispatch(each)
     for each in dispatches:
@@ -69,18 +72,18 @@ ROWS = tuple(
 
 def top() -> str:
     """Counts."""
-    return top_view.render_page(TopSection(2.0, "probes", 159, 7, 3, ROWS, 5), None)
+    return top_view.render_page(TopSection(2.0, "probes", 159, 7, 3, ROWS, 5), None, ORIGIN)
 
 
 def tensor() -> str:
     """A tensor with odd numbers."""
     part = TensorSlice((1,), 3, 4, 1, 2, ((1.0, math.nan), (-2.0, math.inf), (0.5, -math.inf)))
-    return tensor_files.render(replace(made_tensors.FLOATS, label=EVIL), part)
+    return tensor_files.render(replace(made_tensors.FLOATS, label=EVIL), part, "", ORIGIN)
 
 
 def ranks() -> str:
     """A job that hangs."""
-    return ranks_views.render_page(judge(jobs.recorded_rows("late-lock"), None))
+    return ranks_views.render_page(judge(jobs.recorded_rows("late-lock"), None), ORIGIN)
 
 
 def frame(secret: str = "") -> Frame:
@@ -104,7 +107,7 @@ def deadlocked(secret: str = "") -> Report:
 
 def diagnosis() -> str:
     """A deadlock."""
-    return diagnose_page.render_page(deadlocked(), Origin(f"python {EVIL}", "node1", "dispatch -p 1", "0.1", 1.0))
+    return diagnose_page.render_page(deadlocked(), ORIGIN)
 
 
 PAGES = {"diagnosis": diagnosis, "timeline": timeline, "top": top, "tensor": tensor, "ranks": ranks}

@@ -12,8 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gdbext.diagnosis import diagnose_page
-from gdbext.diagnosis.diagnose_page import Origin
-from gdbext.render.page import Page, as_json, text
+from gdbext.render.page import Origin, Page, as_json, text
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopSection
 from gdbext.tools.tensor import tensor_files
@@ -70,6 +69,8 @@ def test_a_page_is_whole_and_needs_nothing_else(make: Callable[[], str]) -> None
         assert outside not in page.lower()
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in tags.scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    for fact in ("program", "machine", "made", "with", "command"):
+        assert f"<dt>{fact}</dt><dd>" in page
     assert tags.policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
 
 

@@ -38,7 +38,7 @@ def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
         process.kill()
     assert whole.status == scrubbed.status == 0, (whole, scrubbed)
     files = bundle(tmp_path / "whole.tar.gz")
-    assert set(files) == {"recording.rec", "verdict.txt", "verdict.json", "threads.json", "info.txt"}
+    assert set(files) == {"recording.rec", "verdict.txt", "verdict.json", "threads.json", "info.txt", "page.html"}
     assert all(name in whole.stdout for name in files)
     assert b"secret_function" in files["verdict.txt"]
     (tmp_path / "again.rec").write_bytes(files["recording.rec"])

@@ -75,8 +75,12 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert "threading.Lock" in Path(f"{file}.txt").read_text()
     assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
     recording = Path(f"{file}.rec")
-    replayed = run([DISPATCH, "-r", recording.name, "dispatch-diagnose"], cwd=recording.parent)
-    assert replayed.stdout == Path(f"{file}.txt").read_text()
+    replayed = run([DISPATCH, "-r", str(recording), "dispatch-diagnose"])
+    page = Path(f"{file}.html")
+    told_of_page = f"\nThe page with all of this is {page.name}.\n"
+    assert replayed.stdout == Path(f"{file}.txt").read_text().replace(told_of_page, "")
+    assert "<dt>program</dt>" in page.read_text()
+    assert f"<dd>{os.uname().nodename}</dd>" in page.read_text()
 
 
 @pytest.mark.gdb
@@ -105,7 +109,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     (page,) = tmp_path.glob("hang-*.job.html")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()} == {
-        "txt", "json", "rec", "core", "job.txt", "job.json", "job.html",
+        "txt", "json", "rec", "html", "core", "job.txt", "job.json", "job.html",
     }  # fmt: skip
     looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
     assert "waits for" in looked.stdout, looked
