@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
@@ -143,6 +144,7 @@ _LARGEST = 1 << 22
 _ENDING = ".json"
 
 Note = Callable[[AddOnError], None]
+Made = TypeVar("Made")
 
 
 def catalogue(note: Note) -> tuple[KnownBug, ...]:
@@ -255,30 +257,13 @@ def _affected(value: object, where: str) -> Affected:
     fields = _Fields(value, Affected, where)
     if not fields.has("package"):
         raise BadData(f"{where} lacks package")
-    return Affected(fields.text("package"), fields.text("since"), fields.text("before"), fields.text("until"))
+    return fields.made(Affected)
 
 
 def _thread(value: object, where: str) -> ThreadPattern:
     fields = _Fields(value, ThreadPattern, where)
-    role = fields.text("role")
-    _check_words([role] if role else [], ROLES, f"{where}, role")
-    found = ThreadPattern(
-        fields.pairs("python"),
-        fields.texts("native"),
-        fields.text("library"),
-        fields.texts("waits_for"),
-        fields.text("missing_workers"),
-        role,
-        fields.text("name"),
-        fields.text("state"),
-        fields.texts("holds"),
-        fields.number("held_by"),
-        fields.number("same_group"),
-        fields.flag("owner_gone"),
-        fields.flag("lost_signal"),
-        fields.pairs("task"),
-        fields.flag("without_python"),
-    )
+    found = fields.made(ThreadPattern)
+    _check_words([found.role] if found.role else [], ROLES, f"{where}, role")
     if found == ThreadPattern():
         raise BadData(f"{where}: a thread of which nothing is said is any thread")
     return found
@@ -297,11 +282,16 @@ class _Fields:
     def __init__(self, value: object, record: type[Record], where: str) -> None:
         if not isinstance(value, Mapping):
             raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
-        strange = sorted(set(map(str, value)) - set(record._fields))
-        if strange:
+        if not value.keys() <= record.__annotations__.keys():
+            strange = sorted(set(map(str, value)) - set(record._fields))
             raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(record._fields)}")
         self._value = value
         self._where = where
+        self._kinds = record.__annotations__
+
+    def made(self, record: Callable[..., Made]) -> Made:
+        """The record of the members that there are, each read as its field is declared; all must be of simple kinds."""
+        return record(**{key: _READERS[self._kinds[key]](self, key) for key in self._value})
 
     def has(self, key: str) -> bool:
         """There is such a member, and it is not empty."""
@@ -323,16 +313,16 @@ class _Fields:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """The texts of a member."""
-        found = [each for each in self.list(key) if isinstance(each, str)]
-        if len(found) != len(self.list(key)):
+        found = self.list(key)
+        if not {*map(type, found)} <= {str}:
             raise BadData(f"{self._where}: {key} is no list of texts")
-        return tuple(found)
+        return tuple(map(str, found))
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         """The pairs of texts of a member."""
         found = []
         for each in self.list(key):
-            if not isinstance(each, list) or len(each) != 2 or not all(isinstance(one, str) for one in each):
+            if not isinstance(each, list) or [*map(type, each)] != [str, str]:
                 raise BadData(f"{self._where}, {key}: each frame is a list of two texts, file and function")
             found.append((each[0], each[1]))
         return tuple(found)
@@ -350,3 +340,13 @@ class _Fields:
         if not isinstance(found, bool):
             raise BadData(f"{self._where}: {key} is neither true nor false")
         return found
+
+
+_READERS: Mapping[str, Callable[[_Fields, str], object]] = {
+    "str": _Fields.text,
+    "int": _Fields.number,
+    "bool": _Fields.flag,
+    "tuple[str, ...]": _Fields.texts,
+    "tuple[tuple[str, str], ...]": _Fields.pairs,
+}
+"""The reader of a member, by the annotation of its field."""

@@ -7,11 +7,12 @@ in C stops half-way. Most names are settled by counting their references; the ot
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _NAME_LIMIT = 1 << 16
@@ -87,10 +88,16 @@ def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:
     return run
 
 
-_MOST_OF_EACH = 20
-"""The value of EACH of mangled_expressions.py, which is not imported for a short name."""
-_MULTIPLIERS = "STCDZ"
-"""Substitutions, parameters of templates, constructors and packs (Dp, sZ) have one of these letters."""
+_MOST_OF_EACH, _STANDARD = 20, 80
+"""The values of EACH and STANDARD of mangled_expressions.py, which is not imported for most names."""
+_REFERENCE = re.compile("[ST][0-9A-Z]*_")
+"""A substitution or a parameter of a template, by its end: no two have the same."""
+_PARAMETER = re.compile("T[0-9A-Z]*_")
+_REPEATED = re.compile("[CD][0-9I]|s[ZP]")
+"""Constructors and destructors, which repeat a name, and the length and the elements of a pack."""
+_EXPANSION = re.compile("Dp|sp")
+"""Pack expansions: their pattern is printed for each element of the pack."""
+_MOST_REFERENCES = 100
 
 
 def fits(name: str, most: int) -> bool:
@@ -103,7 +110,32 @@ def fits(name: str, most: int) -> bool:
 
 
 def counted_size(name: str) -> int:
-    """Each reference at most doubles all before it; each pack expansion is as long as the name has arguments."""
-    doubling = sum(map(name.count, _MULTIPLIERS))
-    expansions = name.count("Dp") + name.count("sp")
-    return int(_MOST_OF_EACH * (len(name) + 4) * 2**doubling * (len(name) + 1) ** expansions)
+    """Each reference at most doubles all before it; each pack expansion is as long as the name has arguments, and is
+    one of a pack only if it has a parameter. Letters of identifiers may be counted as references, too."""
+    plain = _MOST_OF_EACH * (len(name) + 4) + _STANDARD * name.count("S")
+    references, repeated = _REFERENCE.findall(name), len(_REPEATED.findall(name))
+    if len(references) <= _MOST_REFERENCES and not _PARAMETER.search(name):
+        return _substituted_size(plain, references) << repeated
+    expansions = len(_EXPANSION.findall(name)) if _PARAMETER.search(name) else 0
+    return int((plain << len(references) + repeated) * (len(name) + 1) ** expansions)
+
+
+def _substituted_size(plain: int, references: Sequence[str]) -> int:
+    """Characters of a name whose references are substitutions. In a component are references to those with smaller
+    numbers only: it is not larger than all of these before it, and what is written out.
+
+    The beginning of a reference may be the end of an identifier: of S1S_ the number is 0 or 65.
+    """
+    before: list[tuple[int, int]] = []
+    total = plain
+    for each in references:
+        most = _number(each[1:-1])
+        size = plain + sum(size for size, number in before if number < most)
+        before.append((size, _number(each[each.rindex("S") + 1 : -1])))
+        total += size
+    return total
+
+
+def _number(sequence: str) -> int:
+    """The number of a component (Itanium C++ ABI, <seq-id>)."""
+    return int(sequence.lstrip("0")[:8] or "0", 36) + 1 if sequence else 0

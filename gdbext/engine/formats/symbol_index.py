@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from gdbext.engine.formats import symbol_cache
@@ -86,10 +86,8 @@ class SymbolIndex:
     def lookup(self, name: str) -> list[Symbol]:
         """All symbols with that mangled name (local ones, objects and thread-local ones, too)."""
         raw = name.encode("utf-8", "surrogateescape")
-        if self._names is None:
-            self._names = self._load("names", symbol_cache.build_names)
-        found = []
-        for number in symbol_cache.find_name(self._names, raw):
+        found: list[Symbol] = []
+        for number in self._numbers_of(raw):
             table, entry = self._entry(number)
             if table is not None and table.is_named(entry, raw):
                 symbol = table.symbol(entry)
@@ -100,22 +98,35 @@ class SymbolIndex:
             found.append(exported)
         return found
 
+    def _numbers_of(self, name: bytes) -> Sequence[int]:
+        """Numbers of the entries that may have that name. A file that has exported symbols only has its own table."""
+        table = self._hashed()
+        if table is not None and self.tables == (self._dynamic,):
+            return [*table.candidates(name)]
+        if self._names is None:
+            self._names = self._load("names", symbol_cache.build_names)
+        return symbol_cache.find_name(self._names, name)
+
     def exported(self, name: str) -> Symbol | None:
         """The exported symbol of that name, through the file's own hash table: nothing is built or cached."""
+        table = self._hashed()
+        if table is None or self._dynamic is None:
+            return None
+        raw = name.encode("utf-8", "surrogateescape")
+        older: Symbol | None = None
+        for number in table.candidates(raw):
+            symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
+            if symbol is not None and table.is_default(number):
+                return symbol
+            older = older or symbol
+        return older
+
+    def _hashed(self) -> GnuHash | None:
         if not self._hash_known:
             self._hash_known = True
             self._hash = GnuHash.of(self.image)
             self._dynamic = self._dynamic or _dynamic_or_none(self.image)
-        if self._hash is None or self._dynamic is None:
-            return None
-        raw = name.encode("utf-8", "surrogateescape")
-        older: Symbol | None = None
-        for number in self._hash.candidates(raw):
-            symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
-            if symbol is not None and self._hash.is_default(number):
-                return symbol
-            older = older or symbol
-        return older
+        return self._hash
 
     def matching(self, *needles: bytes) -> Iterator[Symbol]:
         """All symbols whose mangled names contain every needle, in table order. Reads all names, once."""

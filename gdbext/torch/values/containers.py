@@ -7,6 +7,7 @@ hold together raises BadData that says how.
 from __future__ import annotations
 
 import struct
+from itertools import compress
 
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
@@ -243,6 +244,10 @@ def read_map_header(memory: Memory, address: int) -> FlatMap:
     return FlatMap(entries, slots, shift, lookups, elements)
 
 
+_IS_USED = bytes(distance < 0x80 for distance in range(256))
+"""1 for an occupied slot, by its distance as a byte."""
+
+
 def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]:
     """The occupied slots of the ``ska::flat_hash_map`` at ``address``, in memory order, from one read.
 
@@ -258,10 +263,12 @@ def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]
     except MemoryFault as fault:
         raise _corrupt(address, f"its slots at {header.entries:#x} are unreadable") from fault
     distances = raw[::stride]
-    used = [index for index, distance in enumerate(distances) if distance < 0x80]
+    used = list(compress(range(len(distances)), distances.translate(_IS_USED)))
     if len(used) != header.elements:
         raise _corrupt(address, f"{len(used)} slots are used, {header.elements} elements claimed")
-    if any(distances[index] > header.max_lookups or distances[index] > index for index in used):
+    if max(map(distances.__getitem__, used)) > header.max_lookups or any(
+        distances[index] > index for index in used[: header.max_lookups]
+    ):
         raise _corrupt(address, "an element is farther from its slot than any lookup goes")
     return [
         MapEntry(header.entries + index * stride + 8, raw[index * stride + 8 : (index + 1) * stride]) for index in used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
+from gdbext.engine.formats.mangled_expressions import MOST
 from gdbext.engine.formats.mangled_name import printed_size
 
 
@@ -109,6 +111,25 @@ def test_the_bound_of_a_name_is_never_below_its_text(times: int) -> None:
 def test_real_names_with_many_references_are_shown(name: str) -> None:
     assert demangle(name) != name
     assert len(demangle(name)) <= printed_size(name) < 1 << 24
+    assert printed_size(name) <= counted_size(name)
+
+
+def test_names_of_torch_are_settled_by_counting() -> None:
+    name = (
+        "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail24WrapFunctionIntoFunctor_INS_26CompileTimeFunctionPointerI"
+        "FN2at6TensorENS_14DispatchKeySetERKS6_S9_EXadL_ZN5torch8autograd12VariableType12_GLOBAL__N_12mmES7_S9_S9_EEEES6_NS"
+        "_4guts8typelist8typelistIJS7_S9_S9_EEEEESA_E4callEPNS_14OperatorKernelENS_14DispatchKeySetES7_S9_S9_"
+    )
+    assert len(demangle(name)) <= printed_size(name) <= counted_size(name) < 1 << 24
+
+
+@pytest.mark.parametrize("times", range(1, 8))
+def test_what_may_be_the_end_of_an_identifier_is_counted_as_the_least_and_the_most(times: int) -> None:
+    """S is a type, and ZS_, which is behind it, is the substitution S_ or number 1,289; zeros in front say nothing."""
+    zeros = re.sub("S([0-9A-Z])_", r"S000000000\1_", _doubling(times))
+    for name in (_doubling(times).replace("I", "I2ZS"), re.sub("S([0-9A-Z]?_)", r"2ZSS\1", _doubling(times)), zeros):
+        size = printed_size(name)
+        assert 0 < size <= counted_size(name) or size == MOST
 
 
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
