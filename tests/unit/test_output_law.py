@@ -29,7 +29,7 @@ MAKERS = {
     "tools/core_handler/__init__.py": "its own folder of crashes, which nobody else can write to",
     "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
     "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
-    "tools/probes/bpf/probe_keeper.py": "/proc/self/comm",
+    "engine/targets/live/debugger_guard.py": "/proc/self/comm",
 }
 """Module, or folder with a slash → why it may make files."""
 WRITERS = {

@@ -190,6 +190,8 @@ class Architecture(ABC):
 
     longest_instruction: int
     longest_direct_call: int
+    breakpoint_code: bytes
+    """The instruction that debuggers write over others, and kernel probes, too."""
     """Bytes of a call instruction that names its target, or the place that holds it."""
     entry_marks: tuple[bytes, ...]
     """Instructions that only the target of an indirect call or jump begins with."""

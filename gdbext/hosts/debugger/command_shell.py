@@ -65,6 +65,8 @@ class DebuggerHost(Host):
 
     def pause(self, target: Target) -> Pause:
         """Pause the process as the debugger does it. Raises UsageError."""
+        if not self.is_batch:
+            self.guard(self._run_control(), target.pid)
         return self._debugger.pause(target)
 
     def show_frames(self, shown: bool) -> None:

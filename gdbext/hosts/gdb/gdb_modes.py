@@ -17,7 +17,7 @@ import gdb
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.system.linux import is_alive
-from gdbext.errors import TargetError, UsageError
+from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import execute
 
 
@@ -56,9 +56,8 @@ def stops_by_interrupt() -> bool:
     return any(row[:1] == ["SIGINT"] and row[1:4:2] == ["Yes", "No"] for row in rows)
 
 
-def refusal(by_probes: bool) -> TargetError | None:
-    """The reason why nothing would come of ``continue`` with hooks, None where all is well. ``by_probes``: kernel
-    probes watch this process."""
+def refusal() -> TargetError | None:
+    """The reason why nothing would come of ``continue`` with hooks, None where all is well."""
     if gdb.parameter("non-stop"):
         return TargetError(
             "non-stop mode is on: continue would let one thread run, and threads stop one by one",
@@ -71,13 +70,17 @@ def refusal(by_probes: bool) -> TargetError | None:
         )
     if _locked():
         return TargetError(_locked_text(), help="set scheduler-locking replay, which is gdb's default")
-    if by_probes and gdb.parameter("follow-fork-mode") == "child":
-        return TargetError(
-            f"kernel probes watch process {gdb.selected_inferior().pid}, and gdb would leave it for the first child "
-            "that it forks (follow-fork-mode child)",
-            help="set follow-fork-mode parent, or leave --engine probes out",
-        )
     return None
+
+
+def check_probes() -> None:
+    """Raise ProbesRefused where kernel probes, which watch this process, would see nothing."""
+    if gdb.parameter("follow-fork-mode") == "child":
+        raise ProbesRefused(
+            f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it for the first child that it "
+            "forks (follow-fork-mode child)",
+            help="set follow-fork-mode parent, or --engine breakpoints",
+        )
 
 
 def _locked_text() -> str:

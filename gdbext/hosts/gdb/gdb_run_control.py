@@ -29,6 +29,7 @@ from gdbext.hosts.gdb.gdb_modes import (
     QuietConsole,
     check_interrupt,
     check_pause_works,
+    check_probes,
     quietly,
     refusal,
     stops_by_interrupt,
@@ -167,6 +168,7 @@ class GdbRunControl:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
+        check_probes()
         self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
@@ -243,7 +245,9 @@ class GdbRunControl:
     def run_beside(self, work: Work, by_probes: bool = True) -> Ending:
         """Let the process run while another thread works, and interrupt it when that is done. ``by_probes``: the work
         is to read what kernel probes see. Raises TargetError where gdb's settings are against it."""
-        refused = refusal(by_probes)
+        if by_probes:
+            check_probes()
+        refused = refusal()
         if refused is not None:
             raise refused
         check_interrupt()
@@ -255,7 +259,7 @@ class GdbRunControl:
 
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""
-        refused = refusal(by_probes=self._probes is not None)
+        refused = refusal()
         if refused is not None:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
         gdb.events.new_objfile.connect(self._loaded)

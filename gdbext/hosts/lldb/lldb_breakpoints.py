@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.errors import MemoryFault, TargetError, UsageError
+from gdbext.errors import MemoryFault, ProbesRefused, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_run_control import register_of
@@ -190,8 +190,11 @@ class LldbBreakpointSetter:
         action()
 
     def by_probes(self) -> BreakpointSetter:
-        """Refuse: LLDB asks nobody whether a signal is to stop. Raises UsageError."""
-        raise UsageError("dispatch-break has no kernel probes in LLDB", help="use gdb, or leave --engine probes out")
+        """Refuse: there are none for stops. Raises ProbesRefused."""
+        raise ProbesRefused(
+            "dispatch-break has none in LLDB", why="LLDB asks nobody whether a signal is to stop",
+            help="use gdb, or --engine breakpoints",
+        )  # fmt: skip
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """LLDB tells nobody that a process has ended; it is noticed when the next one starts."""

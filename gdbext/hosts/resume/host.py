@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
-from gdbext.errors import TargetError, UsageError
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+from gdbext.errors import ProbesRefused, TargetError, UsageError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
     from gdbext.hosts.resume.timed_run import Work
     from gdbext.torch.stack.lookup_sites import CfaRule
+
+ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 
 Handler = Callable[[int, int, int], bool]
 """(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
@@ -110,7 +113,31 @@ class Host(ToolHost):
                 why="this command resumes the process and observes what it does",
                 help="see what the core was doing: dispatch-bt; or attach to a live process: scripts/dispatch -p PID",
             )
-        return self._run_control()
+        control = self._run_control()
+        self.guard(control, session.target.pid)
+        return control
+
+    def guard(self, control: RunControl, pid: int) -> None:
+        """Have somebody look after the process of this machine, 0 for none yet, should the debugger be killed."""
+        if pid and control.can_run_beside:
+            self.kept(DebuggerGuards, DebuggerGuards).watch_over(pid)
+
+    def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
+        """The engines to try, in their order: in a user's debugger first the one that does no harm."""
+        if wanted is not None:
+            return (wanted,)
+        return (BREAKPOINTS,) if self.is_batch or not session.target.pid or not session.has_torch else ENGINES
+
+    def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
+        """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes."""
+        if self.is_batch or not session.target.pid:
+            return ()
+        why = (
+            f"kernel probes, which do no harm, cannot be used: {refused.what}"
+            if refused
+            else "--engine probes has none"
+        )
+        return (f"a debugger that is killed (kill -9) while breakpoints are in the code ends the process; {why}",)
 
     @abstractmethod
     def _run_control(self) -> RunControl:

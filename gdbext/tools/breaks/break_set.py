@@ -240,7 +240,8 @@ class BreakTable:
     def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
         """``open_session`` gives a fresh session of the stopped process, also while the debugger calls us."""
         self._breakpoints = self._setter = setter
-        self._probed = False
+        self.is_probed = False
+        """Kernel probes stop the threads, not breakpoints."""
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None
@@ -250,15 +251,15 @@ class BreakTable:
     def use_probes(self, wanted: bool) -> None:
         """Have kernel probes stop the threads, or breakpoints. Raises UsageError, ProbesRefused."""
         self._forget()
-        if wanted == self._probed:
+        if wanted == self.is_probed:
             return
         if self._sets:
             raise UsageError(
-                f"what is set stops by {'probes' if self._probed else 'breakpoints'}: both at once cannot be",
+                f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once cannot be",
                 why="breakpoints are not seen at the places of probes", help="dispatch-break --delete",
             )  # fmt: skip
         self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
-        self._probed = wanted
+        self.is_probed = wanted
 
     def notes_of_debugger(self, go_on: bool) -> tuple[str, ...]:
         """The notes that the user must read before he lets the process run; ``go_on``: breakpoints report and go

@@ -16,8 +16,8 @@ from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.terminal import write
-from gdbext.errors import UsageError
-from gdbext.hosts.resume.host import LiveTool
+from gdbext.errors import ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.render.style import Style, counted, escape
 from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_pattern, is_generated
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host, RunControl
     from gdbext.tools.breaks.break_set import BreakTable
-
-ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 
 DESCRIPTION = """
 WHERE:
@@ -56,9 +54,11 @@ In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
 next run of the program are noticed. In a second run deleted ones are only off until it ends.
 
---engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON): a kill of the debugger
-does the process no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind
-the place, and the breakpoints are catchpoints for it. See dispatch-values for what probes cannot.
+A debugger that is killed (kill -9) while breakpoints are in the code ends the process.
+--engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) has none: a kill does no
+harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place, and the
+breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See
+dispatch-values for what probes cannot.
 """
 
 
@@ -79,7 +79,7 @@ class BreakTool(LiveTool):
         parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
         parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
         parser.add_argument(
-            "--engine", choices=ENGINES, default=BREAKPOINTS, help="breakpoints (default), or kernel probes, see above"
+            "--engine", choices=ENGINES, help="kernel probes (default in gdb for --continue) or breakpoints, see above"
         )
         parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
         parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
@@ -93,10 +93,10 @@ class BreakTool(LiveTool):
             return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
         control = host.run_control(session)
         request = _request(session, args)
-        _breakpoints(host).use_probes(args.engine == PROBES)
         if host.is_batch:
+            _breakpoints(host).use_probes(args.engine == PROBES)
             return self._report(session, args, self._set_and_run(session, host, control, request, args.json))
-        return self._report(session, args, _set(session, host, request))
+        return self._report(session, args, _set(session, host, request, args.engine))
 
     def _report(self, session: Session, args: Namespace, section: BreaksSection) -> Report:
         return make_report(self, session, args, sections=(section,), ending=section.ending)
@@ -207,11 +207,20 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
     return request
 
 
-def _set(session: Session, host: Host, request: BreakRequest) -> BreaksSection:
-    """Set the breakpoints in the user's own debugger."""
-    notes = _breakpoints(host).add(request, session, host.show).notes
-    notes = (*notes, *_breakpoints(host).notes_of_debugger(request.go_on))
-    return BreaksSection(_breakpoints(host).listed()[-1:], notes)
+def _set(session: Session, host: Host, request: BreakRequest, engine: str | None) -> BreaksSection:
+    """Set the breakpoints in the user's own debugger: by the engine that those have which are set, else by probes,
+    where they can be, for what only reports and goes on; a stop is to be at its place, and to take conditions."""
+    table, refused = _breakpoints(host), None
+    if engine is None and request.go_on and not table.listed() and PROBES in host.engines(None, session):
+        try:
+            table.use_probes(True)
+        except ProbesRefused as error:
+            refused = error
+    elif engine is not None or not table.listed():
+        table.use_probes(engine == PROBES)
+    notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.go_on))
+    more = () if table.is_probed else host.note_on_breakpoints(session, refused)
+    return BreaksSection(table.listed()[-1:], (*notes, *more))
 
 
 def render(report: Report, style: Style) -> Iterator[str]:

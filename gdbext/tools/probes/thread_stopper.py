@@ -34,7 +34,7 @@ _SIGNALS = (signal.SIGURG, signal.SIGWINCH)
 """Signals whose default is to be ignored (signal(7)). SIGCHLD is one, too, and has handlers more often."""
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): there the thread ids of the kernel's programs are ours."""
-_HELP = "leave --engine probes out: breakpoints do without"
+_HELP = "--engine breakpoints does without"
 _WORD = (1 << 64) - 1
 _LONGEST_INSTRUCTION = 16
 _MAX_THREADS, _MAX_HOOKS = 1 << 15, 1 << 14

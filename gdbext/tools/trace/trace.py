@@ -11,8 +11,8 @@ from gdbext.diagnosis.reporting import make_report, page_origin, report_target
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
 from gdbext.engine.targets.live.unstopped import RunningProcess
-from gdbext.errors import GdbextError, UsageError
-from gdbext.hosts.resume.host import LiveTool
+from gdbext.errors import GdbextError, ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import TraceSection
 from gdbext.tools.trace.traced_operators import TraceRequest
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.timed_run import Work
     from gdbext.render.style import Style
 
-ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 MAX_SECONDS = 86400.0
 
 DESCRIPTION = """
@@ -44,17 +43,18 @@ CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispa
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven
 by unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. What found
 no room is counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the process ends
-or when nothing was dispatched for a while (--hung-after S). Inside a debugger it has to be asked for: the process runs
-by the debugger's own continue, and a kill of the debugger does no harm. But from then on the process may run past the
-debugger's breakpoints in torch's libraries, for as long as anybody probes these in any process.
+or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by the debugger's own
+continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last dispatch. But from
+then on it may run past the debugger's breakpoints in torch's libraries, for as long as anybody probes these in any
+process.
 
---engine breakpoints (in a debugger, with --verbose, or where probes are not permitted): Ctrl+C ends the trace and takes
-all breakpoints away; the process is stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms
-when gdb has read torch's symbols; through LLDB five times as much). There is one for each call and one for each
-redispatch of a named operator; all other operators run at full speed. --verbose has six or more for each dispatch,
---output FILE.json or FILE.html four. --all stops once for each call of any operator: forward and backward of a small
-model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the
-redispatches of all operators together are 3,101 functions.
+--engine breakpoints (with --verbose, or where probes are not permitted): a debugger that is killed (kill -9) meanwhile
+ends the process. Ctrl+C ends the trace and takes all breakpoints away; the process is stopped then (scripts/dispatch
+lets it go on). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols; through LLDB five times as much).
+There is one for each call and one for each redispatch of a named operator; all other operators run at full speed.
+--verbose has six or more for each dispatch, --output FILE.json or FILE.html four. --all stops once for each call of
+any operator: forward and backward of a small model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm
+of 1 us 200 times. It shows calls only: the redispatches of all operators together are 3,101 functions.
 """
 
 
@@ -117,9 +117,15 @@ class TraceTool(LiveTool):
         if isinstance(session.target, RunningProcess):
             tid = running_thread(session.target, args.thread) if args.thread is not None else None
             return self._probe(session, args, host, tid)
+        refused = None
         if _is_debugged(session, args, host):
-            return self._probe_beside(session, args, host)
-        if args.engine == PROBES or args.last or args.hung_after or args.key:
+            try:
+                return self._probe_beside(session, args, host)
+            except ProbesRefused as error:
+                if _only_by_probes(args):
+                    raise
+                refused = error
+        if _only_by_probes(args):
             raise UsageError(
                 "probes trace a process that runs, and this one is stopped or not started yet",
                 help=f"from a shell: scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --engine probes",
@@ -132,8 +138,10 @@ class TraceTool(LiveTool):
         )  # fmt: skip
         origin = page_origin(session, host.called.command(self.name))
         with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
+            tracing = Tracing(session, control, request, output.notify)
+            tracing.note(*host.note_on_breakpoints(session, refused))
             with host.running(self.name):
-                traced = Tracing(session, control, request, output.notify).run(output.sink)
+                traced = tracing.run(output.sink)
             output.finish(traced.ending)
         host.lets_finish = traced.ending.kind.is_by_command
         section = TraceSection(
@@ -214,8 +222,12 @@ class ThreadNames:
 
 def _is_debugged(session: Session, args: Namespace, host: Host) -> bool:
     """Probes are to trace a process that a user's debugger holds. Raises TargetError, UsageError."""
-    wanted = args.engine == PROBES and not host.is_batch
+    wanted = not host.is_batch and not args.verbose and not args.boxed and PROBES in host.engines(args.engine, session)
     return wanted and session.target.pid != 0 and host.run_control(session).can_run_beside
+
+
+def _only_by_probes(args: Namespace) -> bool:
+    return bool(args.engine == PROBES or args.last or args.hung_after or args.key)
 
 
 def _can_probe(args: Namespace) -> bool:

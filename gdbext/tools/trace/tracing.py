@@ -77,7 +77,7 @@ class Tracing:
         self._target = report_target(self._session)
         operators = TracedOperators(self._session.dispatcher, self._request)
         for error in operators.unknown:
-            self._note(f"{error} ({error.help}): waiting for it")
+            self.note(f"{error} ({error.help}): waiting for it")
         clock: list[Callable[[], float]] = []
         sink = make_sink(lambda: clock[0](), self._session.target.pid)
         tracer = self._tracer(sink, operators)
@@ -106,12 +106,14 @@ class Tracing:
         returns = request.verbose or request.returns
         all_calls = AllCalls(self._session, functions)
         installer = HookInstaller(self._session, self._control, functions, all_calls, tracer, returns)
-        TraceHooks(installer, functions, all_calls, request, self._note).place(operators)
+        TraceHooks(installer, functions, all_calls, request, self.note).place(operators)
         return installer.count
 
-    def _note(self, text: str) -> None:
-        self._notes.append(text)
-        self._notify(text)
+    def note(self, *texts: str) -> None:
+        """Show notes at once, and keep them for the report."""
+        for text in texts:
+            self._notes.append(text)
+            self._notify(text)
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive
 from gdbext.engine.terminal import shown_json
-from gdbext.errors import UsageError
-from gdbext.hosts.resume.host import LiveTool
+from gdbext.errors import ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.values.value_watch import ValueRequest
 from gdbext.tools.values.values_section import ValuesSection
 from gdbext.tools.values.watching import Watching, WatchResult
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gdbext.tools.values.value_watch import ValueSink
 
 SEEKS = ("nan", "inf")
-ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 MODES = ("off", "save", "print", "names", "nan", "inf")
 
 DESCRIPTION = """
@@ -60,9 +59,10 @@ All other operators run at full speed.
 
 A debugger that is killed (kill -9) while its breakpoints are in the code ends the process. --engine probes has none:
 kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by a signal that the program
-ignores, SIGURG or SIGWINCH, and go when the debugger goes. A stop costs no more. Not for code in no file, nor from
-inside of a container; a thread that blocks the signal later is not seen; and from then on the process may run past the
-debugger's own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
+ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are the default where they can
+be, and a note says why where they cannot. A stop costs no more. Not for code in no file, nor from inside of a
+container; a thread that blocks the signal later is not seen; and from then on the process may run past the debugger's
+own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
 """
 
 
@@ -101,7 +101,7 @@ class ValuesTool(LiveTool):
         parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
         parser.add_argument("--thread", metavar="TID|N", help="this thread only")
         parser.add_argument(
-            "--engine", choices=ENGINES, default=BREAKPOINTS, help="breakpoints (default), or kernel probes, see above"
+            "--engine", choices=ENGINES, help="kernel probes (default inside gdb and LLDB) or breakpoints, see above"
         )
 
     def modes(self, args: Namespace) -> Sequence[Mode]:
@@ -117,22 +117,41 @@ class ValuesTool(LiveTool):
             raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
         if seeks and (session.target.is_core or host.name == "none"):
             return self._on_stacks(session, args)
-        control = host.run_control(session)
-        if args.engine == PROBES:
-            control.use_probes()
-
-        def notify(text: str) -> None:
-            if not args.json:
-                host.show(f"note: {text}\n")
-
-        sink = _seeker(args, control, host.show) if seeks else _sink(args, host.show)
-        with host.running(self.name):
-            watched = Watching(session, control, _request(session, args), notify).run(lambda _: sink)
+        watched, sink = self._watch(session, args, host)
         host.lets_finish = watched.ending.kind.is_by_command
         files = getattr(sink, "count", 0)
         folder = args.dir if args.mode == "save" else None
         section = ValuesSection(args.mode, watched.count, watched.ending, watched.notes, folder, files)
         return self._report(session, args, section, watched)
+
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[WatchResult, ValueSink]:
+        """Watch by the first engine that can. Raises UsageError, TargetError."""
+        refused = None
+        *others, last = host.engines(args.engine, session)
+        for engine in others:
+            try:
+                return self._watch_by(engine, session, args, host)
+            except ProbesRefused as error:
+                refused = error
+        return self._watch_by(last, session, args, host, refused)
+
+    def _watch_by(
+        self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
+    ) -> tuple[WatchResult, ValueSink]:
+        control = host.run_control(session)
+
+        def notify(text: str) -> None:
+            if not args.json:
+                host.show(f"note: {text}\n")
+
+        sink = _seeker(args, control, host.show) if args.mode in SEEKS else _sink(args, host.show)
+        watching = Watching(session, control, _request(session, args), notify)
+        if engine == PROBES:
+            control.use_probes()
+        else:
+            watching.note(*host.note_on_breakpoints(session, refused))
+        with host.running(self.name):
+            return watching.run(lambda _: sink), sink
 
     def _on_stacks(self, session: Session, args: Namespace) -> Report:
         """The operators on the stacks that have such numbers among their arguments."""

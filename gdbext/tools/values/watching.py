@@ -177,7 +177,7 @@ class Watching:
             compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
             if compiled:
                 kernels.place(compiled)
-            operators = WatchedOperators(session, self._control, watch, self._note)
+            operators = WatchedOperators(session, self._control, watch, self.note)
             if request.everything:
                 operators.everything()
             else:
@@ -189,6 +189,8 @@ class Watching:
             ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
         return WatchResult(report_target(self._session), watch.count + kernels.count, ending, tuple(self._notes))
 
-    def _note(self, text: str) -> None:
-        self._notes.append(text)
-        self._notify(text)
+    def note(self, *texts: str) -> None:
+        """Show notes at once, and keep them for the report."""
+        for text in texts:
+            self._notes.append(text)
+            self._notify(text)

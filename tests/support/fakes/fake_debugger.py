@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from gdbext.diagnosis.samples import Pause
@@ -122,7 +123,7 @@ class FakeDebugger(Debugger):
 
     def run_control(self) -> RunControl:
         self.log.append("run control")
-        control: Any = object()
+        control: Any = SimpleNamespace(can_run_beside=False)
         return control  # type: ignore[no-any-return]
 
     def pause(self, target: Target) -> Pause:

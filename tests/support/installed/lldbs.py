@@ -41,6 +41,18 @@ def _loads(path: str) -> bool:
     return re.search(r"^loads \d", done.stdout, re.MULTILINE) is not None
 
 
+def every() -> dict[str, str]:
+    """The same, and those that scripts/test has unpacked."""
+    more = {path.name: str(path) for path in unpacked().glob("lldb-*") if re.fullmatch(r"lldb-\d+", path.name)}
+    return usable() | {name: path for name, path in sorted(more.items()) if _loads(path)}
+
+
+def unpacked() -> Path:
+    """The folder of the LLDBs that scripts/test has unpacked."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
+    return Path(os.environ.get("GDBEXT_TEST_CACHE") or cache) / "lldbs"
+
+
 def missing() -> str:
     """Why no test with LLDB can run here, "" when it can."""
     return "" if usable() else "no lldb with a Python that loads is installed"
@@ -60,10 +72,8 @@ def executable(name: str) -> str:
 def adapters() -> list[Any]:
     """A pytest parameter for each debug adapter (lldb-dap, which was called lldb-vscode before 18): its path. Those on
     PATH, of the LLDBs that are usable, and those that scripts/test has unpacked. One that fails where there is none."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
-    unpacked = Path(os.environ.get("GDBEXT_TEST_CACHE") or cache) / "lldbs"
     beside = {Path(path).parent for path in usable().values()}
-    paths = [path for folder in (*beside, unpacked) if folder.is_dir() for path in folder.iterdir()]
+    paths = [path for folder in (*beside, unpacked()) if folder.is_dir() for path in folder.iterdir()]
     found = {path.name: str(path) for path in paths if re.fullmatch(r"lldb-(dap|vscode)(-\d+)?", path.name)}
     named = {name: path for name, path in found.items() if name[-1].isdigit()} or found
     return [pytest.param(path, marks=pytest.mark.lldb, id=name) for name, path in sorted(named.items())] or [

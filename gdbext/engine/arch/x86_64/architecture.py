@@ -71,6 +71,7 @@ class X8664(base.Architecture):
 
     longest_instruction = 15
     longest_direct_call = 6
+    breakpoint_code = b"\xcc"  # int3
     entry_marks = (patterns.ENDBR64,)
     padding = patterns.PADDING
     signal_frame = conventions.SIGNAL_FRAME

@@ -24,14 +24,13 @@ import contextlib
 import ctypes
 import errno
 import os
-import signal
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
+from gdbext.engine.targets.live.debugger_guard import start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf import probe_keeper
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused
@@ -132,7 +131,7 @@ class ProbeKeeper:
         self._child = 0
         try:
             with theirs:
-                self._child = _forked(lambda: _keep(theirs, self._socket, paths, placed))
+                self._child = _started(lambda: _keep(theirs, self._socket, paths, placed))
             self._receive(paths)
         except BaseException:
             self.close()
@@ -175,36 +174,16 @@ class ProbeKeeper:
         self._child = 0
 
 
-def _forked(work: Callable[[], None]) -> int:
-    """The id of a process that does this and ends, and that no signal reaches but SIGKILL. Raises ProbesRefused."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def _started(work: Callable[[], None]) -> int:
+    """The id of a process that does this, and ends. Raises ProbesRefused."""
     try:
-        child = os.fork()
-        if not child:
-            _work(work)
-        return child
+        return start_survivor(work, _NAME)
     except OSError as error:
         raise ProbesRefused(
             f"no process can be started that places the probes: {error.strerror}",
             why="there are too many processes (ulimit -u; pids.max of the control group), or too little memory",
             help="end others, or trace by breakpoints: dispatch-trace OP --engine breakpoints",
         ) from error
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(work: Callable[[], None]) -> NoReturn:
-    """Keep the probes, in the new process: what belongs to the tool's own end, as to flush its files, is not for us."""
-    try:
-        os.setsid()  # kill -9 of the tool's process group does not reach us
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):  # whoever reads what the tool writes is not to wait for our end
-            os.dup2(nowhere, descriptor)
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
-            file.write(_NAME)
-        work()
-    finally:
-        os._exit(0)
 
 
 def _keep(tool: socket.socket, tools: socket.socket, paths: Sequence[str], placed: _Placed) -> None:

@@ -1,0 +1,276 @@
+"""A process of ours that outlives a debugger that is killed, and heals what that leaves in the process it held.
+
+A debugger that is killed while its process runs leaves its breakpoint instructions there: its own in the dynamic
+loader, the user's, and ours. Whoever gets to one is ended by SIGTRAP. And a thread that it was about to stop gets the
+SIGSTOP that it had sent: the process stands still for ever (ptrace_signal, kernel/signal.c: a signal that the tracer
+has not fetched by wait(2) is delivered at its death). The guard puts the files' bytes back, and continues the process.
+
+A page of a file that somebody has written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst): so it
+looks at few pages of hundreds of thousands.
+
+``start_survivor`` is for whatever must not be killed together with the program that needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
+from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.system.linux import parse_maps, stat_fields
+from gdbext.errors import GdbextError
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+_ENTRY = 8
+_STOPPED = "T"
+_ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
+"""The kind of a page, by the last byte of an entry of pagemap: bit 63 present, 62 swapped, 61 a page of the file."""
+_SECONDS, _PAUSE = 2.0, 0.02
+_LOOK = 0.5
+"""Seconds between two looks while the debugger lives."""
+_NAME = "gdbext-guard"
+
+
+def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
+    """The id of a process that does this and ends, that no signal reaches but SIGKILL, and that has these descriptors
+    only, all for None; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
+    OSError."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if not child:
+            _survive(work, name, None if keep is None else {*keep})
+        return child
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoReturn:
+    """Do it in the new process: what belongs to the program's own end, as to flush its files, is not for us."""
+    try:
+        os.setsid()  # kill -9 of the program's process group does not reach us
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):  # whoever reads what the program writes is not to wait for our end
+            os.dup2(nowhere, descriptor)
+        has = {int(each) for each in os.listdir("/proc/self/fd")}  # noqa: PTH208 - pathlib is slow to import
+        for descriptor in has - keep - {0, 1, 2} if keep is not None else ():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write(name)
+        work()
+    finally:
+        os._exit(0)
+
+
+class DebuggerGuard:
+    """Watches over one process that this one traces: until close(), until it is let go, or until we have ended."""
+
+    def __init__(self, pid: int) -> None:
+        """The process stands still. Without the right to write to it nothing is done."""
+        self.pid = pid
+        self._mutex = RobustMutex()
+        self._socket, theirs = socket.socketpair()
+        self._child, files = 0, []
+        own = architectures.own()
+        with theirs, contextlib.suppress(OSError):
+            if own is None:
+                return
+            for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)):
+                files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
+            healer = Healer(own.breakpoint_code, pid, *files)
+            healer.note()
+            self._mutex.lock()
+            keep = (*files, theirs.fileno())
+            self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex).run(), _NAME, keep)
+        for descriptor in files:
+            os.close(descriptor)
+
+    @property
+    def is_there(self) -> bool:
+        """The guard's process still watches over the other one."""
+        try:
+            return bool(self._child) and self._socket.recv(1, socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let the guard go; idempotent."""
+        if self._child:
+            with contextlib.suppress(OSError):
+                self._socket.send(b"x")
+            with contextlib.suppress(ChildProcessError):  # the debugger may have waited for it
+                os.waitpid(self._child, 0)
+        self._child = 0
+        self._socket.close()
+
+
+class DebuggerGuards:
+    """The guard of one debugger: over the process that it has let run last."""
+
+    def __init__(self) -> None:
+        self._guard: DebuggerGuard | None = None
+
+    def watch_over(self, pid: int) -> None:
+        """Guard that process, which stands still, until it is let go."""
+        if self._guard is not None and self._guard.pid == pid and self._guard.is_there:
+            return
+        if self._guard is not None:
+            self._guard.close()
+        self._guard = DebuggerGuard(pid)
+
+
+class RobustMutex:
+    """A lock that another process gets when the thread that has it dies, before its tracees are let go (exit_mm_release
+    comes before exit_notify in do_exit, kernel/exit.c): long before its descriptors are closed."""
+
+    _SHARED, _ROBUST, _SIZE = 1, 1, 64
+    """PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST (pthread.h of glibc); more than the types of any platform take."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, PAGE)
+        self._address = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
+        self._libc = ctypes.CDLL(None)
+        attributes = ctypes.create_string_buffer(self._SIZE)
+        self._libc.pthread_mutexattr_init(attributes)
+        self._libc.pthread_mutexattr_setpshared(attributes, self._SHARED)
+        self._libc.pthread_mutexattr_setrobust(attributes, self._ROBUST)
+        self._libc.pthread_mutex_init(self._address, attributes)
+
+    def lock(self) -> bool:
+        """Take the lock; True where its owner has died."""
+        return bool(self._libc.pthread_mutex_lock(self._address) == errno.EOWNERDEAD)
+
+
+class _Watch:
+    """The work of the guard's own process."""
+
+    def __init__(self, healer: Healer, debugger: socket.socket, mutex: RobustMutex) -> None:
+        self._healer = healer
+        self._pid = healer.pid
+        self._debugger = debugger
+        self._mutex = mutex
+        self._tracer = _tracer(healer.pid)
+        self._parent = os.getppid()
+
+    def run(self) -> None:
+        """Heal when the debugger has ended without a word, or its helper that traces the process (LLDB's server)."""
+        if self._tracer == self._parent:
+            threading.Thread(target=self._wait_for_death, daemon=True).start()
+        process = os.pidfd_open(self._tracer) if hasattr(os, "pidfd_open") else -1
+        waits = [each for each in (self._debugger.fileno(), process) if each >= 0]
+        while not (ended := select.select(waits, [], [], _LOOK)[0]):
+            if _tracer(self._pid) != self._tracer:
+                if not _is_ending(self._tracer):
+                    return  # it was let go
+                break
+            self._healer.look()
+        if self._debugger.fileno() not in ended or not self._debugger.recv(1):
+            self._heal()
+
+    def _wait_for_death(self) -> None:
+        """Heal as soon as the thread that traces is about to end."""
+        if self._mutex.lock():
+            self._healer.heal()
+
+    def _heal(self) -> None:
+        end = time.monotonic() + _SECONDS
+        while _tracer(self._pid) in (0, self._tracer) and time.monotonic() < end:  # else another debugger has it
+            is_free = not _tracer(self._pid)
+            self._healer.heal()
+            if is_free and thread_states(self._pid).get(self._pid) == _STOPPED:
+                os.kill(self._pid, signal.SIGCONT)
+            time.sleep(_PAUSE)
+
+
+def _is_ending(pid: int) -> bool:
+    """The process is about to end, or has ended: its first thread has PF_EXITING (include/linux/sched.h)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return bool(int(stat_fields(file.read())[6]) & 4)
+    except OSError:
+        return True
+
+
+def _tracer(pid: int) -> int:
+    """The process that traces it; 0 for none."""
+    return int(status_fields(f"/proc/{pid}/status").get("TracerPid", "0"))
+
+
+class Healer:
+    """Puts a process's code back as its files have it, where breakpoint instructions have come since note()."""
+
+    def __init__(self, code: bytes, pid: int, memory: int, pages: int) -> None:
+        """``code`` is the breakpoint instruction; ``memory`` and ``pages`` are open /proc/PID/mem and pagemap."""
+        self.pid = pid
+        self._code = code
+        self._memory = memory
+        self._pages = pages
+        self._before: set[int] = set()
+        self._known: dict[int, bytes] = {}
+
+    def note(self) -> None:
+        """Leave alone what is there now. Raises OSError."""
+        self._before = {address for address, _ in self.traps()}
+
+    def look(self) -> None:
+        """Find the places beforehand, while the debugger lives. Raises OSError."""
+        self._known.update(self.traps())
+
+    def heal(self) -> None:
+        """Put the files' bytes back: first where they are known to be missing. Raises OSError."""
+        for address, original in (*self._known.items(), *self.traps()):
+            if address not in self._before and os.pread(self._memory, len(self._code), address) == self._code:
+                os.pwrite(self._memory, original, address)
+
+    def traps(self) -> Iterator[tuple[int, bytes]]:
+        """The address of each breakpoint instruction that the file has not, and what the file has there."""
+        with open(f"/proc/{self.pid}/maps", errors="surrogateescape") as file:
+            mappings = parse_maps(file.read())
+        code = [each for each in mappings if each.permissions == "r-xp" and each.inode and not each.deleted]
+        for mapping in sorted(code, key=lambda each: each.end - each.start):
+            with contextlib.suppress(OSError, GdbextError):
+                yield from self._traps_in(mapping)
+
+    def _traps_in(self, mapping: MemoryMapping) -> Iterator[tuple[int, bytes]]:
+        changed = self._changed_pages(mapping)
+        file = ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY) if changed else -1
+        try:
+            for page in changed:
+                theirs = os.pread(self._memory, PAGE, page)
+                original = os.pread(file, PAGE, page - mapping.start + mapping.offset)
+                place = theirs.find(self._code)
+                while 0 <= place <= len(original) - len(self._code):
+                    meant = original[place : place + len(self._code)]
+                    if meant != self._code:
+                        yield page + place, meant
+                    place = theirs.find(self._code, place + 1)
+        finally:
+            if file >= 0:
+                os.close(file)
+
+    def _changed_pages(self, mapping: MemoryMapping) -> list[int]:
+        """The addresses of the pages that somebody has written to."""
+        count = (mapping.end - mapping.start) // PAGE
+        entries = os.pread(self._pages, count * _ENTRY, mapping.start // PAGE * _ENTRY)
+        kinds, found = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS), []
+        place = kinds.find(1)
+        while place >= 0:
+            found.append(mapping.start + place * PAGE)
+            place = kinds.find(1, place + 1)
+        return found

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Measure what the commands that resume a process leave behind, in the debuggers that people use.
+
+Writes docs/measurements/debuggers-measured.md.
+
+  kill    kill -9 of the debugger while each command runs, at a random moment: the job goes on, with the code of its
+          files, and can load a library
+  repeat  each command many times in one debugger: descriptors, objects of ours and memory as after the first few, and
+          every setting of the debugger as it was
+  mi      commands over gdb's machine interface: each has its result, each line is well-formed
+
+From the development environment (scripts/test makes it); as root for kernel probes: .venv/bin/python
+scripts/measure_debuggers.py [SCENE …] [--debugger NAME …] [--command NAME …] [--times N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
+
+from debugged_process import DebuggedJob, Debugger, GdbSession, debuggers  # noqa: E402 - the folders are on the path from here on
+
+PAGE = ROOT / "docs" / "measurements" / "debuggers-measured.md"
+ADD = "aten::add.Tensor"
+COMMANDS = {
+    "trace": ("dispatch-trace --all", "--limit 3"),
+    "trace-breakpoints": (f"dispatch-trace {ADD} --engine breakpoints", "--limit 3"),
+    "values": (f"dispatch-values print {ADD}", "--limit 1"),
+    "names": (f"dispatch-values names {ADD}", "--limit 1"),
+    "nan": (f"dispatch-values nan {ADD}", "--limit 3"),
+    "values-breakpoints": (f"dispatch-values print {ADD} --engine breakpoints", "--limit 1"),
+    "samples": ("dispatch-diagnose --samples 100 --interval 0.1", ""),
+    "break": (f"dispatch-break call {ADD} --continue", ""),
+    "break-probes": (f"dispatch-break call {ADD} --engine probes", ""),
+    "break-breakpoints": (f"dispatch-break call {ADD} --engine breakpoints --continue", ""),
+}
+"""Name → the command, and what has it end by itself."""
+SAMPLES = "dispatch-diagnose --samples 2 --interval 0.1"
+READING = ("dispatch-bt", "all-threads", "dispatch-tls", "dispatch-info", "dispatch-diagnose", "dispatch-op aten::add")
+"""Commands that resume nothing."""
+
+
+class Row(NamedTuple):
+    """One line of the page: ``reached`` is None where there is no limit to compare with."""
+
+    scene: str
+    debugger: str
+    what: str
+    measured: str
+    reached: bool | None
+
+
+def kills(name: str, debugger: Debugger, command: str, times: int, loads: bool = False) -> Row:
+    """Kill the debugger at a random moment of the command, and see what became of the job."""
+    found: Counter[str] = Counter()
+    slowest, job = 0.0, DebuggedJob(loads)
+    try:
+        for _ in range(times):
+            if not job.is_well:
+                job.close()
+                job = DebuggedJob(loads)
+            with debugger.attached(job.pid) as session:
+                if command.startswith("dispatch-break"):
+                    session.run(command)
+                    job.runs_by(session, "continue")
+                else:
+                    job.runs_by(session, command)
+                time.sleep(random.uniform(0, 1.5))
+                session.process.kill()
+                session.process.wait()
+            harm, seconds = job.harm()
+            found[harm or "unharmed"] += 1
+            slowest = max(slowest, seconds)
+    finally:
+        job.close()
+    what = f"kill -9 during {command}" + (", a job that loads 20 libraries a second" if loads else "")
+    harmed = times - found["unharmed"]
+    reasons = "; ".join(f"{count} {each}" for each, count in found.items() if each != "unharmed")
+    text = f"{harmed} of {times} harmed" + (f": {reasons}" if reasons else f", whole after {slowest:.1f} s at most")
+    return Row("kill", name, what, text, None if "breakpoints" in command or loads else not harmed)
+
+
+def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
+    """The command again and again in one debugger: what it has after three times, and after all."""
+    job = DebuggedJob()
+    with tempfile.TemporaryDirectory(prefix="gdbext-measured-") as folder:
+        found = Path(folder) / "found.json"
+        commands = [command, "dispatch-break --delete"] if command.startswith("dispatch-break") else [command]
+        script = Path(folder) / "repeat.py"
+        script.write_text(_REPEAT.format(lines=commands, times=times, found=str(found), settings=debugger.settings))
+        try:
+            with debugger.attached(job.pid) as session:
+                session.run(debugger.script(script), seconds=60 + times * 20)
+                harm = "" if found.exists() else "the debugger did not come to the end"
+            harm = harm or job.harm()[0]
+        finally:
+            job.close()
+        if harm:
+            return Row("repeat", name, f"{times} × {command}", harm, False)
+        first, last, changed, failed = json.loads(found.read_text())
+    facts = [f"{what} {one} → {other}" for what, one, other in zip(("descriptors", "objects", "KiB"), first, last)]
+    # One session is alive, or is about to be collected: a descriptor for each library that it has opened.
+    same = last[0] <= first[0] + 80 and last[1] <= first[1] * 1.5 + 200 and last[2] <= first[2] * 1.1 + 20480
+    facts += [f"changed: {', '.join(changed)}"] * bool(changed) + [f"failed: {failed}"] * bool(failed)
+    return Row("repeat", name, f"{times} × {command}", ", ".join(facts), same and not changed and not failed)
+
+
+_REPEAT = """
+import gc, json, os
+
+try:
+    import gdb
+
+    def run(command):
+        return gdb.execute(command, False, True)
+except ImportError:
+    import lldb
+
+    def run(command):
+        result = lldb.SBCommandReturnObject()
+        lldb.debugger.GetCommandInterpreter().HandleCommand(command, result)
+        if not result.Succeeded():
+            raise RuntimeError(result.GetError())
+        return result.GetOutput() or ""
+
+
+def state():
+    gc.collect()
+    gc.collect()
+    ours = sum(type(each).__module__.startswith("gdbext") for each in gc.get_objects())
+    with open("/proc/self/statm") as file:
+        return len(os.listdir("/proc/self/fd")), ours, int(file.read().split()[1]) * 4
+
+
+def settings():
+    lines = run({settings!r}).splitlines()
+    return {{line for line in lines if "history" not in line and not line.startswith(("$", "convenience"))}}
+
+
+changed, failed, states = set(), "", []
+for number in range({times}):
+    before = settings() if number % 10 == 0 else set()
+    try:
+        for line in {lines!r}:
+            run(line)
+    except Exception as error:
+        failed = str(error)
+        break
+    if before:
+        changed |= before ^ settings()
+    if number in (2, {times} - 1):
+        states.append(state())
+with open({found!r}, "w") as file:
+    json.dump([states[0], states[-1], sorted(changed), failed] if states else [(), (), [], failed], file)
+"""
+
+
+def machine_interface(name: str, debugger: Debugger, times: int) -> Row:
+    """Commands in a row over MI, those that resume among them."""
+    commands = (*READING, SAMPLES, *(f"{command} {ends}" for command, ends in COMMANDS.values() if ends))
+    job = DebuggedJob()
+    try:
+        with debugger.attached(job.pid) as session:
+            assert isinstance(session, GdbSession)
+            results = [session.result_of(commands[number % len(commands)]) for number in range(times)]
+            bad = session.malformed()
+        harm = job.harm()[0]
+    finally:
+        job.close()
+    missing = sum(result not in ("done", "running") for result in results)
+    text = f"{times} commands: {missing} without a result, {len(bad)} lines malformed" + (f", {harm}" if harm else "")
+    return Row("mi", name, f"{len(commands)} commands in turn", text, not missing and not bad and not harm)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Everything that was asked for, as soon as it is measured."""
+    for name, debugger in debuggers().items():
+        if options.debugger and name not in options.debugger:
+            continue
+        for command in options.command or COMMANDS:
+            line, ends = COMMANDS[command]
+            if "kill" in options.scenes:
+                yield kills(name, debugger, line, options.times, options.loads)
+            if "repeat" in options.scenes and command != "break-probes":
+                once = SAMPLES if command == "samples" else f"{line} {ends}".strip()
+                yield repeats(name, debugger, once, options.times)
+        if "mi" in options.scenes and debugger.has_machine_interface:
+            yield machine_interface(name, debugger, options.times * 4)
+
+
+SCENES = ("kill", "repeat", "mi")
+
+
+def main() -> int:
+    """Exit status 0: every limit was reached."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenes", nargs="*", metavar="SCENE", default=SCENES, help="kill, repeat, mi (default: all)")
+    parser.add_argument("--debugger", action="append", help=f"any of: {', '.join(debuggers())} (default: all)")
+    parser.add_argument("--command", action="append", choices=COMMANDS, help="default: all")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--loads", action="store_true", help="kill: the job loads a library twenty times a second")
+    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE", help="the page")
+    options = parser.parse_args()
+    load, found = os.getloadavg()[0], []
+    for row in rows(options):
+        found.append(row)
+        print(f"{_word(row):4} {row.debugger}: {row.what}: {row.measured}", flush=True)
+        options.output.write_text(page(found, load))
+    return 0 if all(row.reached is not False for row in found) else 1
+
+
+def _word(row: Row) -> str:
+    return {True: "yes", False: "NO", None: ""}[row.reached]
+
+
+def page(found: list[Row], load: float) -> str:
+    """The page in Markdown."""
+    system = f"Linux {platform.release().partition('-')[0]}, {platform.machine()}, {os.cpu_count()} processors"
+    lines = ["# What commands that resume a process leave behind", "", "Made by `scripts/measure_debuggers.py`.",
+             f"{system}; load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end.", "",
+             "| scene | debugger | what | measured | reached |", "|---|---|---|---|---|"]  # fmt: skip
+    lines += [f"| {row.scene} | {row.debugger} | {row.what} | {row.measured} | {_word(row)} |" for row in found]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
