@@ -263,14 +263,19 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
 
 
 def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
-    """The verdict, with the cause that was found in a child that the process waits for."""
+    """The verdict, with the cause that was found in a child that the process waits for; where it waits for that child
+    alone, at least with the line that the child is at."""
     wait = verdict.finding.wait
     awaited = {child.pid for child in wait.children} if wait is not None else set()
-    found = [each for each in children.children if each.pid in awaited and each.verdict and each.is_stuck]
-    if not found:
+    looked_at = [each for each in children.children if each.pid in awaited and each.verdict]
+    found = [each for each in looked_at if each.is_stuck]
+    if found:
+        child = min(found, key=lambda each: each.rank)
+        text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
+    elif len(awaited) == 1 and looked_at and looked_at[0].line:
+        text = f"{verdict.finding.summary} Process {looked_at[0].pid} is at {looked_at[0].line}."
+    else:
         return verdict
-    child = min(found, key=lambda each: each.rank)
-    text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
     return verdict._replace(finding=verdict.finding._replace(summary=text))
 
 

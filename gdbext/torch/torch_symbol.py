@@ -18,6 +18,9 @@ LOADER_FILE = "torch/utils/data/dataloader.py"
 """Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""
 LOADER_WORKERS = "_workers"
 """The attribute of _MultiProcessingDataLoaderIter with its worker processes (multiprocessing.Process)."""
+LOADER_NEXT, LOADER_TASKS, LOADER_IN_ORDER = "_rcvd_idx", "_task_info", "_in_order"
+"""Its attributes with the number of the batch that comes next, and with (worker,) or (worker, batch) of each number
+that was asked for; with any order allowed (2.6 and later) every worker may bring the next one."""
 
 LOADER_WORKER = ("worker.py", "_worker_loop")
 """(file, function) of the main function of a DataLoader's worker processes (torch/utils/data/_utils/worker.py)."""

@@ -22,8 +22,8 @@ from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evi
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
 from gdbext.engine.vocabulary import counted
 
-_DEPTH = 5
-"""Innermost Python frames of an idle worker, up to its main function."""
+_DEPTH = 8
+"""Innermost Python frames of an idle worker, up to its main function: six in a worker that polls its queue."""
 
 
 def python_pool_of(thread: ThreadSnapshot) -> Pool | None:

@@ -30,9 +30,10 @@ from gdbext.diagnosis.waits.pool_table import (
 )
 from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
 from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
+from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.errors import GdbextError
-from gdbext.torch.torch_symbol import LOADER_FILE, LOADER_WORKERS
+from gdbext.torch.torch_symbol import LOADER_FILE, LOADER_IN_ORDER, LOADER_NEXT, LOADER_TASKS, LOADER_WORKERS
 
 _LONGEST = 512
 _FRAMES = 3
@@ -84,8 +85,16 @@ def is_loader_file(file: str) -> bool:
     return file.endswith(LOADER_FILE)
 
 
-def loader_workers(runtime: PythonRuntime, states: Sequence[ThreadState]) -> Sequence[int]:
-    """Pids of the workers, from the loader's innermost frame on the thread that shows them; empty without one.
+class AwaitedBatch(Record):
+    """The worker processes of a DataLoader that may bring the batch that it waits for."""
+
+    pids: tuple[int, ...]
+    number: int | None = None
+    """The batch's number, counted from 0; None where it is not known, and so whose it is."""
+
+
+def awaited_batch(runtime: PythonRuntime, states: Sequence[ThreadState]) -> AwaitedBatch | None:
+    """Read the batch that is waited for, from the loader's innermost frame on the thread; None where it has none.
 
     Raises nothing: a frame that cannot be read is passed over.
     """
@@ -93,26 +102,49 @@ def loader_workers(runtime: PythonRuntime, states: Sequence[ThreadState]) -> Seq
         for frame in runtime.frames.stack(state).frames[:LOADER_DEPTH]:
             if is_loader_file(frame.file):
                 try:
-                    found = _worker_pids(runtime, locals_of(runtime, frame).get("self", 0))
+                    found = _batch_of(runtime, locals_of(runtime, frame).get("self", 0))
                 except GdbextError:
                     continue
-                if found:
+                if found is not None:
                     return found
-    return ()
+    return None
 
 
-def _worker_pids(runtime: PythonRuntime, iterator: int) -> list[int]:
-    """Pids of the children that the iterator's multiprocessing.Process objects started."""
+def _batch_of(runtime: PythonRuntime, iterator: int) -> AwaitedBatch | None:
+    """The batch that the iterator gives next, with the worker that makes it, or with all of them."""
     workers = runtime.dicts.attribute(iterator, LOADER_WORKERS) if iterator else None
     if not workers:
-        return []
-    pids = []
-    for process in runtime.objects.list_items(workers)[:_MAX_WORKERS]:
-        popen = runtime.dicts.attribute(process, PROCESS_POPEN)
-        pid = runtime.dicts.attribute(popen, POPEN_PID) if popen else None
-        if pid:
-            pids.append(runtime.objects.integer(pid))
-    return pids
+        return None
+    pids = [_pid_of(runtime, process) for process in runtime.objects.list_items(workers)[:_MAX_WORKERS]]
+    try:
+        number, worker = _next_task(runtime, iterator)
+    except (GdbextError, ValueError):  # also what was not recorded, and a task that is none
+        number, worker = None, 0
+    if number is not None and 0 <= worker < len(pids) and pids[worker]:
+        return AwaitedBatch((pids[worker],), number)
+    return AwaitedBatch(tuple(pid for pid in pids if pid)) if any(pids) else None
+
+
+def _pid_of(runtime: PythonRuntime, process: int) -> int:
+    """The pid of the child that a multiprocessing.Process started, 0 where it has none."""
+    popen = runtime.dicts.attribute(process, PROCESS_POPEN)
+    pid = runtime.dicts.attribute(popen, POPEN_PID) if popen else None
+    return runtime.objects.integer(pid) if pid else 0
+
+
+def _next_task(runtime: PythonRuntime, iterator: int) -> tuple[int | None, int]:
+    """The number of the next batch and of the worker that has to bring it; (None, 0) where that cannot be known."""
+    attributes = {runtime.objects.text(name): value for name, value in runtime.dicts.attributes(iterator)}
+    number, tasks = attributes.get(LOADER_NEXT), attributes.get(LOADER_TASKS)
+    any_order = LOADER_IN_ORDER in attributes and not runtime.objects.integer(attributes[LOADER_IN_ORDER])
+    if number is None or tasks is None or any_order:
+        return None, 0
+    wanted = runtime.objects.integer(number)
+    for key, task in runtime.dicts.items(tasks):
+        if runtime.objects.integer(key) == wanted:
+            worker, *batch = runtime.objects.tuple_items(task)
+            return (None, 0) if batch else (wanted, runtime.objects.integer(worker))
+    return None, 0
 
 
 _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
@@ -121,23 +153,25 @@ _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
 
 def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
-    pids = _loader_worker_pids(thread) if wait.kind in _BELOW else ()
-    if not pids:
+    batch = _awaited_batch(thread) if wait.kind in _BELOW else None
+    if batch is None:
         return wait
     known = thread.process.outside.children() if thread.process.outside is not None else {}
-    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
-    name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {listed(workers)}"
+    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in batch.pids)
+    name = f"the DataLoader's worker process{'es' if len(workers) > 1 else ''} {listed(workers)}"
+    if batch.number is not None:
+        name += f", which makes batch {batch.number}"
     evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
     return wait._replace(resource=resource, evidence=evidence, children=workers)
 
 
-def _loader_worker_pids(thread: ThreadSnapshot) -> Sequence[int]:
-    """Pids of the workers of the DataLoader that the thread is in, empty where it is in none."""
+def _awaited_batch(thread: ThreadSnapshot) -> AwaitedBatch | None:
+    """The batch that the DataLoader waits for that the thread is in, None where it is in none."""
     python = thread.process.python
     if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
-        return ()
-    return loader_workers(python.runtime, python.states(thread.tid))
+        return None
+    return awaited_batch(python.runtime, python.states(thread.tid))
 
 
 _OUTSIDE = {

@@ -68,6 +68,8 @@ def test_examples_are_found_at_once() -> None:
 def test_python_names() -> None:
     loader = TORCH.parent / torch_symbol.LOADER_FILE
     assert f"self.{torch_symbol.LOADER_WORKERS} = []" in loader.read_text()
+    for name in (torch_symbol.LOADER_NEXT, torch_symbol.LOADER_TASKS, torch_symbol.LOADER_IN_ORDER):
+        assert f"self.{name} = " in loader.read_text()
     for file, function in torch_symbol.PIN_MEMORY_THREADS:
         tree = ast.parse((loader.parent / "_utils" / file).read_text())
         assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

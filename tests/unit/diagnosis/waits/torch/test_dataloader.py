@@ -14,9 +14,9 @@ FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def workers(monkeypatch):
-    monkeypatch.setattr(torch_waits, "loader_workers", lambda _runtime, _states: [50, 51])
+    monkeypatch.setattr(torch_waits, "awaited_batch", lambda _runtime, _states: torch_waits.AwaitedBatch((50, 51)))
 
 
 class PythonWithThreads(Python):
@@ -32,6 +32,7 @@ def polls(*files):
     return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
 
 
+@pytest.mark.usefixtures("workers")
 def test_what_ends_the_wait_is_a_worker():
     wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
     assert wait.kind is WaitKind.CHILD_PROCESS
@@ -40,5 +41,14 @@ def test_what_ends_the_wait_is_a_worker():
     assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
 
 
+@pytest.mark.usefixtures("workers")
 def test_a_poll_of_anybody_else_stays_one():
     assert polls("/lib/python3.11/multiprocessing/connection.py", "train.py").kind is WaitKind.IO
+
+
+def test_the_worker_that_makes_the_next_batch_is_named(monkeypatch):
+    batch = torch_waits.AwaitedBatch((51,), 9)
+    monkeypatch.setattr(torch_waits, "awaited_batch", lambda _runtime, _states: batch)
+    wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
+    assert wait.resource.name == "the DataLoader's worker process 51, which makes batch 9"
+    assert wait.children == (ChildProcess(51),)
