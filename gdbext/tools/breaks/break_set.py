@@ -54,7 +54,7 @@ class BreakSet:
         self.notes: tuple[str, ...] = ()
         self._setter = setter
         self._open_session = open_session
-        self._reports = StopReports(open_session)
+        self._reports = StopReports(open_session, request.why)
         self._watch_of = watch_of
         self._watch_kernels = watch_kernels
         self._show = show

@@ -201,7 +201,7 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
     for pattern in args.op:
         if is_generated(pattern):
             check_pattern(pattern, args.where)
-    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on)
+    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on, args.why)
     if session.has_torch:
         check_keys(session.dispatch_keys, request)
     return request

@@ -25,6 +25,7 @@ class BreakRequest:
     key: str = ""
     has: str = ""
     go_on: bool = False
+    why: bool = False
 
 
 @dataclass(frozen=True)

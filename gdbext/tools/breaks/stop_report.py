@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.threads.runtime import ThreadTable
+from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.errors import GdbextError
 from gdbext.hosts.resume.breakpoint_setter import value_of
@@ -15,15 +17,18 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import StoppedThread
     from gdbext.tools.breaks.break_plan import BreakSite
     from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.stack.key_choice import ExpectedLookup
 
 
 class StopReports:
     """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
     and what an operator's table says, as long as its bytes are the same."""
 
-    def __init__(self, open_session: Callable[[], Session]) -> None:
-        """``open_session`` gives a fresh session of the stopped process."""
+    def __init__(self, open_session: Callable[[], Session], why: bool = False) -> None:
+        """``open_session`` gives a fresh session of the stopped process. ``why``: also what the key was found by, what
+        the kernel can do, what follows, and the thread's own keys."""
         self._open = open_session
+        self._why = why
         self._session: Session | None = None
         self._tables: dict[int, bytes] = {}
         self._lookups: dict[tuple[int, int], list[str]] = {}
@@ -43,7 +48,7 @@ class StopReports:
         self._knows_tables = False
 
     def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
-        """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
+        """Operator, place, arguments, the line of Python, key and kernel.
 
         What cannot be read is left out, and the last line says so. Raises TargetError.
         """
@@ -51,11 +56,13 @@ class StopReports:
         bits = None if site.keyset is None else value_of(site.keyset, thread)
         try:
             session, operator = self._current(site)
-            if operator is not None and bits is not None:
-                lines += self._lookup(session, operator, bits)
             if operator is not None:
                 lines += self._arguments(session, site, operator, thread)
-            lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
+            lines += _python_line(session, thread.tid)
+            if operator is not None and bits is not None:
+                lines += self._lookup(session, operator, bits)
+            if self._why:
+                lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
         except GdbextError as error:
             lines.append(f"  cannot be read: {error.what}")
         return lines
@@ -87,7 +94,7 @@ class StopReports:
         key = operator.address, bits
         if key not in self._lookups:
             operator.forget_table()
-            self._lookups[key] = list(_lookup(session, operator, bits))
+            self._lookups[key] = list((_lookup if self._why else _choice)(session, operator, bits))
         return self._lookups[key]
 
     def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
@@ -107,6 +114,31 @@ class StopReports:
         return [f"  arguments {', '.join(texts)}"] if texts else []
 
 
+def _python_line(session: Session, tid: int) -> Iterator[str]:
+    """The innermost line of the program's own Python code, else of any."""
+    if session.python is None:
+        return
+    frames = ThreadTable(session.python, session.errors.note).frames(tid)  # the session's own is of an earlier stop
+    found = next((each for each in frames if is_users_file(each.file)), frames[0] if frames else None)
+    if found is not None:
+        yield f"  at {found.file}:{found.line or '?'} ({found.function})"
+
+
+def _choice(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    """The key and the kernel on one line, and where that was registered."""
+    link = next(iter(session.chains.chain(operator, bits)), None)
+    if link is not None:
+        yield f"  key {session.dispatcher.keys.highest_key(bits)}, kernel {_function(link)}"
+        if link.entry.debug:
+            yield f"        {link.entry.debug}"
+
+
+def _function(link: ExpectedLookup) -> str:
+    name = link.name
+    where = f" at {name.file}:{name.line}" if name.file else ""
+    return f"{name.function or name.kind}{where}"
+
+
 def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     keys = session.dispatcher.keys
     index, kernel = operator.kernel_for(bits)
@@ -115,9 +147,7 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
     yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
     links = session.chains.chain(operator, bits)
     for number, link in enumerate(links):
-        name = link.name
-        where = f" at {name.file}:{name.line}" if name.file else ""
-        function = f"{name.function or name.kind}{where}"
+        function = _function(link)
         if number == 0:
             yield f"  kernel {function}" + (f", {link.entry.debug}" if link.entry.debug else "")
         else:

@@ -243,7 +243,7 @@ def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
             assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
             assert "Catchpoint 1" not in shown
             assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
-            assert "key CPU, table index" in shown
+            assert "key CPU, kernel " in shown
             assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
             assert "both at once cannot be" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
             editor.console("dispatch-break --delete")

@@ -29,7 +29,7 @@ def gdb(commands: Sequence[str], program: str = "linear", *options: str, script:
 
 def test_pending_then_real_then_pending_again() -> None:
     outcome = gdb(
-        ["dispatch-break call aten::mm --key AutogradMeta", "info breakpoints", "run", "info breakpoints",
+        ["dispatch-break call aten::mm --key AutogradMeta --why", "info breakpoints", "run", "info breakpoints",
          "dispatch-break --list", "continue", "continue", "info breakpoints", "dispatch-break --delete",
          "info breakpoints"]
     )  # fmt: skip
@@ -51,8 +51,9 @@ def test_pending_then_real_then_pending_again() -> None:
     ("where", "said"),
     [
         ("call", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
-        ("redispatch", "keyset DispatchKeySet(CPU"),
+        ("redispatch", "key CPU, kernel at::(anonymous namespace)::wrapper_CPU_mm"),
         ("kernel", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
+        ("lookup", f"\n  at {SCRIPT}:"),
         ("meta", "aten::mm at meta: at::meta::structured_mm::meta"),
         ("impl", "structured_mm_out_cpu::impl"),
         ("return", "aten::mm at return"),
@@ -77,7 +78,7 @@ def test_the_computation_of_table_entries() -> None:
 
 def test_continue_tells_and_goes_on() -> None:
     outcome = run(
-        [DISPATCH, "dispatch-break", "lookup", "aten::mm.default", "--continue", "--has", "Meta", "--",
+        [DISPATCH, "dispatch-break", "lookup", "aten::mm.default", "--continue", "--why", "--has", "Meta", "--",
          sys.executable, SCRIPT, "linear"]
     )  # fmt: skip
     assert outcome.status == 0, outcome
@@ -162,7 +163,7 @@ def test_an_operator_that_does_not_exist_yet() -> None:
     )
     assert text.count("dispatch-break: late::twice at call") == 2
     assert re.search(r"breakpoint \d+ at 0x\w+: late::twice call: its lookup, in c10::Dispatcher::callBoxed", text)
-    assert "keyset DispatchKeySet(Meta, AutogradMeta)" in text
+    assert "key AutogradMeta, kernel " in text
     assert "exited with code 07" in text
     listing = text[text.index("exited with code 07") :]
     assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
@@ -213,7 +214,7 @@ def test_kernels_that_are_registered_later(arguments: list[str], kernels: list[s
     """The last one replaces a kernel of libtorch's by one of Python's."""
     outcome = run([DISPATCH, "dispatch-break", *arguments, "--continue", "--", sys.executable, LATE])
     assert outcome.status == 0, outcome
-    seen = re.findall(r"^  kernel (?:\(anonymous namespace\)::)?(.*?)(?: at /.*|, .*)$", outcome.stdout, re.MULTILINE)
+    seen = re.findall(r"^  key \w+, kernel (?:\(anonymous namespace\)::)?(.*?)(?: at /.*|)$", outcome.stdout, re.MULTILINE)
     assert seen == kernels, outcome
     assert "exited with status 7" in outcome.stdout
 
