@@ -123,7 +123,7 @@ class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 
     why = "the pointer to it is damaged or was just being changed, or the core lacks that memory"
-    help = "dispatch-info names the files that could not be used; a full core is made by: gcore PID"
+    help = "see which files could not be used: dispatch-info   or make a full core: gcore PID"
 
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")

@@ -286,7 +286,7 @@ def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
 def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
-        text = f'py    {function}  File "{escape(frame.file)}", line {frame.line if frame.line else "?"}'
+        text = f"py    {function} at {escape(frame.file)}:{frame.line if frame.line else '?'}"
         return text, (style(text, "cyan"), *source_text(frame, style, sources))
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""

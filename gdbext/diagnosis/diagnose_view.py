@@ -47,7 +47,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield from _evidence(report, involved, style)
     yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
-    yield from _other_threads(report.threads, involved, style)
+    yield from _other_threads(report, involved, style)
     yield from _titled("Child processes", child_lines(report), style)
     if verdict.advice:
         yield ""
@@ -163,7 +163,8 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
         lines = list(thread_lines(thread, style, report.why, report.sources))
         yield from lines[:_MAX_PATH_LINES]
         if len(lines) > _MAX_PATH_LINES:
-            yield f"      … {counted(len(lines) - _MAX_PATH_LINES, 'more line')}: dispatch-bt --thread {thread.tid}"
+            more = counted(len(lines) - _MAX_PATH_LINES, "more line")
+            yield f"      … {more}: {report.called.command(f'dispatch-bt --thread {thread.tid}')}"
     for thread in involved:
         if thread.frames and not thread.dispatch and not thread.python:
             yield ""
@@ -171,14 +172,17 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             yield from lines[:_MAX_STACK_LINES]
             if len(lines) > _MAX_STACK_LINES:
                 more = counted(len(lines) - _MAX_STACK_LINES, "more frame")
-                yield f"      … {more}: dispatch-bt --native --thread {thread.tid}"
+                yield f"      … {more}: {report.called.command(f'dispatch-bt --native --thread {thread.tid}')}"
     pid = report.target.pid if report.target is not None else 0
     for thread in _with_main(involved, report.threads, pid):
         if not thread.dispatch and thread.python_line:
             yield ""
             yield style(headline(thread), "bold")
-            lines_of = python_stack_lines if thread.tid == pid else python_lines
-            yield from (f"      {line}" for line in lines_of(thread, style, report.sources))
+            if thread.tid == pid:
+                lines = list(python_stack_lines(thread, style, report.sources, report.called))
+            else:
+                lines = list(python_lines(thread, style, report.sources))
+            yield from (f"      {line}" for line in lines)
             yield from (f"      {line}" for node in thread.nodes for line in node_lines(node, style))
 
 
@@ -197,7 +201,7 @@ def _other_findings(report: Report, style: Style) -> Iterator[str]:
         for line in finding_lines(finding, style, report.why):
             yield f"  {line}"
     if len(others) > _MAX_FINDINGS:
-        yield f"  … and {len(others) - _MAX_FINDINGS} more: all-threads"
+        yield f"  … and {len(others) - _MAX_FINDINGS} more: {report.called.command('all-threads')}"
 
 
 def _idle_workers(pool: Pool, count: int) -> str:
@@ -215,8 +219,8 @@ def _matters_less(group: Sequence[ThreadReport]) -> tuple[bool, bool]:
     return group[0].pool is not None, not group[0].user_line
 
 
-def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
-    seen = {thread.tid for thread in involved}
+def _other_threads(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
+    seen, threads = {thread.tid for thread in involved}, report.threads
     groups = sorted(folded([thread for thread in threads if thread.tid not in seen]), key=_matters_less)
     if groups:
         yield ""
@@ -230,4 +234,4 @@ def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadRep
         line = f", at {first.user_line}" if first.pool is None and first.user_line else ""
         yield f"  {escape(who + what + operator + line)}"
     if len(groups) > _MAX_OTHERS:
-        yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: all-threads"
+        yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: {report.called.command('all-threads')}"

@@ -18,6 +18,7 @@ from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.diagnosis.verdict.sentences import gone_thread
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import TargetError, UsageError
 from gdbext.render.style import Style, escape
@@ -148,7 +149,9 @@ def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_S
         yield from source_text(own, style, sources)
 
 
-def python_stack_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
+def python_stack_lines(
+    thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES, called: CommandLine = IN_A_DEBUGGER
+) -> Iterator[str]:
     """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
     out."""
     frames = thread.python
@@ -156,7 +159,7 @@ def python_stack_lines(thread: ThreadReport, style: Style, sources: SourceLines 
     for number, frame in enumerate(frames):
         if left_out > 1 and _MAX_FRAMES // 2 <= number < _MAX_FRAMES // 2 + left_out:
             if number == _MAX_FRAMES // 2:
-                yield f"… {left_out} more: dispatch-bt --native --thread {thread.tid}"
+                yield f"… {left_out} more: {called.command(f'dispatch-bt --native --thread {thread.tid}')}"
             continue
         yield f"{'from' if number else 'at'} {escape(frame.place)}"
         yield from source_text(frame, style, sources)

@@ -127,11 +127,21 @@ class CommandLine:
         """The command line for another look at the same."""
         return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
 
+    def pasted(self, text: str) -> str:
+        """A text of ours in which each command that stands at a line's beginning, or behind a colon or three spaces, is
+        a whole command line."""
+        if not self.source:
+            return text
+        import re
+
+        return re.sub(_COMMAND, lambda found: self.command(found[0]), text, flags=re.MULTILINE)
+
     def outside(self, words: str) -> str:
         """The command line for something else, which only a shell takes."""
         return f"{self.program} {words}"
 
 
+_COMMAND = r"(?:(?<=: )|(?<=   )|^)(?:dispatch-[a-z]+|all-threads)(?= |$)"
 IN_A_DEBUGGER = CommandLine()
 """Commands stand by themselves there."""
 

@@ -541,7 +541,8 @@ def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None)
     from gdbext.tools.extras import ToolExtras
 
     session.extras = ToolExtras(offered)
-    return tool_of(row).run(session, args, host or Alone())
+    host = host or Alone()
+    return tool_of(row).run(session, args, host)._replace(called=host.called)
 
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:

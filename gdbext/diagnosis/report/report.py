@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import RecordedRun
-from gdbext.engine.terminal import one_line
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, one_line
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import GdbextError
 from gdbext.render.style import Style, escape
@@ -124,6 +124,8 @@ class Report(Record):
     """The user asked for the evidence."""
     sources: SourceLines = MappingProxyType({})
     """Source lines of the Python frames, for text; a JSON document names file and line only."""
+    called: CommandLine = IN_A_DEBUGGER
+    """The words by which it was called, for the commands that its text names."""
 
     def section(self, kind: type[SectionType]) -> SectionType:
         """The section of that type. Raises LookupError where there is none."""
@@ -160,7 +162,7 @@ def _moved(report: Report) -> Iterator[str]:
     if moved:
         named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
         yield ""
-        yield f"These threads moved during the look, so that what is said of them may be of two moments: {named}"
+        yield f"These threads ran while they were read, so what is said of them may mix two moments: {named}"
 
 
 def _standstill(report: Report) -> Iterator[str]:
@@ -170,7 +172,8 @@ def _standstill(report: Report) -> Iterator[str]:
         return
     yield ""
     if not target.stops:
-        yield "Nobody was stopped: every thread slept, and none had a turn while it was read."
+        moved = "the threads were read as they slept" if target.moved else "every thread slept, and none ran meanwhile"
+        yield f"Nothing was stopped: {moved}."
         return
     times = "" if target.stops == 1 else f", {target.stops} stops together"
     yield f"The process stood still for {target.paused_ms or 0:.1f} ms{times}: not every thread slept long enough."
@@ -202,4 +205,4 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         for title, text in (("why", error.why), ("try", error.help)):
             if text and (title, text) not in shown:
                 shown.add((title, text))
-                yield f"    {title}: {escape(text)}"
+                yield f"    {title}: {escape(report.called.pasted(text))}"

@@ -44,7 +44,7 @@ _MOST, _MOST_OF_VERDICT = 64, 12
 _FRAMES = 16
 """Innermost frames of a thread whose variables are read."""
 _MODULE = "<module>"
-_NOT_VALUES = ("module", "function", "builtin_function_or_method", "type", "method")
+_NOT_VALUES = ("module", "function", "builtin_function_or_method", "type", "method", "_Feature")
 """Types of what a module's own code uses by name and did not compute."""
 _BASES = 16
 _WORDS = 2
@@ -111,7 +111,7 @@ class FrameLocals:
         unrecorded = f"<{NOT_RECORDED}>"
         if found and all(each.text == unrecorded for each in found):
             return frame._replace(hidden_variables=NOT_RECORDED)
-        more = f"{len(named) - most} more: dispatch-bt --locals" if len(named) > most else ""
+        more = f"{len(named) - most} more (dispatch-bt --locals)" if len(named) > most else ""
         return frame._replace(variables=found, hidden_variables=more)
 
     def _named(self, frame: Frame, source: PythonFrame) -> list[tuple[str, str, int]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.budget import raise_gc_threshold
-from gdbext.engine.terminal import PROGRAM, write
+from gdbext.engine.terminal import PROGRAM, CommandLine, write
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out, without_debugger
 from gdbext.tools import table
@@ -100,7 +100,7 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
         interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
-    return deliver(outcome, typed)
+    return deliver(outcome, typed, options.called)
 
 
 @contextmanager
@@ -146,8 +146,8 @@ def _run_program(row: table.ToolRow, argv: Sequence[str], typed: str) -> table.O
         return table.Outcome(0, f"{request}\n")
 
 
-def deliver(outcome: table.Outcome, typed: str = PROGRAM) -> int:
-    """Write an outcome to standard output and error; the exit status."""
+def deliver(outcome: table.Outcome, typed: str = PROGRAM, called: CommandLine | None = None) -> int:
+    """Write an outcome to standard output and error; the exit status. ``called``: what was looked at."""
     status = outcome.status
     try:
         write(1, outcome.output)
@@ -158,7 +158,7 @@ def deliver(outcome: table.Outcome, typed: str = PROGRAM) -> int:
         status = 1
     if outcome.error:
         try:
-            write(2, f"{_name(typed)}: {_as_called(outcome.error, typed)}\n")
+            write(2, f"{_name(typed)}: {_as_called(outcome.error, typed, called)}\n")
         except OSError:  # there is nobody left to tell
             return status
     return status
@@ -179,8 +179,11 @@ def _name(typed: str) -> str:
     return typed if " " in typed else typed.rpartition("/")[2]
 
 
-def _as_called(text: str, typed: str) -> str:
-    """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``."""
+def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
+    """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``, and
+    ``dispatch-op mm`` a whole command line."""
+    if called is not None:
+        text = CommandLine(typed, called.source or "-p PID").pasted(text)
     for word in _SUGGESTED:
         for name in (PROGRAM, "dispatch"):
             text = text.replace(f" {name} {word}", f" {typed}\0{word}")

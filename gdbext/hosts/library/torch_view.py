@@ -135,7 +135,9 @@ class OperatorView:
     def registrations(self) -> tuple[OperatorRegistration, ...]:
         """The kernels that were registered for it. Raises UsageError where they cannot be read."""
         if self._report.registrations is None:
-            raise UsageError(f"the registrations of {self.qualified} cannot be read", help="dispatch-op says why")
+            raise UsageError(
+                f"the registrations of {self.qualified} cannot be read", help=f"see why: dispatch-op {self.qualified}"
+            )
         return self._report.registrations
 
     @property

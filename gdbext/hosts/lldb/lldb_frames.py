@@ -173,7 +173,7 @@ def check_frame_providers(target: lldb.SBTarget) -> None:
         raise UsageError(
             "this LLDB shows no frames but its own",
             why="frame providers came with LLDB 22",
-            help="dispatch-bt --native shows the same stack; or install lldb-22",
+            help="see the same stack with: dispatch-bt --native   or install lldb-22",
         )
 
 

@@ -99,7 +99,7 @@ class KeySetTool(Tool):
         layout = store.shipped(f"{store.DATA}/{max(found, key=lambda name: releases[name])}")
         word = " ".join(args.value).strip()
         if word.startswith(("$", "*", "tensor:")):
-            raise UsageError(f"{word} is in a process", help=f"-p PID dispatch-keyset '{word}'")
+            raise UsageError(f"{word} is in a process", help=f"scripts/dispatch -p PID dispatch-keyset '{word}'")
         keys = KeyNames(layout)
         section = replace(_section(keys, keys.parse(word)), torch=layout.version)
         return make_report_alone(self, args, (section,))

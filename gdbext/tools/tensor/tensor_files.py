@@ -102,7 +102,7 @@ def save(reporter: TensorReporter, tensor: TensorSection, path: str) -> str:
         raise TargetError(
             f"{tensor.label} has no elements that can be saved",
             why="; ".join((*tensor.notes, *tensor.problems)) or None,
-            help="dispatch-tensor without --save shows what there is",
+            help="leave out --save to see what there is",
         )
     write(path, entries, _metadata(tensor))
     return path

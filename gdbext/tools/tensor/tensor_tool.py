@@ -254,7 +254,7 @@ def tensor_named(
 
     table = session.python_threads
     if table is None or reporter.python is None:
-        raise UsageError("there is no Python in this process that can be read", help="dispatch-info says why")
+        raise UsageError("there is no Python in this process that can be read", help="see why: dispatch-info")
     if thread is None:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     frames = chosen_frames(session, thread, frame)

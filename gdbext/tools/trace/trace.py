@@ -128,7 +128,8 @@ class TraceTool(LiveTool):
         if _only_by_probes(args):
             raise UsageError(
                 "probes trace a process that runs, and this one is stopped or not started yet",
-                help=f"from a shell: scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --engine probes",
+                help="from a shell: "
+                f"scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --all --engine probes",
             )
         control = host.run_control(session)
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None

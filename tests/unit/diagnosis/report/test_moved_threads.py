@@ -20,7 +20,7 @@ def report(moved: tuple[int, ...]) -> Report:
     ("moved", "named"), [((101, 102), "101, 102"), (tuple(range(1, 12)), "1, 2, 3, 4, 5, 6, 7, 8, …")]
 )
 def test_they_are_named(moved: tuple[int, ...], named: str) -> None:
-    assert f"may be of two moments: {named}\n" in render_text(report(moved))
+    assert f"may mix two moments: {named}\n" in render_text(report(moved))
     assert json.loads(json_report.render(report(moved)))["target"]["moved"] == list(moved)
 
 

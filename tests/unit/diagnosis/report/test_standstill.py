@@ -23,7 +23,7 @@ def report(stops: int | None, cut_short: tuple[tuple[int, str], ...] = (), pause
 
 
 def test_nobody_was_stopped() -> None:
-    assert "Nobody was stopped: every thread slept" in render_text(report(0))
+    assert "Nothing was stopped: every thread slept" in render_text(report(0))
     target = json.loads(json_report.render(report(0)))["target"]
     assert target["stops"] == 0
     assert "cut_short" not in target
