@@ -6,6 +6,7 @@ before (report_facts.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -156,18 +157,23 @@ class ProcessFacts:
         self.architecture = architecture
         self._libraries = libraries
         self._has: dict[str, bool] = {}
+        self._names: dict[tuple[str, str], Sequence[str]] = {}
+        self._frames_of: dict[str, dict[str, list[NativeName]]] = {}
         self.has_tasks = any(thread.tasks for thread in threads)
         self.has_groups = any(thread.group for thread in threads)
         self.has_lost_signals = any(thread.lost_signal for thread in threads)
         self.kinds = {thread.waits_for for thread in threads}
-        self.functions = {function.rpartition(".")[2] for thread in threads for _, function in thread.python}
+        self._frames: set[tuple[str, str]] = set()
+        for file, function in {frame for thread in threads for frame in thread.python}:
+            name = file.rpartition("/")[2]
+            self._frames |= {(name, function.rpartition(".")[2]), (name, "")}
 
     def may_show(self, pattern: ThreadPattern) -> bool:
         """Some thread may fit: sorts out all but a few entries without a look at any stack."""
         if pattern.waits_for and self.kinds.isdisjoint(pattern.waits_for):
             return False
-        for _, function in pattern.python:
-            if function and function.rpartition(".")[2] not in self.functions:
+        for file, function in pattern.python:
+            if (file.rpartition("/")[2], function.rpartition(".")[2]) not in self._frames:
                 return False
         if (pattern.task and not self.has_tasks) or (pattern.same_group >= 0 and not self.has_groups):
             return False
@@ -175,7 +181,42 @@ class ProcessFacts:
             return False
         if pattern.library and not self.has_library(pattern.library):
             return False
-        return all(self.has_library(name.rpartition("!")[0]) for name in pattern.native)
+        if not all(self.has_library(name.rpartition("!")[0]) for name in pattern.native):
+            return False
+        kinds = pattern.waits_for or ("",)
+        return not pattern.native or any(
+            all(self._has_function(kind, name) for name in pattern.native) for kind in kinds
+        )
+
+    def _has_function(self, kind: str, wanted: str) -> bool:
+        """A thread that waits so (in any way: "") is in that native function."""
+        library, _, function = wanted.rpartition("!")
+        names = self._names.get((kind, library))
+        if names is None:
+            names = self._names[kind, library] = self._functions_of(kind, library)
+        if not function:
+            return bool(names)
+        first = bisect_left(names, function)
+        while first < len(names) and names[first].startswith(function):
+            if _is_function(function, names[first]):
+                return True
+            first += 1
+        return False
+
+    def _functions_of(self, kind: str, library: str) -> list[str]:
+        """The names of native functions in which threads are that wait so, in their order; "" for one without."""
+        frames = self._frames_of.get(kind)
+        if frames is None:
+            frames = self._frames_of[kind] = {}
+            for thread in self.threads:
+                if not kind or thread.waits_for == kind:
+                    for names, there in thread.native:
+                        frames.setdefault(there, []).append(names)
+        found: set[str] = set()
+        for there, named in frames.items():
+            if there.startswith(library):
+                found.update(*(names() or ("",) for names in named))
+        return sorted(found)
 
     def has_library(self, beginning: str) -> bool:
         """A library of that name is loaded, or nobody knows which ones are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.known.catalogue import ThreadPattern, own_entries
+from gdbext.known.catalogue import Affected, ThreadPattern, own_entries
 from gdbext.known.signatures import ProcessFacts, ThreadFacts, matches
 from support.recorded.known_stacks import ALIKE, STACKS, Stuck
 
@@ -29,6 +29,25 @@ def test_the_stack_of_its_page_is_recognised(stuck: Stuck) -> None:
 
 def test_each_entry_has_such_a_stack() -> None:
     assert {stuck.bug for stuck in STACKS} == {bug.id for bug in BUGS}
+
+
+def _outside(affected: Affected) -> list[str]:
+    """Versions beside the range: that of the cure, and one before the first that has the bug."""
+    later = [affected.before] if affected.before else [f"{affected.until}.1"] if affected.until else []
+    return [*later, *([f"{affected.since}rc1"] if affected.since else [])]
+
+
+@pytest.mark.parametrize("stuck", STACKS, ids=lambda stuck: stuck.bug)
+def test_a_version_outside_of_its_ranges_says_nothing(stuck: Stuck) -> None:
+    (bug,) = [bug for bug in BUGS if bug.id == stuck.bug]
+    versions = {(each.package, version) for each in bug.affected for version in _outside(each)}
+    told = {
+        version
+        for package, version in versions
+        if not any(each.includes(version) for each in bug.affected)
+        and found(stuck._replace(versions={**stuck.versions, package: version}))
+    }
+    assert told == set()
 
 
 @pytest.mark.parametrize("stuck", ALIKE, ids=lambda stuck: stuck.bug)

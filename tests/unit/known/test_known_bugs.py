@@ -213,7 +213,8 @@ def test_versions_are_in_their_order() -> None:
 
 def test_a_thousand_entries_look_at_no_stack_without_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed. Entries of functions that no thread has, of libraries that are not loaded and of other waits
-    are sorted out by what is known of the whole process; one is compared with each thread, once."""
+    are sorted out by what is known of the whole process; one is compared with each thread, once. For entries of native
+    functions of a library that is loaded each frame in it is named once, not once for each entry."""
     compared: list[str] = []
     fits = ThreadFacts.fits
 
@@ -224,17 +225,19 @@ def test_a_thousand_entries_look_at_no_stack_without_cause(monkeypatch: pytest.M
     monkeypatch.setattr(ThreadFacts, "fits", counted)
     asked: list[str] = []
     patterns = [ThreadPattern(python=(("a.py", f"f{n}"),)) for n in range(800)]
-    patterns += [ThreadPattern(native=(f"lib{n}!f",)) for n in range(100)]
+    patterns += [ThreadPattern(native=(f"lib{n}!f",)) for n in range(50)]
+    patterns += [ThreadPattern(native=(f"libtorch_cpu!f{n}",), waits_for=("io",)) for n in range(50)]
     patterns += [ThreadPattern(waits_for=(f"kind {n}",)) for n in range(99)]
     patterns.append(ThreadPattern(name="none", waits_for=("io",)))
     many = [BUG._replace(id=str(n), threads=(pattern,)) for n, pattern in enumerate(patterns)]
     frames = [("/x/b.py", "g")] * 20
-    native = lambda: asked.append("stack") or ()  # noqa: E731
+    named = lambda: asked.append("name") or ("at::g(int)",)  # noqa: E731
+    native = lambda: asked.append("stack") or [(named, "libtorch_cpu.so"), (named, "libc10.so")]  # noqa: E731
     threads = [ThreadFacts(f"t{n}", frames, "io", native=native) for n in range(200)]
     process = ProcessFacts(threads, asked.append, libraries=["libc.so.6", "libtorch_cpu.so"])
     assert list(matches(many, process)) == []
     assert compared == ["none"] * 200
-    assert asked == [], "neither a native stack nor a version"
+    assert sorted(asked) == ["name"] * 200 + ["stack"] * 200, "each stack once, and no version"
 
 
 def test_a_search_for_threads_has_an_end() -> None:
