@@ -1,16 +1,23 @@
 """Snapshots of threads: everything that is read of a thread, its native and Python stacks included, put together once.
 
-Whose stack a thread stands on: glibc puts the control block of a thread that it makes at the upper end of the thread's
-stack (nptl/allocatestack.c), so the thread pointer says where that is. A thread may leave its stack, for a signal's or
-a coroutine's; it never runs on another thread's. Where its stack pointer lies in one, register or record are damaged,
-and what is read from there on is the other thread's. The thread pointer may be damaged like the stack pointer: it is
-the thread's own where the block that it points to has the thread's id.
+Whose stack a thread stands on, where its registers come from a file and may be any:
+
+What a thread pointer proves. glibc puts the control block of a thread that it makes at the upper end of the thread's
+stack (nptl/allocatestack.c), with the thread's id in it. A thread pointer above a stack pointer, in the same mapping,
+is the claim that the stack between them is that thread's; the block there is the proof. A block that names a thread
+settles it for all who stand below; what can be read and is no block claims nothing. Where the file does not have the
+block, claims that exclude each other are not believed. The kernel made the first thread's stack, and its block is in no
+stack unless it proves to be (in a child that a thread forked).
+
+A thread may leave its stack, for a signal's or a coroutine's; it never runs on another thread's. Where it seems to,
+what is read from there on would be the other's. The registers of a process come from the kernel, and are believed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,21 +40,31 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
-_FIRST_STACK = "[stack]"
-"""The kernel's name of the stack that it made for the first thread (proc_pid_maps(5))."""
+_FIRST_STACK, _HEAP = "[stack]", "[heap]"
+"""The kernel's names of the stack that it made for the first thread, and of the break (proc_pid_maps(5))."""
 _NAMED = "[anon:"
 """The beginning of the names that programs give to anonymous mappings (prctl(2), PR_SET_VMA); so does glibc to stacks,
 where it is asked to (GLIBC_TUNABLES, glibc.mem.decorate_maps)."""
+_MAX_TID = 1 << 22
+"""The largest id of a thread: PID_MAX_LIMIT of linux/threads.h."""
 _RANDOM_BYTES = 25
 """AT_RANDOM of linux/auxvec.h: the address of 16 bytes that the kernel put on that stack."""
 
 
 class _Place(Record):
-    """The place of a thread by its registers."""
+    """The place of a thread by its registers; the thread pointer is None where they are not known to have one."""
 
-    thread_pointer: int
-    stack_pointer: int
     tid: int
+    stack_pointer: int
+    thread_pointer: int | None
+
+
+class _Claim(Record):
+    """The stack below a control block is a thread's; proven where the block itself names it."""
+
+    block: int
+    tid: int
+    is_proven: bool
 
 
 class StackOwners:
@@ -57,87 +74,105 @@ class StackOwners:
         self._target = target
         self._modules = modules
         self._memory = memory
+        self._claimed: dict[int, Sequence[_Claim]] = {}
 
-    def stranger(self, thread: TargetThread, registers: Mapping[str, int]) -> int | None:
-        """The other thread in whose stack this one's stack pointer lies; None as a rule."""
-        place = self._place(thread.tid, registers)
-        around = self._modules.mapping_at(place.stack_pointer)
-        if around is None or self._is_file(around):
+    def stranger(self, thread: TargetThread) -> int | None:
+        """The other thread in whose stack this one's stack pointer lies, or may lie; None as a rule."""
+        if not (self._target.is_core or self._target.recorded is not None):
+            if self._target.records:
+                self._named  # noqa: B018 - who replays the recording will ask for the blocks
             return None
-        if around.start <= place.thread_pointer < around.end and not self._is_of_a_file:
+        place = next((each for each in self._places if each.tid == thread.tid), None)
+        around = self._modules.mapping_at(place.stack_pointer) if place is not None else None
+        if place is None or around is None or self._is_file(around):
             return None
-        if place.stack_pointer < place.thread_pointer < around.end:
-            return self._owner_instead(place, self._contenders.get(place.tid, ()))
         if self._is_first_stack(around):
-            return None if thread.tid == self._target.pid else self._target.pid
-        for other in self._places:
-            if other.tid == self._target.pid:  # its control block is in no stack
-                continue
-            above = place.stack_pointer < other.thread_pointer < around.end
-            may_be_its = other.tid in self._lost or other.stack_pointer == place.stack_pointer
-            if other.tid != place.tid and (above or may_be_its):
-                return other.tid
-        return None
+            return None if place.tid == self._target.pid else self._target.pid
+        return self._owner_instead(place, around)
 
-    @property
-    def _is_of_a_file(self) -> bool:
-        """The registers come from a core or a recording, and may be any; those of a process come from the kernel, and
-        nothing is wrong with the thread pointer as a rule."""
-        return self._target.is_core or self._target.recorded is not None
+    def _owner_instead(self, place: _Place, around: MemoryMapping) -> int | None:
+        claims = self._claims(around)
+        above = claims[bisect_right(claims, (place.stack_pointer, _MAX_TID)) :]
+        proven = next((claim for claim in above if claim.is_proven), None)
+        if proven is not None:
+            return None if proven.tid == place.tid else proven.tid
+        own = next((claim.block for claim in above if claim.tid == place.tid), None)
+        rivals = (claim.tid for claim in above if claim.tid != place.tid and (own is None or claim.block <= own))
+        return next(rivals, None) or next(self._rivals(place, around, own), None)
 
-    @cached_property
-    def _contenders(self) -> Mapping[int, Sequence[_Place]]:
-        """Threads that cannot all stand where they seem to: between one and its control block is that of another."""
-        found: dict[int, list[_Place]] = {}
-        for number, one in enumerate(self._places):
-            around = self._modules.mapping_at(one.stack_pointer)
-            if around is None or not one.stack_pointer < one.thread_pointer < around.end:
-                continue
-            for other in reversed(self._places[:number]):
-                if other.thread_pointer <= one.stack_pointer:
-                    break
-                found.setdefault(one.tid, []).append(other)
-                found.setdefault(other.tid, []).append(one)
+    def _rivals(self, place: _Place, around: MemoryMapping, own: int | None) -> Iterator[int]:
+        """Threads whose stack it may be, though none claims it: that stand there, too, or could. ``own``: the control
+        block above."""
+        claims = self._claims(around)
+        below = max((claim.block for claim in claims if claim.block <= place.stack_pointer), default=around.start)
+        for each in self._places:
+            if each.tid != place.tid and below <= each.stack_pointer < (own or around.end):
+                is_there = own is None and (place.tid in self._lost or each.stack_pointer == place.stack_pointer)
+                if is_there or each.tid in self._lost:
+                    yield each.tid
+        if own is None:
+            yield from self._lost - {place.tid, self._target.pid}
+
+    def _claims(self, around: MemoryMapping) -> Sequence[_Claim]:
+        """The claims to stacks in a mapping, by address."""
+        found = self._claimed.get(around.start)
+        if found is None:
+            claims = (self._claim(place, around) for place in self._places if place.stack_pointer)
+            found = self._claimed[around.start] = sorted({claim for claim in claims if claim is not None})
         return found
 
-    @cached_property
-    def _lost(self) -> Collection[int]:
-        """Threads whose own stack nobody knows: their thread pointer leads nowhere, or to what is another's, too.
-
-        Threads that the kernel runs for the process (io_uring's) have no stack here, and their maker's thread pointer.
-        """
-        if not self._is_of_a_file:
-            return ()
-        places = [each for each in self._places if each.stack_pointer]
-        shared = Counter(each.thread_pointer for each in places)
-        return {
-            each.tid
-            for each in places
-            if shared[each.thread_pointer] > 1 or self._modules.mapping_at(each.thread_pointer) is None
-        }
-
-    def _owner_instead(self, place: _Place, others: Sequence[_Place]) -> int | None:
-        """The one of the threads whose stack it is rather; None where it is the thread's own."""
-        own, ids = self._id_of_block(place) if others else place.tid, [self._id_of_block(each) for each in others]
-        if own == place.tid:
+    def _claim(self, place: _Place, around: MemoryMapping) -> _Claim | None:
+        block = place.thread_pointer
+        if block is None or not around.start < block < around.end:
             return None
-        named = [each.tid for each, found in zip(others, ids) if found == each.tid]
-        nearer = [
-            each.tid
-            for each, found in zip(others, ids)
-            if found is not None and each.thread_pointer <= place.thread_pointer
-        ]
-        return next(iter([*named, *nearer]), None if own is not None else others[0].tid)
+        named = self._named.get(block)
+        tid = named or place.tid
+        if named == 0 or (tid == self._target.pid and not (named and self._stands_in(around, tid))):
+            return None
+        return _Claim(block, tid, bool(named))
 
-    def _id_of_block(self, place: _Place) -> int | None:
-        """The thread's id in the control block that the thread pointer leads to, None where it leads to none."""
+    def _stands_in(self, around: MemoryMapping, tid: int | None = None) -> bool:
+        """A thread, or this one, has its stack pointer in the mapping."""
+        return any(around.start <= each.stack_pointer < around.end and tid in (None, each.tid) for each in self._places)
+
+    @cached_property
+    def _lost(self) -> Set[int]:
+        """Threads whose own stack is not where their thread pointer says."""
+        return {place.tid for place in self._places if not self._is_credible(place)}
+
+    def _is_credible(self, place: _Place) -> bool:
+        block = place.thread_pointer
+        named = self._named.get(block) if block is not None else None
+        if block is None or named is not None:
+            return block is None or named == place.tid
+        around = self._modules.mapping_at(block)
+        if self._shared[block] > 1 or around is None or self._is_file(around) or self._is_first_stack(around):
+            return False
+        return not self._stands_in(around) if place.tid == self._target.pid else around.path != _HEAP
+
+    @cached_property
+    def _shared(self) -> Counter[int]:
+        """Number of threads that have a thread pointer; those that the kernel runs for the process (io_uring's) have no
+        stack, and their maker's."""
+        return Counter(place.thread_pointer for place in self._places if place.thread_pointer and place.stack_pointer)
+
+    @cached_property
+    def _named(self) -> Mapping[int, int]:
+        """The threads that control blocks name, by thread pointer; 0 where what is there is no block. What cannot be
+        read, or names a thread that is not here (ids of another namespace), says nothing."""
         from gdbext.engine.glibc.pthread import id_of_block
 
-        return id_of_block(self._memory, place.thread_pointer)
+        tids, found = {place.tid for place in self._places}, {}
+        for block in {place.thread_pointer for place in self._places if place.thread_pointer}:
+            if self._target.recorded is None or self._target.known_from(block) > 1:
+                named = id_of_block(self._memory, block)
+                if named == 0 or named in tids:
+                    found[block] = named
+        return found
 
     @staticmethod
     def _is_file(around: MemoryMapping) -> bool:
-        return bool(around.path) and not around.path.startswith((_FIRST_STACK, _NAMED))
+        return bool(around.path) and not around.path.startswith((_FIRST_STACK, _HEAP, _NAMED))
 
     def _is_first_stack(self, around: MemoryMapping) -> bool:
         """The mapping is the stack of the first thread, by its name or by what the kernel put there."""
@@ -147,17 +182,15 @@ class StackOwners:
 
     @cached_property
     def _places(self) -> Sequence[_Place]:
-        """The places of all threads, by thread pointer."""
-        found = []
+        """The places of all threads."""
+        architecture, found = self._target.architecture, []
         for thread in self._target.threads():
             if not thread.runs_on:
                 with suppress(GdbextError):
-                    found.append(self._place(thread.tid, thread.registers()))
-        return sorted(found)
-
-    def _place(self, tid: int, registers: Mapping[str, int]) -> _Place:
-        architecture = self._target.architecture
-        return _Place(architecture.thread_pointer(registers), registers.get(architecture.stack_pointer, 0), tid)
+                    registers = thread.registers()
+                    pointer = registers.get(architecture.thread_register)
+                    found.append(_Place(thread.tid, registers.get(architecture.stack_pointer, 0), pointer))
+        return found
 
 
 class Stacks:
@@ -180,7 +213,7 @@ class Stacks:
 
     def _walk(self, thread: TargetThread) -> NativeStack:
         registers = thread.registers()
-        stranger = self._owners.stranger(thread, registers)
+        stranger = self._owners.stranger(thread)
         if stranger is not None:
             return self.unseen(f"its stack pointer lies in the stack of thread {stranger}")
         stack = NativeStack.walk(registers, self._unwinder, self._symbolizer)

@@ -78,11 +78,12 @@ def thread_id(memory: Memory, thread_pointer: int) -> int | None:
 
 
 def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
-    """The thread's id in the control block at a thread pointer, None where no such block is."""
-    own_addresses = glibc_abi(memory.architecture).own_addresses
-    if any(memory.try_u64(thread_pointer + offset) != thread_pointer for offset in own_addresses):
-        return None
-    return thread_id(memory, thread_pointer)
+    """The thread's id in the control block at a thread pointer, 0 where no such block is, None where it cannot be
+    read."""
+    own = [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
+    if any(address not in (None, thread_pointer) for address in own):
+        return 0
+    return None if None in own else thread_id(memory, thread_pointer)
 
 
 def pthread_self(memory: Memory, thread_pointer: int) -> int:

@@ -103,6 +103,45 @@ def test_a_thread_whose_own_stack_nobody_knows(pointer: int | None) -> None:
     assert frames(with_registers(elsewhere))[one.tid] == [], "nor where it has left its stack"
 
 
+def test_the_first_thread_claims_no_stack_of_another() -> None:
+    """Both of its registers lie in one whose owner's thread pointer leads into the heap: nobody is there for sure."""
+    first, one, _ = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    heap = next(each for each in recording(NAME).maps if each.path == "[heap]")
+    there = {"rsp": one.registers["rsp"], "fs_base": one.registers["fs_base"]}
+    found = frames(with_registers({first.tid: there, one.tid: {"fs_base": heap.start + 4096}}))
+    assert found == {**frames(Replay(NAME)), first.tid: [], one.tid: []}
+
+
+def test_a_block_names_the_owner_of_a_stack_that_the_owner_seems_to_have_left() -> None:
+    _, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    block, whole = other.registers["fs_base"], frames(Replay(NAME))
+    there = {"rsp": other.registers["rsp"], "rip": other.registers["rip"], "fs_base": block}
+    damage = {one.tid: there, other.tid: {"rsp": 0x1000, "fs_base": 0x1000}}
+    assert frames(with_registers(damage, with_blocks({block: other.tid})))[one.tid] == []
+    damage[other.tid] = {"fs_base": 0x1000}
+    found = frames(with_registers(damage, with_blocks({block: other.tid})))
+    assert found == {**whole, one.tid: []}, "its own thread pointer is not needed for that"
+
+
+def test_the_first_thread_of_a_child_stands_on_the_stack_of_the_thread_that_forked() -> None:
+    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    whole = recording(NAME)
+    child = whole._replace(pid=one.tid, threads=tuple(each for each in whole.threads if each.tid != first.tid))
+    for memory in (whole.memory, with_blocks({one.registers["fs_base"]: one.tid})):
+        found = frames(Replay(NAME, child._replace(memory=memory)))
+        assert found == {tid: frames(Replay(NAME))[tid] for tid in (one.tid, other.tid)}
+
+
+def test_a_file_without_thread_pointers() -> None:
+    """Some debuggers do not give them: that contradicts nobody."""
+    whole = recording(NAME)
+    threads = [
+        each._replace(registers={name: value for name, value in each.registers.items() if name != "fs_base"})
+        for each in whole.threads
+    ]
+    assert frames(Replay(NAME, whole._replace(threads=tuple(threads)))) == frames(Replay(NAME))
+
+
 def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
     """The first thread's control block is in no stack; nor is the heap."""
     one = max(recording(NAME).threads, key=lambda thread: thread.tid)
