@@ -55,8 +55,7 @@ def passes(way: Way) -> Result:
 def arguments(way: Way) -> Result:
     """Arguments of every kind of the schema language."""
     with matrix.running(way.flags, way.compiler) as program:
-        shown = matrix.shown_arguments(program.truth, program.document("dispatch-bt", "--all", "--args"))
-    known = [pair for pair in shown if pair[0] is not None]
+        known, shown = matrix.known_arguments(program)
     wrong = [f"{value} instead of {true}" for value, true in known if value != true]
     return Result(f"{len(shown)} | {len(known)} | {len(wrong)}", tuple(wrong))
 

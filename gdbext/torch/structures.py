@@ -79,8 +79,15 @@ class KernelMap(Struct, of="c10::impl::OperatorEntry::kernels_.map", cpp="gdbext
     num_elements = U64()
 
 
+class CppSignature(Struct, of="c10::impl::OperatorEntry::CppSignatureWithDebug"):
+    """The C++ type of an operator's kernels: a ``std::type_index``, which is a pointer to a type_info (CppSignature.h,
+    <typeindex>)."""
+
+    signature = U64()
+
+
 class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
-    """An operator. ``schema_`` is an optional ``AnnotatedSchema``."""
+    """An operator. ``schema_`` is an optional ``AnnotatedSchema``, the last two are optional ``CppSignature``."""
 
     name_ = Inner(lambda: OperatorName, required=True)
     schema_ = Place(required=True)
@@ -88,6 +95,8 @@ class OperatorEntry(Struct, of="c10::impl::OperatorEntry"):
     dispatchKeyExtractor_ = Inner(lambda: DispatchKeyExtractor, required=True)
     kernels_ = Inner(lambda: KernelMap, required=True)
     is_observed_ = U8()
+    cpp_signature_ = Place()
+    sym_cpp_signature_ = Place()
 
 
 class OperatorDef(Struct, of="c10::Dispatcher::OperatorDef"):

@@ -15,7 +15,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.kernel_match import kernel_signature, parameters
+from gdbext.torch.stack.kernel_match import entered_unboxed, parameters
 from gdbext.torch.stack.lookup_sites import CfaRule, at_entry
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import has_own_optional
@@ -142,8 +142,7 @@ class AwaitedKernels:
             if call.found.bits not in (words[2:3] if boxed else words[1:3]):  # another dispatch, of no wanted operator
                 return False
             del self._awaited[tid]
-            function = self._session.symbolizer.function(address) if not boxed else None
-            site = kernel_site(self._session, call.operator, function) if function is not None else None
+            site = kernel_site(self._session, call.operator, address) if not boxed else None
             return self._callback(tid, cfa, call._replace(boxed=boxed), site)
 
         return entered
@@ -226,19 +225,22 @@ def value_site(session: Session, operator: Operator, function: Function, address
     return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start, lost)
 
 
-def kernel_site(session: Session, operator: Operator, function: Function) -> ValueSite | None:
-    """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None where the
-    function's name does not say which these are."""
-    signature, schema = kernel_signature(function.names), operator.schema
-    names = [name for _, name in schema_types(schema.text)] if schema is not None else []
-    if signature is None or len(names) != len(signature.parameters):
+def kernel_site(session: Session, operator: Operator, address: int) -> ValueSite | None:
+    """The site of an unboxed kernel's first instruction: functor and keyset come before its arguments. None where
+    neither the function's name nor the operator says which these are."""
+    kernel = next((one for one in operator.table if address in (one.unboxed, one.sym_unboxed)), None)
+    names = session.symbolizer.names_at(address)
+    signature = entered_unboxed(operator, kernel, address, names) if kernel is not None else None
+    schema = operator.schema
+    arguments = [name for _, name in schema_types(schema.text)] if schema is not None else []
+    if signature is None or len(arguments) != len(signature.parameters):
         return None
     architecture = session.memory.architecture
     leading = architecture.leading_arguments(signature.hidden) + _BEFORE_ARGUMENTS
     registers = (*architecture.argument_registers, *architecture.float_argument_registers)
     places = {name: SavedArgument(name) for name in registers}
     slots = _slots(session, signature.parameters, leading)
-    return ValueSite(tuple(names), signature.parameters, slots, places, signature.hidden, function.start, frozenset())
+    return ValueSite(tuple(arguments), signature.parameters, slots, places, signature.hidden, address, frozenset())
 
 
 _BEFORE_ARGUMENTS = 2

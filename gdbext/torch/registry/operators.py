@@ -21,7 +21,7 @@ from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageE
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
-from gdbext.torch.structures import AnnotatedSchema, DispatcherStruct, LookupTable, OperatorEntry
+from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
 from gdbext.torch.values.key_names import KeyNames
 
@@ -122,6 +122,11 @@ class Operator:
         if not self.has_schema:
             return None
         return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address))
+
+    def function_type(self, symbolic: bool = False) -> str:
+        """The C++ type of its kernels, without their keyset: ``at::Tensor (at::Tensor const&, long)``; "" where all are
+        boxed. ``symbolic``: of those that take ``c10::SymInt``. Raises also LayoutError."""
+        return self.dispatcher.read_function_type(self.address, symbolic)
 
     @cached_property
     def debug(self) -> str:
@@ -333,6 +338,18 @@ class Dispatcher:
     def schema_debug(self, address: int) -> int:
         """Address of the schema's ``debug`` string."""
         return AnnotatedSchema(self.space, address + self._schema_at).debug
+
+    def read_function_type(self, address: int, symbolic: bool) -> str:
+        """The function type that the entry's kernels were checked with when they were registered: that is how operators
+        without symbols tell it, too. Raises MemoryFault, BadData, LayoutError."""
+        entry = OperatorEntry(self.space, address)
+        found = entry.sym_cpp_signature_ if symbolic else entry.cpp_signature_
+        shape = optional_shape(self.layout, CppSignature.OF)
+        if not self.memory.u8(found + shape.engaged):
+            return ""
+        from gdbext.torch.values.cpp_objects import type_name
+
+        return type_name(self.memory, CppSignature(self.space, found + shape.value).signature)
 
     def read_extractor(self, address: int) -> Extractor:
         """The entry's DispatchKeyExtractor. Raises MemoryFault."""

@@ -16,17 +16,25 @@ from typing import TYPE_CHECKING
 from gdbext.engine.arch.base import Passing, Slot
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
-from gdbext.torch.stack.kernel_match import KeptArguments, kernel_signature, parameters
+from gdbext.torch.stack.kernel_match import (
+    BETWEEN,
+    KernelSignature,
+    entered_unboxed,
+    functor_words,
+    parameters,
+    registered_signature,
+)
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
@@ -92,7 +100,7 @@ class ArgumentRecovery:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        for source in (self._boxed, self._unboxed, self._in_extension, self._by_names):
+        for source in (self._boxed, self._unboxed, self._in_kernel, self._in_body, self._by_names):
             for number, sighting in source(stack, call, recovered, operator, len(wanted)):
                 value = self._values.of_schema_type(wanted[number][0], sighting.value)
                 sightings[number].append(sighting._replace(value=value))
@@ -171,7 +179,7 @@ class ArgumentRecovery:
     def _unboxed(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
-        """Places where the opener was called, where it called the kernel, and where both keep what they were given."""
+        """Places where the opener was called, and where it keeps what it was given."""
         kinds = self._operator_parameters(call, operator, count)
         hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
         if kinds is None or hidden is None:
@@ -186,20 +194,63 @@ class ArgumentRecovery:
             yield from self._passed(stack, entered, outer, recovered, not call.elided)
         if not call.elided and self._is_opener(stack, opener, call):
             yield from self._kept(stack, opener, outer)
-        yield from self._in_kernel(stack, call, recovered, self._signature(kinds, hidden, ["functor", "keyset"]))
 
-    def _in_extension(
+    def _in_kernel(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
-        """A kernel that was called by code into which the dispatcher was inlined: its own name has the types."""
+        """The unboxed function of a kernel: where it was called, and where it keeps what it was given."""
         kernel = recovered.kernel
-        function = stack.function(call.kernel) if call.kernel is not None else None
-        if kernel is None or function is None or self._operator_parameters(call, operator, count) is not None:
+        function = self._sites.function(stack, call.kernel) if call.kernel is not None else None
+        if kernel is None or function is None or call.kernel is None:
             return
-        found = kernel_signature(function.names) if function.start in (kernel.unboxed, kernel.sym_unboxed) else None
-        if found is not None and len(found.parameters) == count:
-            signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"])
-            yield from self._at_kernel(stack, call, recovered, signature)
+        found = self._entered(call, kernel, function, operator, count)
+        signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"]) if found else None
+        if signature is not None:
+            certain = not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer is True
+            yield from self._called(stack, call.kernel, signature, recovered, certain)
+
+    def _entered(
+        self, call: DispatchCall, kernel: KernelFunction, function: Function, operator: Operator, count: int
+    ) -> KernelSignature | None:
+        """The signature of that entry: by the operator's own functions, or by what the kernel itself tells."""
+        kinds = self._operator_parameters(call, operator, count)
+        if kinds is None:
+            found = entered_unboxed(operator, kernel, function.start, function.names)
+            return found if found is not None and len(found.parameters) == count else None
+        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        is_entry = kernel.unboxed and function.start == kernel.unboxed
+        return KernelSignature(kinds, hidden) if is_entry and hidden is not None else None
+
+    def _in_body(
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """The kernel's own function where no name tells it: its wrapper has called it through the pointer that the
+        functor holds. The operator has its type, but for a keyset that it may take first."""
+        kernel, level = recovered.kernel, self._body_of(stack, call, recovered)
+        if kernel is None or level is None or recovered.keyset is None:
+            return
+        found = registered_signature(operator, symbolic=not kernel.unboxed)
+        if found is None or len(found.parameters) != count:
+            return
+        keyed = self._signature(found.parameters, found.hidden, ["keyset"])
+        plain = self._signature(found.parameters, found.hidden, [])
+        if keyed is None or plain is None or keyed.keyset is None or keyed.keyset.register is None:
+            return
+        first = self._sites.argument(stack, level + 1, keyed.keyset.register)
+        if first is not None:
+            signature = keyed if first == recovered.keyset else plain
+            yield from self._called(stack, level, signature, recovered, True)
+
+    def _body_of(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> int | None:
+        kernel, level = recovered.kernel, call.kernel
+        if kernel is None or level is None or not kernel.functor:
+            return None
+        pointers = functor_words(self._memory, kernel.functor)
+        for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
+            if self._sites.is_through_pointer(stack, inner + 1):
+                function = self._sites.function(stack, inner)
+                return inner if function is not None and function.start in pointers else None
+        return None
 
     def _by_names(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
@@ -213,12 +264,8 @@ class ArgumentRecovery:
             if signature is None:
                 continue
             outer = frame.level + 1
-            seen = self._kept(stack, frame.level, signature)
-            if outer < len(stack) and not call.elided and self._called_from(stack, outer):
-                seen = chain(self._passed(stack, outer, signature, recovered, True), seen)
-            for number, sighting in seen:
-                if sighting.value.text not in _LEFT_BEHIND or not _may_be_moved(signature.kinds[number]):
-                    yield number, sighting
+            certain = outer < len(stack) and not call.elided and self._called_from(stack, outer)
+            yield from self._called(stack, frame.level, signature, recovered, certain)
 
     def _called_from(self, stack: NativeStack, level: int) -> bool:
         """The frame called just the function that stands further in."""
@@ -226,24 +273,14 @@ class ArgumentRecovery:
         site = self._sites.site(stack, level)
         return site.through_pointer is True or (inner is not None and inner.start == target)
 
-    def _in_kernel(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
+    def _called(
+        self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, certain: bool
     ) -> Iterator[tuple[int, Sighting]]:
-        kernel = recovered.kernel
-        function = stack.function(call.kernel) if call.kernel is not None else None
-        if kernel is None or function is None or not kernel.unboxed or function.start != kernel.unboxed:
-            return
-        yield from self._at_kernel(stack, call, recovered, signature)
-
-    def _at_kernel(
-        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
-    ) -> Iterator[tuple[int, Sighting]]:
-        """Places where the kernel was called, and where it keeps what it was given."""
-        if call.kernel is None or signature is None:
-            return
-        seen = self._kept(stack, call.kernel, signature)
-        if not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer:
-            seen = chain(self._passed(stack, call.kernel + 1, signature, recovered, True), seen)
+        """Places where the function of frame ``level`` was called, if it is ``certain`` that the frame around it did
+        so, and where it keeps what it was given."""
+        seen = self._kept(stack, level, signature)
+        if certain:
+            seen = chain(self._passed(stack, level + 1, signature, recovered, True), seen)
         for number, sighting in seen:
             if sighting.value.text not in _LEFT_BEHIND or not _may_be_moved(signature.kinds[number]):
                 yield number, sighting
@@ -316,7 +353,7 @@ class ArgumentRecovery:
 
     def _kept(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
         """The words that the function of frame ``level`` was given, where it keeps them."""
-        frame, function = stack.frames[level], stack.function(level)
+        frame, function = stack.frames[level], self._sites.function(stack, level)
         if function is None or not frame.cfa:
             return
         kept = KeptArguments(self._memory, self._code, stack, level, function)

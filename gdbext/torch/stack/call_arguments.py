@@ -1,7 +1,8 @@
 """The arguments of the calls on a stack, read from where the calling code loaded them.
 
 A caller's frame still holds what it passed: the instructions before the call tell in which callee-saved register or
-stack slot. That is the point where the value is passed, so what is read there is exact, not guessed.
+stack slot. That is the point where the value is passed, so what is read there is exact, not guessed. The function that
+was called may keep them, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_
 
-from gdbext.engine.arch.argument_places import Location, argument_source
+from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
+from gdbext.engine.arch.base import Slot
 from gdbext.engine.process.code_reader import Decoded, FunctionCode
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function
@@ -221,3 +223,40 @@ def follow_stub(memory: Memory, target: int) -> int | None:
     """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
     slot = memory.architecture.stub_slot(memory.try_read(target, _STUB_BYTES) or b"", target)
     return target if slot is None else memory.try_u64(slot)
+
+
+class KeptArguments:
+    """Arguments that ``function`` in frame ``level`` was called with, where it keeps them."""
+
+    def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
+        self._memory = memory
+        self._stack = stack
+        self._level = level
+        self._frame = stack.frames[level]
+        architecture = memory.architecture
+        self._names = architecture.argument_registers
+        self._float_names = architecture.float_argument_registers
+        if self._frame.pc == function.start:
+            self._places = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
+        else:
+            self._places = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
+
+    def word(self, slot: Slot, size: int) -> int | None:
+        """A word of which the low ``size`` bytes matter; None where they are not known any more."""
+        if slot.offset is not None:
+            return self._memory.try_u64(self._frame.cfa + slot.offset)
+        if slot.float_register is not None:
+            name = self._float_names[slot.float_register]
+        elif slot.register is not None:
+            name = self._names[slot.register]
+        else:
+            return None
+        holder = self._places.get(name)
+        if holder is None or holder.size < size:
+            return None
+        return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
+
+    def _register(self, name: str) -> int | None:
+        if name in self._float_names:
+            return self._stack.floats().get(name) if self._level == 0 else None
+        return self._frame.registers.get(name)

@@ -15,13 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
-from gdbext.engine.arch.base import Architecture, Slot
+from gdbext.engine.arch.base import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.engine.unwind.unwinder import NativeStack
@@ -97,49 +95,37 @@ def _of(name: str) -> KernelSignature | None:
     return None if hidden is None else KernelSignature(tuple(taken[2:]), hidden)
 
 
+def entered_unboxed(
+    operator: Operator, kernel: KernelFunction, start: int, names: Sequence[str]
+) -> KernelSignature | None:
+    """The signature of the function at ``start``, an unboxed entry of the operator's kernel; None where nothing tells
+    it.
+
+    Its own names say it, and the operator has the type that all its kernels were checked with: a program without
+    symbols has that, too.
+    """
+    if not start or start not in (kernel.unboxed, kernel.sym_unboxed):
+        return None
+    return kernel_signature(names) or registered_signature(operator, start == kernel.sym_unboxed)
+
+
+def registered_signature(operator: Operator, symbolic: bool = False) -> KernelSignature | None:
+    """The signature of the operator's kernels, by the type with which they were registered; None without one."""
+    try:
+        text = operator.function_type(symbolic)
+    except GdbextError:
+        return None
+    result, opening, taken = text.partition(" (")
+    hidden = _is_hidden(result) if opening and taken.endswith(")") else None
+    return None if hidden is None else KernelSignature(tuple(split_types(taken[:-1])), hidden)
+
+
 def _is_hidden(function: str) -> bool | None:
     """True for a hidden result of the type ``Return (Parameters)``; None for a result that may be either."""
     result = function.partition(" (")[0]
     if result.endswith("&") or result in _IN_REGISTERS:
         return False
     return True if result.startswith(_THROUGH_POINTER) else None
-
-
-class KeptArguments:
-    """Those of ``function`` in frame ``level``."""
-
-    def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
-        self._memory = memory
-        self._stack = stack
-        self._level = level
-        self._frame = stack.frames[level]
-        architecture = memory.architecture
-        self._names = architecture.argument_registers
-        self._float_names = architecture.float_argument_registers
-        if self._frame.pc == function.start:
-            self._places = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
-        else:
-            self._places = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
-
-    def word(self, slot: Slot, size: int) -> int | None:
-        """A word of which the low ``size`` bytes matter; None where they are not known any more."""
-        if slot.offset is not None:
-            return self._memory.try_u64(self._frame.cfa + slot.offset)
-        if slot.float_register is not None:
-            name = self._float_names[slot.float_register]
-        elif slot.register is not None:
-            name = self._names[slot.register]
-        else:
-            return None
-        holder = self._places.get(name)
-        if holder is None or holder.size < size:
-            return None
-        return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
-
-    def _register(self, name: str) -> int | None:
-        if name in self._float_names:
-            return self._stack.floats().get(name) if self._level == 0 else None
-        return self._frame.registers.get(name)
 
 
 MAX_CODE = 4096
@@ -230,10 +216,15 @@ class TailCalls:
 
     def stored_pointers(self, functor: int) -> tuple[int, ...]:
         """The words of a functor object, one of which may be the function that it wraps."""
-        try:
-            return self._memory.words(functor, FUNCTOR_WORDS)
-        except GdbextError:
-            return ()
+        return functor_words(self._memory, functor)
+
+
+def functor_words(memory: Memory, functor: int) -> tuple[int, ...]:
+    """The words of a functor object, one of which may be the function that it wraps; () where it cannot be read."""
+    try:
+        return memory.words(functor, FUNCTOR_WORDS)
+    except GdbextError:
+        return ()
 
 
 BETWEEN = 8

@@ -102,17 +102,27 @@ def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxE
     """The exception object at ``address``, one that was thrown. Raises MemoryFault, BadData."""
     type_info = memory.u64(address - _HEADER)
     names = list(_classes(memory, symbolizer, type_info))
-    if not names[0].isprintable() or not names[0]:
-        raise BadData(f"there is no type_info at {type_info:#x}")
     message = next((text for name in names if (text := _message(memory, address, name)) is not None), "")
-    return CxxException(demangle(f"_ZTS{names[0]}").removeprefix("typeinfo name for "), message)
+    return CxxException(type_name(memory, type_info), message)
+
+
+def type_name(memory: Memory, type_info: int) -> str:
+    """The type as C++ writes it whose ``std::type_info`` is at that address. Raises MemoryFault, BadData."""
+    name = _mangled(memory, type_info)
+    if not name.isprintable() or not name:
+        raise BadData(f"there is no type_info at {type_info:#x}")
+    return demangle(f"_ZTS{name}").removeprefix("typeinfo name for ")
+
+
+def _mangled(memory: Memory, type_info: int) -> str:
+    name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
+    return name.lstrip("*")  # a name that is compared by its address, of a type of one library
 
 
 def _classes(memory: Memory, symbolizer: Symbolizer, type_info: int) -> Iterator[str]:
     """The mangled names of a class and of its bases, as long as each has one."""
     for _ in range(_BASES_LIMIT):
-        name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
-        yield name.lstrip("*")  # a name that is compared by its address, of a class of one library
+        yield _mangled(memory, type_info)
         table = memory.u64(type_info)
         if SINGLE_BASE not in symbolizer.names_at(table - 16):
             return

@@ -368,6 +368,20 @@ def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tup
     return shown
 
 
+def known_arguments(program: Matrix) -> tuple[list[tuple[str, str]], list[tuple[str | None, str]]]:
+    """(those that are known, all) of such calls, each with what was given. A busy machine wakes threads while they are
+    read, and what was read of those counts for nothing: then it is asked again."""
+    for _ in range(LOOKS):
+        document = program.document("dispatch-bt", "--all", "--args")
+        if not document["target"].get("moved"):
+            break
+    shown = shown_arguments(program.truth, document)
+    return [(value, true) for value, true in shown if value is not None], shown
+
+
+LOOKS = 5
+
+
 def called(events: list[dict[str, Any]]) -> list[Any]:
     """[operator, [calls inside of it]] of the calls that a trace shows; those of torch's operators are left out."""
     outermost: list[Any] = []

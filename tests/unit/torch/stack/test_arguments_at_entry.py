@@ -13,7 +13,7 @@ from gdbext.engine.arch.base import Slot
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
-from gdbext.torch.stack.kernel_match import KeptArguments
+from gdbext.torch.stack.call_arguments import KeptArguments
 from support.fakes.fake_target import FakeTarget
 from support.recorded.recordings import Replay
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.errors import MemoryFault
+from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack import kernel_match as module
-from gdbext.torch.stack.kernel_match import KernelSignature, kernel_signature
+from gdbext.torch.stack.kernel_match import KernelSignature, entered_unboxed, kernel_signature, registered_signature
 
 TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
 
@@ -37,3 +39,41 @@ def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel_signature([good, named("at::Tensor", "long")]) is not None
     assert kernel_signature([good, named("at::Tensor", "double")]) is None, "equal code of two kernels"
     assert kernel_signature([good.replace("::call(c10::OperatorKernel*, ", "::call(")]) is None
+
+
+class Registered:
+    """An operator with the types that its kernels were registered with."""
+
+    def __init__(self, plain: str = "", symbolic: str = "") -> None:
+        self._types = plain, symbolic
+
+    def function_type(self, symbolic: bool = False) -> str:
+        found = self._types[symbolic]
+        if found == "unmapped":
+            raise MemoryFault(0x1000, 8)
+        return found
+
+
+@pytest.mark.parametrize(("text", "parameters", "hidden"), [
+    ("at::Tensor (at::Tensor const&, std::optional<long>)", ("at::Tensor const&", "std::optional<long>"), True),
+    ("at::Tensor& (at::Tensor&)", ("at::Tensor&",), False),
+    ("std::tuple<at::Tensor, at::Tensor> ()", (), True),
+    ("void (std::array<bool, 3ul>)", ("std::array<bool, 3ul>",), False),
+])  # fmt: skip
+def test_types_that_kernels_were_registered_with(text: str, parameters: tuple[str, ...], hidden: bool) -> None:
+    found = registered_signature(Registered(text))  # type: ignore[arg-type]
+    assert found == KernelSignature(parameters, hidden)
+
+
+@pytest.mark.parametrize("text", ["", "at::Tensor", "c10::QScheme (at::Tensor const&)", "(nothing", "unmapped"])
+def test_types_that_say_nothing(text: str) -> None:
+    """Among them one whose library was unloaded."""
+    assert registered_signature(Registered(text)) is None  # type: ignore[arg-type]
+
+
+def test_an_entry_without_a_name() -> None:
+    """It takes what the operator's kernels of its kind take; another function is no entry."""
+    operator = Registered("void (long)", "void (c10::SymInt)")
+    kernel = KernelFunction(boxed=0x1000, functor=0, unboxed=0x2000, sym_unboxed=0x3000)
+    taken = [entered_unboxed(operator, kernel, at, ()) for at in (0x1000, 0x2000, 0x3000)]  # type: ignore[arg-type]
+    assert taken == [None, KernelSignature(("long",), False), KernelSignature(("c10::SymInt",), False)]
