@@ -214,7 +214,8 @@ def test_kernels_that_are_registered_later(arguments: list[str], kernels: list[s
     """The last one replaces a kernel of libtorch's by one of Python's."""
     outcome = run([DISPATCH, "dispatch-break", *arguments, "--continue", "--", sys.executable, LATE])
     assert outcome.status == 0, outcome
-    seen = re.findall(r"^  key \w+, kernel (?:\(anonymous namespace\)::)?(.*?)(?: at /.*|)$", outcome.stdout, re.MULTILINE)
+    kernel = r"^  key \w+, kernel (?:\(anonymous namespace\)::)?(.*?)(?: at /.*|)$"
+    seen = re.findall(kernel, outcome.stdout, re.MULTILINE)
     assert seen == kernels, outcome
     assert "exited with status 7" in outcome.stdout
 
