@@ -174,6 +174,7 @@ class SymbolCache:
         import fcntl
 
         try:
+            self._make_folder()
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             yield
@@ -190,6 +191,12 @@ class SymbolCache:
         finally:
             os.close(descriptor)
 
+    def _make_folder(self) -> None:
+        """Raises OSError: it is not for us to fill."""
+        if not may_fill(self.folder):
+            raise PermissionError(self.folder)
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+
     def load(self, name: str) -> Arrays | None:
         """The arrays stored under ``name``; None when there are none or the file is damaged."""
         try:
@@ -203,9 +210,7 @@ class SymbolCache:
         """Write the arrays under ``name``: privately, and visible only when complete."""
         temporary = f"{self.folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
-            if not may_fill(self.folder):
-                return
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            self._make_folder()
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
             return
