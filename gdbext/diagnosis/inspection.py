@@ -186,7 +186,8 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     if session.procfs is None or not (session.target.files.are_here or session.target.files.kept("machine")):
         return None
     ordinary = all(each.kernel_side is None and each.kernel_state != "R" for each in process.threads)
-    if ordinary and all(_waits_for_others(each) for each in threads):
+    is_whole = len(process.threads) == len(process.tids)  # else one had no turn in which to stop, perhaps
+    if ordinary and is_whole and all(_waits_for_others(each) for each in threads):
         return None
     from gdbext.diagnosis.verdict.slowness import slowness
 

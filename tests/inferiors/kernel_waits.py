@@ -4,7 +4,8 @@
 gives at once. ``page``, ``read``, ``exec``: a file whose file system does not answer, mapped and touched, read, or
 executed. ``mmap``: the same file, mapped while another thread reads it: the kernel then keeps the lock of the whole
 memory, and whoever reads it, its arguments or its environment sleeps, too.
-``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that.
+``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that; ``runs``: that neither.
+``leaves``: the main thread ends by itself, and others go on.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import fcntl
 import mmap
 import os
 import pty
+import queue
 import struct
 import subprocess
 import sys
@@ -86,6 +88,14 @@ truth.thread("main", waits=None)
 if scenario == "sleeps":
     truth.ready()
     time.sleep(truth.FOREVER)
+if scenario == "runs":
+    truth.ready()
+    while True:
+        sum(range(1000))
+if scenario == "leaves":
+    threading.Thread(target=queue.Queue().get, name="worker").start()
+    truth.ready()
+    libc.pthread_exit(None)
 count = 64 if scenario == "served" else 1
 descriptor, address = lazy_pages(count) if scenario in ("userfault", "served") else (-1, 0)
 if scenario == "served":
@@ -100,7 +110,6 @@ if scenario == "read":
         truth.ready()
         file.read(10)
 if scenario == "mmap":
-
     cached, descriptor = os.open(rest[0], os.O_RDONLY), os.open(rest[0], os.O_RDONLY | os.O_SYNC)
     threading.Thread(target=os.read, args=(cached, 10), daemon=True).start()
     time.sleep(0.5)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STARVED_SHARE, SLOW_SHARE = 0.5, 0.25
 """Shares of the periods in which a quota was used up, or of the time in which ready threads waited for a processor."""
+_CROWDED_OUT = 0.9
+"""Share of the time for which threads of an ordinary priority wait for processors when they hardly run at all."""
 _STOOD_STARVED, _STOOD_SLOW = 0.25, 0.1
 """Seconds a second that a group stood still."""
 _IDLE = 0.3
@@ -178,6 +180,8 @@ def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -
     """A thread runs, is ready to, or sleeps between two attempts; or a worker is missing."""
     if any(each.state is RunState.RUNNING for each in threads) or any(t.kernel_state == "R" for t in process.threads):
         return True
+    if len(process.threads) < len(process.tids):
+        return True
     waits = [each.wait for each in threads if each.wait is not None and each.state is RunState.WAITING]
     return any(wait.kind is WaitKind.SLEEP or wait.missing_workers is not None for wait in waits)
 
@@ -302,8 +306,7 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
             share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
         )  # fmt: skip
     elif len(wanting) <= len(around.allowed):
-        text = "other processes of this machine use its processors"
-        yield Explanation(ExplanationKind.OTHER_PROCESSES, text, told, (), round(share / 2, 2))
+        yield _crowded_out(wanting, share, told)
     else:
         wants = of_many(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {counted(len(around.allowed), 'processor')}"
@@ -324,6 +327,18 @@ def _team_size(facts: Facts, wanting: Sequence[Turns]) -> int:
     if not workers or not any(pool_workers.is_in_a_team(each) for each in known):
         return 0
     return workers // max(1, len(known) - workers) + 1
+
+
+def _crowded_out(wanting: Sequence[Turns], share: float, told: tuple[str, ...]) -> Explanation:
+    low = next((each.priority for each in wanting if each.priority), "")
+    behind = f", and come before it, for it runs with {low}" if low else ""
+    text = f"other processes of this machine use its processors{behind}: {share:.0%} of the time in which it was ready "
+    starves = share >= (STARVED_SHARE if low else _CROWDED_OUT)
+    weight = round(share if starves else share / 2, 2)
+    cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
+    return Explanation(
+        ExplanationKind.OTHER_PROCESSES, f"{text}it waited for one", told, (), weight, starves, starves, cure
+    )
 
 
 def _pinned(facts: Facts, around: Surroundings, share: float, told: tuple[str, ...], crowded: bool) -> Explanation:

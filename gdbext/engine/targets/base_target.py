@@ -68,6 +68,7 @@ _FAULT_CHANNELS = (
 )
 FREEZES = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
 """Functions in which a frozen thread waits (kernel/signal.c, kernel/freezer.c)."""
+_FREEZER_TRAP = "get_signal"
 _SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
 """Beginnings of the functions in which a call waits for the server of a file system."""
 _SHOWN = 8
@@ -108,8 +109,9 @@ class KernelSide(Record):
 
     @property
     def is_frozen(self) -> bool:
-        """Its control group is frozen, as its kernel stack tells."""
-        return not FREEZES.isdisjoint((self.channel, *self.stack))
+        """Its control group is frozen, as its kernel stack tells. Where do_freezer_trap is inlined, only such a thread
+        sleeps (S) in get_signal itself: one that a signal or a tracer has stopped has another state."""
+        return self.channel == _FREEZER_TRAP or not FREEZES.isdisjoint((self.channel, *self.stack))
 
     @property
     def is_served(self) -> bool:

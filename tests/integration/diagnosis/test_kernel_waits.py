@@ -27,6 +27,14 @@ SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_se
 ANSWERS_WITHIN = 60.0
 """Seconds that a look may take on a busy machine; it takes 3 on a quiet one, and without the helper for ever."""
 LOOKS = 2
+NO_WAITS = ("sleeps", "runs")
+"""Programs that are as they should be from the beginning."""
+GROUPS = (
+    ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+    ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+    ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+)
+"""Freezers of the older hierarchy and of the unified one: folder, file, frozen, thawed."""
 
 
 class SilentMount:
@@ -79,10 +87,11 @@ def kernel_waits(scenario: str, mount: SilentMount | None = None) -> Iterator[In
     """The program, once its main thread has slept in the kernel for longer than a disk takes."""
     try:
         with started("kernel-waits", scenario, *([str(mount.file)] if mount else [])) as found, _ended(mount):
-            wait_until(lambda: procfs.state(found.pid, found.pid) in "SDT", "it sleeps")
-            before = _turns(found.pid)
-            time.sleep(1)
-            assert scenario == "sleeps" or _turns(found.pid) == before
+            if scenario not in NO_WAITS:
+                wait_until(lambda: procfs.state(found.pid, found.pid) in "SDT", "it sleeps")
+                before = _turns(found.pid)
+                time.sleep(1)
+                assert _turns(found.pid) == before
             yield found
     except HarnessError as error:
         if "no userfaultfd" in str(error):
@@ -192,14 +201,10 @@ def test_a_read_from_the_background() -> None:
 
 
 @contextlib.contextmanager
-def frozen(pid: int) -> Iterator[str]:
+def frozen(pid: int, is_unified: bool) -> Iterator[str]:
     """Freeze the process in a control group of its own, whose name is given."""
     name = f"gdbext-test-{os.getpid()}"
-    for base, file, on, off in (
-        ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
-        ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
-        ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
-    ):
+    for base, file, on, off in GROUPS[1:] if is_unified else GROUPS[:1]:
         folder = Path(base, name)
         try:
             folder.mkdir()
@@ -222,9 +227,20 @@ def frozen(pid: int) -> Iterator[str]:
     pytest.skip("no control group can be frozen here")
 
 
-def test_a_frozen_group() -> None:
-    with kernel_waits("sleeps") as target, frozen(target.pid) as group:
+@pytest.mark.parametrize("is_unified", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("scenario", NO_WAITS)
+def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
+    with kernel_waits(scenario) as target, frozen(target.pid, is_unified) as group:
         for _ in range(LOOKS):
             verdict = diagnose(target)["verdict"]
-            assert verdict["kind"] == "stopped"
+            assert verdict["kind"] == "stopped", verdict
             assert f"/{group}" in verdict["summary"]
+
+
+def test_a_main_thread_that_has_left() -> None:
+    """The kernel shows the process as a zombie without memory, arguments and environment; its threads have them."""
+    with started("kernel-waits", "leaves") as target:
+        wait_until(lambda: procfs.state(target.pid, target.pid) == "Z", "the main thread has left")
+        verdict = diagnose(target)["verdict"]
+        assert verdict["kind"] == "blocked", verdict
+        assert verdict["summary"].startswith("worker (tid ")

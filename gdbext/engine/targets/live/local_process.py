@@ -8,6 +8,7 @@ from functools import cached_property
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.live.proc_checks import alive_in
 from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetGone
@@ -30,7 +31,7 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
 def _what_became_of_it(pid: int) -> TargetGone:
     """The error for a process whose memory is gone: one that has a program still has other memory now."""
     try:
-        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - pathlib is slow to import
+        os.readlink(f"/proc/{alive_in(pid)}/exe")  # noqa: PTH115 - pathlib is slow to import
     except OSError:
         return TargetGone.of(pid)
     return TargetGone(f"process {pid} executed another program while it was looked at", why="", help="look again")
@@ -62,7 +63,7 @@ def own_tid(pid: int, tid: int) -> int:
 def read_file(pid: int, name: str) -> bytes:
     """A file of /proc/PID. Raises TargetGone."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
+        with open(f"/proc/{alive_in(pid)}/{name}", "rb") as file:
             return file.read()
     except OSError as error:
         raise TargetGone.of(pid) from error
@@ -102,7 +103,7 @@ class LocalProcess(Target):
     def foreign(self) -> ForeignFiles:
         """The door to files below /proc/PID/root where the process sees other files (a container, a chroot), with its
         user's rights."""
-        return ForeignFiles.of_process(self.pid)
+        return ForeignFiles.of_process(alive_in(self.pid))
 
 
 class LentProcess(LocalProcess):

@@ -80,6 +80,16 @@ def living_threads(pid: int) -> set[int]:
         return set()
 
 
+def alive_in(pid: int) -> int:
+    """The main thread of a process, or another where that one has left by pthread_exit(3): what goes with the memory of
+    the process is then in the folders of its other threads alone (/proc/TID is not listed, but there)."""
+    try:
+        states = thread_states(pid) if thread_state(pid, pid) in ("Z", "X") else {}
+    except OSError:
+        states = {}
+    return next((tid for tid in sorted(states) if states[tid] not in "ZX"), pid)
+
+
 def status_fields(path: str) -> dict[str, str]:
     """The "Name: value" lines of a status file, {} where it cannot be read."""
     try:
@@ -123,7 +133,7 @@ def check_exists(pid: int) -> None:
 
 def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
     # A main thread that called pthread_exit is a zombie while its process lives on.
-    if _living_threads(pid):
+    if living_threads(pid):
         return
     parent = fields.get("PPid", "?")
     raise TargetError(
@@ -133,27 +143,23 @@ def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
     )
 
 
-def _living_threads(pid: int) -> bool:
-    try:
-        return any(state not in "ZX" for state in thread_states(pid).values())
-    except OSError:
-        return False
+def tracer(pid: int, tid: int) -> int:
+    """The process that traces a thread, 0 where none does (TracerPid of proc_pid_status(5))."""
+    return int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
 
 
 def check_not_traced(pid: int, tid: int) -> None:
     """No debugger is attached to the thread; who only holds it for a moment is waited for. Raises NotPermitted."""
     deadline = time.monotonic() + _TRACED_SECONDS
-    while True:
-        tracer = int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
-        if not tracer or time.monotonic() > deadline:
-            break
+    ours = (0, os.getpid())
+    while (other := tracer(pid, tid)) not in ours and time.monotonic() < deadline:
         time.sleep(_TRACED_PAUSE)
-    if tracer:
-        name = status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
+    if other not in ours:
+        name = status_fields(f"/proc/{other}/status").get("Name", "unknown")
         raise NotPermitted(
-            f"process {pid} is already being traced by process {tracer} ({name})",
+            f"process {pid} is already being traced by process {other} ({name})",
             why="only one debugger can be attached at a time",
-            help=f"detach there or end it (kill {tracer}); if it is gdb, run: source gdbext/init.py   in it",
+            help=f"detach there or end it (kill {other}); if it is gdb, run: source gdbext/init.py   in it",
         )
 
 
@@ -165,7 +171,7 @@ def check_permitted(pid: int) -> None:
 def open_memory(pid: int) -> int:
     """A descriptor of /proc/PID/mem. Raises NotPermitted, TargetGone."""
     try:
-        return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/{alive_in(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:
@@ -240,7 +246,7 @@ def _is_kernel_thread(pid: int) -> bool:
 def check_architecture(pid: int) -> int:
     """The program is one that can be read; its e_machine."""
     try:
-        with open(f"/proc/{pid}/exe", "rb") as file:
+        with open(f"/proc/{alive_in(pid)}/exe", "rb") as file:
             header = file.read(20)
     except FileNotFoundError as error:
         check_exists(pid)  # else it has just ended

@@ -68,14 +68,24 @@ class ProcThread(TargetThread):
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
         if not self.stopped:
-            raise TargetError(
-                f"thread {self.tid} could not be stopped",
-                why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
-                help=f"as root: cat /proc/{self._pid}/task/{self.tid}/stack   shows where",
-            )
+            raise self._not_stopped()
         if self._registers is None:
             self._registers = ptrace.registers(self.tid, self._architecture)
         return self._registers
+
+    def _not_stopped(self) -> TargetError:
+        what = f"thread {self.tid} could not be stopped"
+        if self._kernel_state == "R":
+            return TargetError(
+                what,
+                why=f"it is ready to run, and no processor was free for it within {STOP_SECONDS:g} s",
+                help="see what uses the processors (top), its niceness and its quota; then look again",
+            )
+        return TargetError(
+            what,
+            why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
+            help=f"as root: cat /proc/{self._pid}/task/{self.tid}/stack   shows where",
+        )
 
     def float_registers(self) -> Mapping[str, int]:
         """Read anew each time: they are rarely wanted, and once. {} where the kernel refuses."""
@@ -210,6 +220,9 @@ class ProcTarget(LocalProcess):
         except OSError as error:
             del self._threads[thread.tid]
             if error.errno == errno.ESRCH:
+                return
+            if proc_checks.tracer(self.pid, thread.tid) == os.getpid():
+                self._threads[thread.tid] = thread  # an earlier stop of ours found no end: it had no turn meanwhile
                 return
             proc_checks.check_not_traced(self.pid, thread.tid)
             if _is_dead(self.pid, thread.tid):

@@ -47,6 +47,15 @@ _UNLIMITED = 1 << 60
 """Limits of memory from there on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
 _MAJOR = 12 - 3
 """majflt of proc_pid_stat(5), counted from the state."""
+_TIMES = (14 - 3, 15 - 3)
+"""utime and stime of proc_pid_stat(5), counted likewise."""
+_NICE, _POLICY = 19 - 3, 41 - 3
+"""nice and policy of proc_pid_stat(5), counted likewise."""
+_LOW_POLICIES = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}
+"""Policies of threads that come after the others (sched(7), include/uapi/linux/sched.h)."""
+_DELAYED = 0.75
+"""Share of a thread's time in which it has waited for a processor so far, from which on a second reading is worth
+it."""
 _NO_LIMIT_CAPABILITIES = 1 << 24 | 1 << 21
 """CAP_SYS_RESOURCE and CAP_SYS_ADMIN: RLIMIT_NPROC does not hold for who has one (setrlimit(2))."""
 _MAX_DESCRIPTORS = 4096
@@ -118,6 +127,8 @@ class Turns(Record):
     delayed_ms: float | None
     """Time in which it was ready, and no processor was free for it."""
     major_faults: int | None
+    priority: str
+    """The reason why it comes behind others: ``SCHED_IDLE``, ``nice 19``; "" for an ordinary one."""
 
 
 class Surroundings(Record):
@@ -286,11 +297,19 @@ def pause_for(pid: int, texts: Texts) -> float:
     pause = 0.0
     if once.quota is not None and once.quota.throttled and wanting:
         pause = max(_PAUSE, min(3.2 * once.quota.period_ms / 1e3, _MAX_PAUSE))
+    if any(each.priority or _is_delayed(texts.get(f"/proc/{pid}/task/{each.tid}/schedstat", "")) for each in wanting):
+        pause = max(pause, _PAUSE)
     memory = once.memory
     short = memory is not None and (memory.slowed or memory.full or (memory.stalled or 0) >= 5)
     if short or (wanting and len(once.allowed) < once.online) or len(wanting) > max(1, len(once.allowed)):
         pause = max(pause, _PAUSE)
     return pause
+
+
+def _is_delayed(schedstat: str) -> bool:
+    """The thread has so far waited for processors for as long as it ran."""
+    times = _pair(schedstat)
+    return times is not None and times[1] >= _DELAYED * sum(times) > 0
 
 
 # --- understanding -----------------------------------------------------------------------------------
@@ -315,7 +334,7 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
     inherited = parent if theirs == status.get("Cpus_allowed_list") else ""
     found = Surroundings(
         len(online), tuple(allowed), min(map(len, filter(None, sets)), default=None), inherited, quota, memory, tasks,
-        user, descriptors, space, tuple(_turns(folder, first, later, seconds is not None)),
+        user, descriptors, space, tuple(_turns(folder, first, later, seconds)),
         _idle(first, later, set(online) - set(allowed)), seconds, (), tuple(_unread(first, folder)),
     )  # fmt: skip
     return found._replace(files=tuple(_evidence(found, folder, status)))
@@ -484,7 +503,7 @@ def _user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, sour
     return found
 
 
-def _turns(folder: str, first: Texts, later: Texts, twice: bool) -> Iterator[Turns]:
+def _turns(folder: str, first: Texts, later: Texts, seconds: float | None) -> Iterator[Turns]:
     for each in first:
         words = each.split("/")
         tid = number(words[4]) if each.startswith(f"{folder}/task/") and each.endswith("/schedstat") else None
@@ -493,13 +512,35 @@ def _turns(folder: str, first: Texts, later: Texts, twice: bool) -> Iterator[Tur
         path = f"{folder}/task/{tid}/stat"
         times = [_pair(texts.get(f"{folder}/task/{tid}/schedstat", "")) for texts in (first, later)]
         faults = [_field(texts.get(path, ""), _MAJOR) for texts in (first, later)]
-        known = twice and None not in times
+        known = seconds is not None and None not in times
         ran, waited = [(b - a) / 1e6 for a, b in zip(times[0] or (0, 0), times[1] or (0, 0))]
-        more = faults[1] - faults[0] if twice and faults[0] is not None and faults[1] is not None else None
+        if (
+            known
+            and seconds is not None
+            and not ran + waited
+            and _had_no_turn(first.get(path, ""), later.get(path, ""))
+        ):
+            waited = seconds * 1e3
+        more = faults[1] - faults[0] if known and faults[0] is not None and faults[1] is not None else None
         state = _letter(first.get(path, ") S"))
         if state == "S" and not (known and ran + waited):
             continue  # it slept all the time
-        yield Turns(tid, state, round(ran, 2) if known else None, round(waited, 2) if known else None, more)
+        priority = _priority(first.get(path, ""))
+        yield Turns(tid, state, round(ran, 2) if known else None, round(waited, 2) if known else None, more, priority)
+
+
+def _had_no_turn(first: str, later: str) -> bool:
+    """The thread was ready both times, and has not run between: the scheduler adds what it waited for to its sum when
+    it gets a processor. On one without ticks (nohz_full) utime and stime still tell that it runs."""
+    used = [[_field(text, at) for at in _TIMES] for text in (first, later)]
+    return _letter(first) == _letter(later) == "R" and used[0] == used[1]
+
+
+def _priority(stat: str) -> str:
+    """``nice 10``: what puts a thread behind the others; "" where nothing does."""
+    policy, nice = _field(stat, _POLICY), _field(stat, _NICE)
+    low = _LOW_POLICIES.get(policy or 0, "")
+    return low or (f"nice {nice}" if nice is not None and nice > 0 else "")
 
 
 def _pair(text: str) -> tuple[int, int] | None:

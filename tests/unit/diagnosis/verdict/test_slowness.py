@@ -49,7 +49,7 @@ def test_a_quota(quota, expected):
 
 
 def turns(running, delayed, count=1):
-    return tuple(Turns(tid, "R", running, delayed, 0) for tid in range(1, count + 1))
+    return tuple(Turns(tid, "R", running, delayed, 0, "") for tid in range(1, count + 1))
 
 
 def test_pinned_threads():
@@ -67,6 +67,14 @@ def test_pinned_threads():
 def test_a_busy_machine_proves_nothing():
     assert kinds(NOTHING._replace(threads=turns(50, 200))) == [("other-processes", False, False)]
     assert kinds(NOTHING._replace(threads=turns(50, 200, 9))) == [("oversubscription", False, False)]
+
+
+def test_who_comes_after_all_others_hardly_runs():
+    assert kinds(NOTHING._replace(threads=turns(2, 248))) == [("other-processes", True, True)]
+    idle = tuple(each._replace(priority="SCHED_IDLE") for each in turns(100, 150))
+    (found,) = explanations(facts(NOTHING._replace(threads=idle)))
+    assert (found.is_proven, found.starves) == (True, True)
+    assert "it runs with SCHED_IDLE" in found.text
 
 
 def test_memory():

@@ -118,6 +118,26 @@ def test_a_second_reading_only_where_it_tells_more():
     assert not surroundings.pause_for(7, {**everywhere, **quota, "/proc/7/task/7/stat": stopped})
 
 
+@pytest.mark.parametrize(("used", "delayed"), [("0", 250), ("3", 0)])
+def test_who_had_no_turn_at_all(used, delayed):
+    """The scheduler counts a wait when it is over; on a processor without ticks utime alone tells of a thread's run."""
+    stat = BASE["/proc/7/task/7/stat"].split()
+    stat[14] = used
+    later = {**BASE, "/proc/7/task/7/stat": " ".join(stat)}
+    (turns,) = read({}, later, 0.25).threads
+    assert (turns.running_ms, turns.delayed_ms) == (0, delayed)
+
+
+@pytest.mark.parametrize(
+    ("policy", "nice", "said"), [(5, 0, "SCHED_IDLE"), (0, 19, "nice 19"), (0, -5, ""), (1, 0, "")]
+)
+def test_who_comes_after_others(policy, nice, said):
+    stat = BASE["/proc/7/task/7/stat"].split()
+    stat[40 + 1], stat[18 + 1] = str(policy), str(nice)  # the name has a blank
+    (turns,) = read({"/proc/7/task/7/stat": " ".join(stat)}).threads
+    assert turns.priority == said
+
+
 def test_processors_of_others_are_idle():
     first = {"/proc/stat": "cpu  9 9\ncpu0 5 0 0 0 0\ncpu2 5 0 0 10 0\ncpu3 5 0 0 10 0\n"}
     later = {"/proc/stat": "cpu  9 9\ncpu0 25 0 0 0 0\ncpu2 5 0 0 30 0\ncpu3 25 0 0 10 0\n"}
