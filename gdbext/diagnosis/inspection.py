@@ -259,6 +259,10 @@ def _report_threads(
 ) -> tuple[ThreadReport, ...]:
     states = follow_main_thread(process, states)
     loops = _event_loops(process)
+    if loops:
+        from gdbext.diagnosis.waits.event_loops import asks_itself
+
+        states = {**states, **dict(asks_itself(process, states, loops))}
     held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
     return tuple(
         report_thread(

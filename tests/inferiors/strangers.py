@@ -371,5 +371,50 @@ def handed_on():
     results.get()
 
 
+def ask(port):
+    """A blocking question to a server at that port, after which the program would go on."""
+    import socket
+
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"x")
+        truth.ready()
+        connection.recv(1)
+
+
+def asks_itself():
+    """A task of an event loop asks the server of this very loop."""
+    import asyncio
+
+    async def serve():
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        truth.thread("main", waits="any")
+        ask(server.sockets[0].getsockname()[1])
+
+    asyncio.run(serve())
+
+
+def asks_a_thread():
+    """A task of an event loop asks a server of which a thread looks after the connections, and does not answer."""
+    import asyncio
+    import selectors
+    import socket
+
+    def look_after():
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            truth.thread("server", waits=None)
+            while True:
+                selector.select()
+                time.sleep(SHORT)
+
+    async def asks():
+        truth.thread("main", waits="any")
+        ask(server.getsockname()[1])
+
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=look_after, daemon=True).start()
+    asyncio.run(asks())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1].replace("-", "_")]()

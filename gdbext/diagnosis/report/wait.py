@@ -159,6 +159,7 @@ class SelfWait(Enum):
     WEAKREF = "the callback of a weak reference interrupted the code that holds it"
     POOL = "it is the only worker of the pool that should run the job"
     EVENT_LOOP = "only the event loop that it blocks could complete it"
+    SERVER = "it is connected to its own process, where only the event loop that it blocks could accept and answer"
 
     @property
     def advice(self) -> str:
@@ -167,6 +168,11 @@ class SelfWait(Enum):
             return (
                 "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
                 "blocking call to loop.run_in_executor()."
+            )
+        if self is SelfWait.SERVER:
+            return (
+                "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
+                "handler a plain def where the server runs those in threads, or call the function instead of the URL."
             )
         if self is SelfWait.POOL:
             return _ANOTHER_POOL

@@ -137,7 +137,8 @@ class WaitKind(Enum):
     QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
     FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
     IO = "io", WaitTraits(
-        "io", Naming.ALONE, "waits in {}", needs_thread=False, heading="waits for input or output",
+        "io", Naming.ALONE, "waits in {}", relation=Relation.OWES, needs_thread=False,
+        heading="waits for input or output",
         advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
                             "writing.",
     )  # fmt: skip

@@ -315,13 +315,29 @@ def _crowd(threads: Sequence[ThreadReport]) -> list[ThreadReport]:
 
 def _at_one_line(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
     """The threads that wait at lines of the program's own files, those at one line for one kind of thing together:
-    first those that hold what others want, then those that a thread of the process must let go on, then the most. A
-    wait that ends by itself, and that no loop is known to repeat, is none."""
+    first those that hold what others want, then those that a thread of the process must let go on, then the most;
+    waits for a time come last."""
     alike: dict[object, list[ThreadReport]] = {}
     for thread in threads:
-        if thread.stands and thread.wait is not None:
-            alike.setdefault((thread.user_line, thread.wait.kind), []).append(thread)
-    return sorted(alike.values(), key=lambda group: (not _holds(group), not _needs_thread(group[0]), -len(group)))
+        wait = thread.wait
+        if wait is not None and (thread.stands or _wants_of_others(thread)) and not _asks_itself(wait):
+            alike.setdefault((thread.user_line, wait.kind), []).append(thread)
+    return sorted(alike.values(), key=_telling)
+
+
+def _telling(group: Sequence[ThreadReport]) -> tuple[bool, bool, bool, int]:
+    return not _holds(group), not group[0].stands, not _needs_thread(group[0]), -len(group)
+
+
+def _wants_of_others(thread: ThreadReport) -> bool:
+    """It waits for a time at a line of the program for what threads give: a connection of a pool, say."""
+    waits = thread.state is RunState.WAITING and bool(thread.user_line) and _needs_thread(thread)
+    return waits and thread.wait is not None and not thread.wait.being_released
+
+
+def _asks_itself(wait: Wait) -> bool:
+    """It waits for an answer of its own process: others are the reason."""
+    return wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own
 
 
 def _holds(threads: Sequence[ThreadReport]) -> bool:

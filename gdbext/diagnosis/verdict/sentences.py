@@ -187,6 +187,8 @@ def _holds(wait: Wait) -> str:
 def self_deadlock(thread: ThreadReport, wait: Wait) -> str:
     """``… waits for the mutex 0x7f00, which it holds itself.``"""
     reason = f": {wait.self_wait.value}" if wait.self_wait is not None else ""
+    if wait.kind is WaitKind.IO:
+        return f"{who_waits(thread, wait)}, which only itself could end{reason}{loop_clause(thread)}."
     if wait.kind.traits.relation is Relation.OWES:
         clause = loop_clause(thread)
         return f"{who(thread)} waits for {wait.resource.phrase}, which only itself could end{reason}{clause}."

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
-from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, TaskState
+from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
+from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
 _FROM_HERE = frozenset({
@@ -40,6 +43,48 @@ def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, Eve
         if tid is not None:
             found[tid] = _loop(process, loop, tid)
     return found
+
+
+_MAY_ACCEPT = frozenset({
+    "accept", "accept4", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2",
+    "io_uring_enter",
+})  # fmt: skip
+
+
+def asks_itself(
+    process: ProcessSnapshot, states: Mapping[int, State | None], loops: Mapping[int, EventLoop]
+) -> Iterator[tuple[int, State]]:  # fmt: skip
+    """The states of threads that wait for an answer of their own process, where only the event loop that they block
+    could accept the connection: it is the only loop, and every other thread waits for a thread, or for an answer of the
+    process itself, too."""
+    for tid, loop in loops.items() if len(loops) == 1 else ():
+        state = states.get(tid)
+        wait = state.wait if state is not None else None
+        if state is None or wait is None or loop.current is None or wait.peer is None or not wait.peer.is_queued:
+            continue
+        others = [thread for thread in process.threads if thread.tid != tid]
+        if wait.timed or any(_may_accept(each, states.get(each.tid)) for each in others):
+            continue
+        seen = "no other thread accepts connections, and there is no other event loop"
+        mine, reason = Owner(tid), SelfWait.SERVER
+        evidence = (*wait.evidence, seen)
+        yield (
+            tid,
+            state._replace(
+                wait=wait._replace(owner=mine, certainty=OwnerCertainty.RECORDED, self_wait=reason, evidence=evidence)
+            ),
+        )
+
+
+def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
+    """The thread runs, or goes on by itself or by what comes from outside, and so may accept a connection then."""
+    wait = state.wait if state is not None else None
+    if state is None or wait is None or thread.syscall is None or thread.syscall.name in _MAY_ACCEPT:
+        return True
+    if state.state is RunState.IDLE:
+        return thread.syscall.name != "futex"
+    asks = wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own
+    return wait.timed or wait.being_released or wait.external or not (asks or wait.kind.traits.needs_thread)
 
 
 def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:

@@ -190,3 +190,17 @@ def test_a_method_that_was_handed_on_is_called_by_others(inferior, python):
     verdict = verdict_of(target)
     assert "no thread is in" not in verdict["summary"]
     assert verdict["threads"][:2] in ([target.tid("main"), target.tid(f"job-{each}")] for each in (0, 1))
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+def test_a_loop_that_asks_its_own_server_waits_for_itself(inferior, python):
+    target = inferior("strangers", "asks-itself", python=python)
+    verdict = verdict_of(target)
+    assert (verdict["kind"], verdict["threads"]) == ("self-deadlock", [target.tid("main")]), verdict["summary"]
+    assert "which this process itself has not accepted yet" in verdict["summary"]
+
+
+def test_a_server_that_a_thread_looks_after_may_answer(inferior):
+    verdict = verdict_of(inferior("strangers", "asks-a-thread", python="3.11"))
+    assert verdict["kind"] == "waiting-external", verdict["summary"]
+    assert "itself could" not in verdict["summary"]

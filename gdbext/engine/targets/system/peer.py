@@ -114,6 +114,8 @@ class Peer(Record):
     """The path of a file, the key of a store."""
     own: bool = False
     """Nobody has that end but the examined process itself."""
+    is_queued: bool = False
+    """A connection that nobody but the examined process itself could accept, and it has not."""
 
     @property
     def is_listening(self) -> bool:

@@ -189,7 +189,7 @@ class Peers:
         found = self._sockets.find(int(inode)) if inode.isdecimal() else None
         if found is None:
             return []
-        numbers = (found.peer, found.unsent, found.unread)
+        numbers = (found.peer, found.unsent, found.unread, found.listener)
         return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
 
     def _socket(self, link: str) -> Peer | None:
@@ -199,6 +199,13 @@ class Peers:
         family, _, remote, state, other, *queues = found
         pids = [pid for pid, _, _ in self._holders(f"socket:[{other}]")] if other != "0" else []
         held = self._held(PeerKind.SOCKET, pids, remote, state)
+        if (
+            len(queues) > 2
+            and queues[2] != "0"
+            and {pid for pid, _, _ in self._holders(f"socket:[{queues[2]}]")} == {self._pid}
+        ):
+            text = "which this process itself has not accepted yet"
+            held = held._replace(text=text, own=True, is_queued=True)
         is_open = state != "SYN_SENT"
         connected = "connected" if is_open else "connecting"
         where = f"{connected} to {remote}" if remote and state != "LISTEN" else f"a {family} socket"
@@ -207,7 +214,7 @@ class Peers:
         if state == "LISTEN":
             return Peer(PeerKind.SOCKET, f"{where} that others connect to", (), remote, state)
         details = ", ".join(filter(None, (where, state if state != "ESTABLISHED" else "", *waiting, held.text)))
-        return Peer(PeerKind.SOCKET, details, held.processes, remote, state, own=held.own)
+        return Peer(PeerKind.SOCKET, details, held.processes, remote, state, own=held.own, is_queued=held.is_queued)
 
 
 def _status(link: str) -> os.stat_result:

@@ -42,6 +42,8 @@ class Socket(Record):
     unread: int = 0
     """Number of bytes in its queues."""
     peer: int = 0
+    listener: int = 0
+    """Inode of the listening socket in whose queue the other end is, for it has not been accepted yet; else 0."""
 
 
 class SocketTables:
@@ -64,7 +66,10 @@ class SocketTables:
             table = self._table(family)
             mine = table.by_inode.get(inode)
             if mine is not None:
-                return _socket_of(family, mine, table.by_ends.get((mine[2], mine[1])))
+                other = table.by_ends.get((mine[2], mine[1]))
+                found = _socket_of(family, mine, other)
+                is_queued = other is not None and other[9] == "0" and found.state == _TCP_STATES[1]
+                return found._replace(listener=table.listener(mine[2])) if is_queued else found
         return None
 
     def _table(self, family: str) -> _Table:
@@ -87,6 +92,13 @@ class _Table:
             self.by_ends.setdefault((row[1], row[2]), row)
             if time.monotonic() > deadline:
                 return
+
+    def listener(self, address: str) -> int:
+        """The inode of the only socket that listens at an address of this table, 0 for none."""
+        host, _, port = address.partition(":")
+        ends = {address, f"{'0' * len(host)}:{port}"}
+        found = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
+        return int(found[0][9]) if len(found) == 1 else 0
 
 
 def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
