@@ -68,15 +68,15 @@ def test_evidence_goes_through_no_link_that_was_laid_for_it(tmp_path: Path, monk
     precious.write_text("precious")
     job.mkdir()
     monkeypatch.setattr("time.strftime", lambda _: "TIME")
-    names = {f"hang-7-TIME.{ending}" for ending in ("txt", "json", "rec", "core")}
+    names = {f"hang-7-TIME.{ending}" for ending in ("txt", "json", "rec", "html", "core")}
     for name in names:
         (job / name).symlink_to(precious)
 
     def dispatch(words: list[str]) -> int:
-        """As scripts/dispatch: prints a report, and writes a recording where it is told to."""
+        """As scripts/dispatch: prints a report, and writes a recording and a page where it is told to."""
         os.write(1, b'{"verdict": {"kind": "deadlock", "summary": "so it is"}, "errors": [], "threads": []}')
-        if "--record" in words:
-            Path(words[words.index("--record") + 1]).write_text("recording")
+        for option in {"--record", "--html"} & set(words):
+            Path(words[words.index(option) + 1]).write_text(option)
         return 0
 
     gcore = tmp_path / "bin/gcore"
