@@ -44,6 +44,7 @@ def advice(
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step is not None and finding.step.op is not None and inside:
         lines.append(Suggestion("The whole path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
+    lines += _about_backward(involved)
     traits = finding.kind.traits
     can_run = not is_core and called.may_run
     if can_run and traits.may_be_slow:
@@ -58,6 +59,15 @@ def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine
     """One rank of a job never tells why the others do not come."""
     if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):
         yield f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"
+
+
+def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[Line]:
+    """A node of a backward pass is explained by the forward pass that made it."""
+    thread = next((each for each in involved if each.nodes), None)
+    if thread is not None:
+        yield Suggestion(
+            "The node that runs in backward, and its forward line", f"dispatch-autograd --thread {thread.tid}"
+        )
 
 
 def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:

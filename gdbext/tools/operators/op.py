@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Report
@@ -236,7 +236,8 @@ class OperatorTool(Tool):
         parser.add_argument(
             "--all-keys",
             action="store_true",
-            help="show the table's entries of all keys, not only of usual devices and of what is registered in Python",
+            help="show all registrations and the table's entries of all keys, not only your own and those of devices "
+            "that are in use",
         )
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
@@ -262,7 +263,7 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator
     reporter = OperatorReporter(session.tables, args.key)
     with no_garbage_collection():  # half a million table entries
         return reporter, operator_section.OperatorSection(
-            reporter.report_all(operators), args.all_keys or args.why or args.key is not None
+            reporter.report_all(operators), args.all_keys or args.why or args.key is not None, _devices(session)
         )
 
 
@@ -283,7 +284,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for position, operator in enumerate(operators):
         if position and full:
             yield ""
-        yield from _operator(operator, style, report.why, section.shows_all_keys) if full else _line(operator)
+        yield from _operator(operator, style, report.why, section) if full else _line(operator)
     if not full:
         yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
     for finding in report.findings:
@@ -296,15 +297,29 @@ def _line(operator: operator_section.OperatorReport) -> Iterator[str]:
     yield escape(operator.schema or f"{operator.qualified} (no schema)")
 
 
-_USUAL = frozenset(
-    f"{prefix}{backend}"
-    for prefix in ("", "Autograd")
-    for backend in ("CPU", "CUDA", "HIP", "MPS", "XPU", "Meta", "PrivateUse1")
-)
-"""Keys of the devices that people have."""
+_DEVICE_LIBRARIES = {"libtorch_cuda.so": "CUDA", "libtorch_hip.so": "HIP", "libtorch_xpu.so": "XPU"}
+"""Libraries without which nothing is on such a device."""
+_USUAL_ALIASES = (
+    "Autograd", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional",
+)  # fmt: skip
+"""Alias keys that fill entries of every device (c10/core/DispatchKey.h)."""
+_OF_TORCH = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-packages/torch/")
+"""Parts of the paths under which PyTorch's own registrations stand."""
 
 
-def _operator(operator: operator_section.OperatorReport, style: Style, why: bool, all_keys: bool) -> Iterator[str]:
+def _devices(session: Session) -> tuple[str, ...]:
+    """The devices whose libraries are loaded, and CPU and meta."""
+    loaded = (name for library, name in _DEVICE_LIBRARIES.items() if session.modules.named(library) is not None)
+    return ("CPU", "Meta", *loaded)
+
+
+def _operator(
+    operator: operator_section.OperatorReport, style: Style, why: bool, section: operator_section.OperatorSection
+) -> Iterator[str]:
+    all_keys = section.shows_all_keys
+    known = operator.registrations or ()
+    usual = {f"{prefix}{device}" for prefix in ("", "Autograd") for device in section.devices}
+    usual |= {each.key for each in known if _is_own(each)}
     yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
     yield f"  schema  {escape(operator.schema or '(none)')}"
     if operator.debug:
@@ -313,12 +328,15 @@ def _operator(operator: operator_section.OperatorReport, style: Style, why: bool
         yield style("  registrations cannot be read", "yellow")
     else:
         yield f"  {counted(len(operator.registrations), 'registration')}"
-        for registration in operator.registrations:
+        told = [each for each in known if all_keys or each.key in usual or each.key in _USUAL_ALIASES]
+        for registration in told:
             yield from _registration(registration, style)
+        if len(told) < len(operator.registrations):
+            yield style(f"    … and {len(operator.registrations) - len(told)} more of PyTorch's: --all-keys", "dim")
     yield "  dispatch table"
     hidden = 0
     for keys, choice in grouped(operator.table):
-        shown = keys if all_keys else _usual(keys, choice)
+        shown = keys if all_keys else _usual(keys, choice, usual)
         hidden += len(keys) - len(shown)
         if shown:
             yield from _entries(shown, choice, style)
@@ -326,11 +344,14 @@ def _operator(operator: operator_section.OperatorReport, style: Style, why: bool
         yield style(f"    … and {counted(hidden, 'more key')}: --all-keys", "dim")
 
 
-def _usual(keys: list[str], choice: operator_section.TableChoice) -> list[str]:
-    """Those keys of equal entries that people ask for; all of what contradicts itself, and of Python's kernels."""
-    if choice.expected is not None or choice.kernel.python is not None:
-        return keys
-    return [key for key in keys if key in _USUAL]
+def _is_own(registration: operator_section.OperatorRegistration) -> bool:
+    """The registration does not stand in PyTorch's own files."""
+    return bool(registration.debug) and not any(part in registration.debug for part in _OF_TORCH)
+
+
+def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collection[str]) -> list[str]:
+    """Those keys of equal entries that people ask for; all of what contradicts itself."""
+    return keys if choice.expected is not None else [key for key in keys if key in usual]
 
 
 def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:

@@ -148,6 +148,8 @@ class OperatorSection(Section):
     name: ClassVar[str] = "operators"
     operators: tuple[OperatorReport, ...]
     shows_all_keys: bool = True
+    devices: tuple[str, ...] = ("CPU", "Meta")
+    """Backends that the process can use: text has their keys."""
     """Text has the entries of all keys, too, and not only those of the usual ones."""
 
     def document(self, why: bool) -> list[dict[str, Any]]:

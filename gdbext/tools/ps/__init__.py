@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.job_rank import rank_of
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from gdbext.tools.program import Dispatch
 
-_TORCH = b"libtorch_cpu.so"
+_RUNS_TORCH = re.compile(rb"^\S+ r-x\S* .*/libtorch_cpu\.so", re.MULTILINE)
+"""A mapping of its code (proc_pid_maps(5)): a debugger of such a process has only read the file."""
 _LEAST_SIZE = 200 << 20
 """Bytes of address space that a process with libtorch_cpu.so maps at the least: the library itself has more."""
 _SIZE = 23 - 3
@@ -68,7 +70,7 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
         if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
             return None
         with open(f"/proc/{pid}/maps", "rb") as maps:
-            if _TORCH not in maps.read():
+            if not _RUNS_TORCH.search(maps.read()):
                 return None
         with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/environ", "rb") as environ:
             program, rank = cut(command_text(words.read()), _WIDTH), rank_of(parse_environ(environ.read()))
