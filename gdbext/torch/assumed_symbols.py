@@ -292,6 +292,8 @@ AUTOGRAD_KERNELS = ("torch::autograd::VariableType::", "autograd_fallback", "uto
                     "utograd_not_implemented_fallback")  # fmt: skip
 """Kernels that record the call and redispatch below autograd (tools/autograd/gen_variable_type.py,
 VariableFallbackKernel.cpp, torch/csrc/autograd/autograd_not_implemented_fallback.cpp)."""
+STABLE_KERNEL = "StableIValueBoxedKernel"
+"""The kernel of operators that use the stable ABI (torch/csrc/shim_common.cpp, torch 2.7 to 2.15)."""
 VIEW_KERNELS = ("torch::ADInplaceOrView::", "utograd")
 """Kernels that redispatch below ADInplaceOrView (tools/autograd/gen_inplace_or_view_type.py)."""
 KERNELS_BELOW_THEIR_KEY = {

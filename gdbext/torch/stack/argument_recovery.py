@@ -35,7 +35,7 @@ from gdbext.torch.stack.kernel_match import (
     parameters,
     registered_signature,
 )
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.known_fallbacks import STABLE_TYPES, RecoveredCall, stable_words
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes
@@ -100,7 +100,7 @@ class ArgumentRecovery:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        for source in (self._boxed, self._unboxed, self._in_kernel, self._in_body, self._by_names):
+        for source in (self._boxed, self._unboxed, self._in_kernel, self._in_body, self._stable, self._by_names):
             for number, sighting in source(stack, call, recovered, operator, len(wanted)):
                 value = self._values.of_schema_type(wanted[number][0], sighting.value)
                 sightings[number].append(sighting._replace(value=value))
@@ -251,6 +251,18 @@ class ArgumentRecovery:
                 function = self._sites.function(stack, inner)
                 return inner if function is not None and function.start in pointers else None
         return None
+
+    def _stable(
+        self, stack: NativeStack, call: DispatchCall, _recovered: RecoveredCall, operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """The words that an operator with the stable ABI was given."""
+        words = stable_words(self._memory, self._sites, stack, call, count)
+        kinds = schema_types(operator.schema.text) if words and operator.schema is not None else ()
+        for number, ((kind, _), word) in enumerate(zip(kinds, words)):
+            if kind in STABLE_TYPES:
+                value = self._values.read(STABLE_TYPES[kind], [word])
+                certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
+                yield number, Sighting(value, certainty, "its StableIValues")
 
     def _by_names(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int

@@ -10,6 +10,8 @@ call makes anew of the arguments and the thread's state, so that it may have key
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
@@ -44,6 +46,24 @@ class RecoveredCall:
         """The one of the kernel's functions that runs; 0 where none does yet."""
         self.confidence = Certainty.UNKNOWN
         self.evidence: list[str] = []
+
+
+STABLE_TYPES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
+"""Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
+``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read."""
+
+
+def stable_words(memory: Memory, sites: CallSites, stack: NativeStack, call: DispatchCall, count: int) -> Sequence[int]:
+    """The StableIValues that the kernel of an operator with the stable ABI passed on: it makes an array of them, and
+    calls ``fn(StableIValue*, num_args, num_outputs)`` (torch/csrc/shim_common.cpp, 2.13). () for other kernels.
+
+    Raises MemoryFault.
+    """
+    function = stack.function(call.kernel) if call.kernel else None
+    if call.kernel is None or function is None or assumed_symbols.STABLE_KERNEL not in function.name:
+        return ()
+    values, given = sites.arguments(stack, call.kernel, 2)
+    return memory.words(values, count) if values is not None and given == count else ()
 
 
 class KnownFallbacks:

@@ -42,6 +42,9 @@ ALSO = {"chains": ("-fopenmp",)}
 COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
 IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
 """With g++: two compilations of half a minute, on two cores, once for each machine."""
+OTHERS = (("clang++", "O0-g"), ("g++", "O2"), ("g++", "O3-s"), ("clang++", "O2"), ("clang++", "O3-hidden"),
+          ("clang++", "O3-s"), ("clang++", "O3-s-hidden"))  # fmt: skip
+"""The suite compiles the first of these, too; the rest where scripts/measure_cpp.py has compiled them before."""
 PATIENCE = 240.0
 
 
@@ -143,6 +146,11 @@ def build(way: str, compiler: str = "g++", name: str = "matrix") -> Path:
     return _built(f"lib{name}.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)
 
 
+def is_built(way: str, compiler: str) -> bool:
+    """The program was compiled that way before."""
+    return _target("libmatrix.so", _command(compiler, FLAGS[way]), SOURCES / "matrix.cpp").exists()
+
+
 def _command(compiler: str, flags: tuple[str, ...]) -> list[str]:
     torch = native_build.torch_folder()
     command = [compiler, "-std=c++20", "-fPIC", "-shared", "-pthread", *flags, f"-I{torch}/include"]
@@ -150,12 +158,16 @@ def _command(compiler: str, flags: tuple[str, ...]) -> list[str]:
     return [*command, f"-L{torch}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"]
 
 
-def _built(name: str, command: list[str], source: Path) -> Path:
+def _target(name: str, command: list[str], source: Path) -> Path:
     digest = hashlib.sha256(repr([command[0], *sorted(command)]).encode())
     digest.update(subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout)
     for file in (source, SOURCES / "account.h", native_build.torch_folder() / "version.py"):
         digest.update(file.read_bytes())
-    target = native_build.cache_folder() / f"matrix-{digest.hexdigest()[:16]}" / name
+    return native_build.cache_folder() / f"matrix-{digest.hexdigest()[:16]}" / name
+
+
+def _built(name: str, command: list[str], source: Path) -> Path:
+    target = _target(name, command, source)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / "lock").open("w") as lock:
@@ -347,6 +359,7 @@ def report(label: str, score: Score) -> str:
 
 TENSOR = "f32[3] cpu"
 GIVEN = {
+    "stable": {"a": TENSOR},
     "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
               "e": "8", "e2": "None", "f": "[4, 5]", "g": "[6]"},
     "numbers": {"a": TENSOR, "b": "0.5", "c": "1.5", "d": "[1.5, 2.5]", "e": "True", "f": "False",
@@ -368,15 +381,14 @@ def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tup
     return shown
 
 
-def known_arguments(program: Matrix) -> tuple[list[tuple[str, str]], list[tuple[str | None, str]]]:
-    """(those that are known, all) of such calls, each with what was given. A busy machine wakes threads while they are
-    read, and what was read of those counts for nothing: then it is asked again."""
+def look(program: Matrix) -> dict[str, Any]:
+    """The report of all stacks with their arguments. A busy machine wakes threads while they are read, and what was
+    read of those counts for nothing: then it is asked again."""
     for _ in range(LOOKS):
         document = program.document("dispatch-bt", "--all", "--args")
         if not document["target"].get("moved"):
             break
-    shown = shown_arguments(program.truth, document)
-    return [(value, true) for value, true in shown if value is not None], shown
+    return document
 
 
 LOOKS = 5
