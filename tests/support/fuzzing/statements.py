@@ -19,6 +19,8 @@ _UNNAMED = ("the Python object", "a Python function")
 _PYTHON = re.compile(r"( at .*:\d+|, a Python function whose file cannot be read)$", re.DOTALL)
 _MAX_TID = 1 << 22
 """PID_MAX_LIMIT of linux/threads.h."""
+_RUN = 4
+_COMMON = re.compile(r"\b(aten|at|c10|torch|prim|native|_ops|autograd|impl)::")
 _SMALL = 4096
 """Numbers below it stand everywhere, in evidence (levels, offsets, indices) and in memory: they name nothing."""
 
@@ -122,6 +124,14 @@ def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
 
 
 def _shares(name: str, text: str) -> bool:
-    """Characters of the text in a row, four or all, are in the name: one may be cut off where the other goes on."""
-    size = min(len(text), 4)
-    return any(text[at : at + size] in name for at in range(len(text) - size + 1))
+    """Four characters of the text in a row are in the name, for one may be cut off where the other goes on; a shorter
+    text begins or ends an identifier of it. Namespaces that nearly all names have say nothing."""
+    name, text = _COMMON.sub("\0", name), _COMMON.sub("\0", text)
+    return any(_has_part(name, part) for part in text.split("\0"))
+
+
+def _has_part(name: str, part: str) -> bool:
+    if len(part) < _RUN:
+        escaped = re.escape(part)
+        return len(part) > 1 and re.search(rf"(?<!\w){escaped}|{escaped}(?!\w)", name) is not None
+    return any(part[at : at + _RUN] in name for at in range(len(part) - _RUN + 1))
