@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -126,11 +127,16 @@ class Host(ToolHost):
         """The engines to try, in their order: in a user's debugger first the one that does no harm."""
         if wanted is not None:
             return (wanted,)
-        return (BREAKPOINTS,) if self.is_batch or not session.target.pid or not session.has_torch else ENGINES
+        return ENGINES if self._may_harm(session) and session.has_torch else (BREAKPOINTS,)
+
+    def _may_harm(self, session: Session) -> bool:
+        """The user has attached his debugger to the process, which is to outlive it."""
+        pid = session.target.pid
+        return not self.is_batch and pid != 0 and not ends_with_tracer(pid)
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
         """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes."""
-        if self.is_batch or not session.target.pid:
+        if not self._may_harm(session):
             return ()
         why = (
             f"kernel probes, which do no harm, cannot be used: {refused.what}"

@@ -29,7 +29,7 @@ from typing import NoReturn
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.live.proc_checks import thread_states, tracer
 from gdbext.engine.targets.system.linux import parse_maps, stat_fields
 from gdbext.errors import GdbextError
 
@@ -92,7 +92,8 @@ class DebuggerGuard:
             for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)):
                 files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
             healer = Healer(own.breakpoint_code, pid, *files)
-            healer.note()
+            if tracer(pid, pid) == os.getpid():
+                healer.note()  # LLDB leaves its breakpoints there while the process stands still
             self._mutex.lock()
             keep = (*files, theirs.fileno())
             self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex).run(), _NAME, keep)
@@ -165,7 +166,7 @@ class _Watch:
         self._pid = healer.pid
         self._debugger = debugger
         self._mutex = mutex
-        self._tracer = _tracer(healer.pid)
+        self._tracer = tracer(healer.pid, healer.pid)
         self._parent = os.getppid()
 
     def run(self) -> None:
@@ -175,7 +176,7 @@ class _Watch:
         process = os.pidfd_open(self._tracer) if hasattr(os, "pidfd_open") else -1
         waits = [each for each in (self._debugger.fileno(), process) if each >= 0]
         while not (ended := select.select(waits, [], [], _LOOK)[0]):
-            if _tracer(self._pid) != self._tracer:
+            if tracer(self._pid, self._pid) != self._tracer:
                 if not _is_ending(self._tracer):
                     return  # it was let go
                 break
@@ -190,8 +191,10 @@ class _Watch:
 
     def _heal(self) -> None:
         end = time.monotonic() + _SECONDS
-        while _tracer(self._pid) in (0, self._tracer) and time.monotonic() < end:  # else another debugger has it
-            is_free = not _tracer(self._pid)
+        while (
+            tracer(self._pid, self._pid) in (0, self._tracer) and time.monotonic() < end
+        ):  # else another debugger has it
+            is_free = not tracer(self._pid, self._pid)
             self._healer.heal()
             if is_free and thread_states(self._pid).get(self._pid) == _STOPPED:
                 os.kill(self._pid, signal.SIGCONT)
@@ -205,11 +208,6 @@ def _is_ending(pid: int) -> bool:
             return bool(int(stat_fields(file.read())[6]) & 4)
     except OSError:
         return True
-
-
-def _tracer(pid: int) -> int:
-    """The process that traces it; 0 for none."""
-    return int(status_fields(f"/proc/{pid}/status").get("TracerPid", "0"))
 
 
 class Healer:

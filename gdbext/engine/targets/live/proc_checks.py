@@ -54,6 +54,11 @@ def parent(pid: int) -> int:
         return 0
 
 
+def ends_with_tracer(pid: int) -> bool:
+    """The debugger that traces it has started it, and ends it when it ends itself (PTRACE_O_EXITKILL, ptrace(2))."""
+    return tracer(pid, pid) == parent(pid) != 0
+
+
 def thread_states(pid: int) -> dict[int, str]:
     """Thread id to state letter, of all threads. Raises OSError: the process is gone."""
     return {tid: state for tid, (state, _) in thread_stats(pid).items()}
