@@ -128,13 +128,13 @@ class CommandLine:
         return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
 
     def pasted(self, text: str) -> str:
-        """A text of ours in which each command that stands at a line's beginning, or behind a colon or three spaces, is
-        a whole command line."""
+        """A text of ours in which each command that stands at its beginning, or behind a colon or three spaces, is a
+        whole command line."""
         if not self.source:
             return text
         import re
 
-        return re.sub(_COMMAND, lambda found: self.command(found[0]), text, flags=re.MULTILINE)
+        return re.sub(_COMMAND, lambda found: self.command(found[0]), text)
 
     def outside(self, words: str) -> str:
         """The command line for something else, which only a shell takes."""

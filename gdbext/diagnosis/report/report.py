@@ -205,4 +205,5 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         for title, text in (("why", error.why), ("try", error.help)):
             if text and (title, text) not in shown:
                 shown.add((title, text))
-                yield f"    {title}: {escape(report.called.pasted(text))}"
+                told = report.called.pasted(text) if text == error.help else text
+                yield f"    {title}: {escape(told)}"

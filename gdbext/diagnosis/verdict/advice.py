@@ -23,9 +23,17 @@ class Suggestion(Record):
     command: str
     pid: int | None = None
     """Another process that it is about; None for the one that was looked at."""
+    shell: str = ""
+    """A command of the shell's in place of one of ours, which changes the process."""
+
+    def needs_process(self) -> bool:
+        """It is for processes as they run: a core or a recording is of what is gone, and perhaps of elsewhere."""
+        return self.pid is not None or bool(self.shell)
 
     def text(self, called: CommandLine) -> str:
         """One line that ends with the words to paste."""
+        if self.shell:
+            return f"{self.shows}: {self.shell}"
         on_other = f"-p {self.pid} {self.command}".rstrip()
         words = called.command(self.command) if self.pid is None else called.outside(on_other)
         return f"{self.shows}: {words}"
@@ -51,8 +59,12 @@ def advice(
         again = "dispatch-diagnose --samples 5 --interval 1"
         lines.append(Suggestion("Stuck or only slow? Look more than once", again))
     if can_run and traits.is_hang and finding.kind is not FindingKind.KERNEL_WAIT:  # gcore would wait as well
-        lines.append(f"Keep the evidence before you kill it: gcore {pid}")
-    return tuple(line if isinstance(line, str) else line.text(called) for line in lines)
+        lines.append(Suggestion("Keep the evidence before you kill it", "", shell=f"gcore {pid}"))
+    return tuple(
+        line if isinstance(line, str) else line.text(called)
+        for line in lines
+        if can_run or isinstance(line, str) or not line.needs_process()
+    )
 
 
 def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[Line]:
@@ -264,13 +276,19 @@ def _gil_in_device_call(finding: Finding, involved: Sequence[ThreadReport]) -> I
     yield from _external(finding, involved)
 
 
+def _to_continue(pid: int) -> Suggestion:
+    return Suggestion(
+        "It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on", "", shell=f"kill -CONT {pid}"
+    )
+
+
 def _at_the_other_end(peer: Peer) -> Iterator[Line]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
             yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
         if process.is_stopped:
-            yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {process.pid}"
+            yield _to_continue(process.pid)
 
 
 def _about_socket(peer: Peer) -> Iterator[Line]:
@@ -312,7 +330,7 @@ def _about_children(wait: Wait) -> Iterator[Line]:
     if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child is not None and child.is_stopped:
-        yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {child.pid}"
+        yield _to_continue(child.pid)
 
 
 def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:

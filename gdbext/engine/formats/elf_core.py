@@ -232,6 +232,11 @@ def _map_file(path: str) -> mmap.mmap:
             why="cores belong to the user whose process died, with mode 600",
             help=f"run it as that user or as root, or: sudo chmod a+r {path}",
         ) from error
+    except FileNotFoundError as error:
+        where = "see where the kernel puts cores: cat /proc/sys/kernel/core_pattern"
+        raise BadCore(
+            f"there is no file {path}", why="the kernel, or systemd, puts cores elsewhere", help=where
+        ) from error
     except IsADirectoryError as error:
         raise BadCore(f"{path} is a folder", why="a core dump is a file") from error
     except OSError as error:

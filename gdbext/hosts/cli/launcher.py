@@ -179,11 +179,17 @@ def _name(typed: str) -> str:
     return typed if " " in typed else typed.rpartition("/")[2]
 
 
+_TRY = "  try: "
+"""The beginning of an error's line with what to do (table.error_text)."""
+
+
 def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
     """The error with suggestions that have our program as it was called: ``dispatch ps`` is ``gdbext ps``, and
     ``dispatch-op mm`` a whole command line."""
     if called is not None:
-        text = CommandLine(typed, called.source or "-p PID").pasted(text)
+        whole = CommandLine(typed, called.source or "-p PID")
+        lines = text.split("\n")
+        text = "\n".join(_TRY + whole.pasted(line[len(_TRY) :]) if line.startswith(_TRY) else line for line in lines)
     for word in _SUGGESTED:
         for name in (PROGRAM, "dispatch"):
             text = text.replace(f" {name} {word}", f" {typed}\0{word}")

@@ -142,10 +142,12 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
     words = before_program(argv)
     rest = list(argv[len(words) :])
     places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--debugger"]
-    at = places[0] if places else 0
+    if not places:
+        return list(argv)
+    at = places[0]
     taken = 1 if "=" in words[at] else 2
     others = words[:at] + words[at + taken :]
-    program = table.program(others[0]) if others and places else None
+    program = table.program(others[0]) if others else None
     if program is None:
         return [*words, *rest]
     name = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])

@@ -92,6 +92,10 @@ def read(path: str) -> bytes:
                 raise BadRecording(f"{path} is not a regular file")
             return file.read(HEADER.size + MAX_CONTENTS + 1)
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise BadRecording(
+                f"there is no file {path}", why="its name or folder is another one", help="list what is there: ls"
+            ) from error
         raise BadRecording(f"cannot read {path}: {getattr(error, 'strerror', '') or error}", why="") from error
 
 

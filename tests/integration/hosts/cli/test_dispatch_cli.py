@@ -295,7 +295,7 @@ def test_somebody_else_traces_it(plain: Plain, debugger: str) -> None:
         (b"some text, no core", "not an ELF file"),
         (b"\x28\xb5\x2f\xfd" + bytes(50), "compressed with zstd"),
         (b"\x7fELF\x02\x01\x01", "truncated"),
-        (None, "No such file"),
+        (None, "there is no file"),
     ],
 )
 def test_bad_cores(tmp_path: Path, debugger: str, content: bytes | None, said: str) -> None:

@@ -56,7 +56,7 @@ def test_no_file_of_the_process_is_opened() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-r", "/nonexistent/hang.rec"), "cannot read /nonexistent/hang.rec"),
+        (("-r", "/nonexistent/hang.rec"), "there is no file /nonexistent/hang.rec"),
         (("-r", __file__), "not a recording of gdbext"),
         (("-r", MUTEX, "-p", "1"), "only one of -p, -c, -r"),
         (("-r", MUTEX, "dispatch-trace", "mm"), "a recording cannot run"),

@@ -17,7 +17,7 @@ from gdbext.engine.terminal import CommandLine, quoted, typed_name
 from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.cli import launcher
 from gdbext.hosts.cli.debugger_runner import runnable
-from gdbext.hosts.cli.options import Options, parse, spelled_out
+from gdbext.hosts.cli.options import Options, parse, spelled_out, without_debugger
 from gdbext.tools import table
 from support.recorded import recordings
 from support.source import contract_schema, suggested_commands
@@ -44,6 +44,27 @@ from support.source import contract_schema, suggested_commands
 def test_short_ways(typed: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert spelled_out(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("-- python train.py", "-- python train.py"),
+        ("-p 7", "-p 7"),
+        ("watch --debugger none -p 7", "watch -p 7"),
+        ("--debugger none ranks -p 7", "ranks -p 7"),
+    ],
+)
+def test_a_debugger_that_a_program_does_not_need_is_left_out(typed: str, meant: str) -> None:
+    assert without_debugger(typed.split()) == meant.split()
+
+
+def test_an_error_suggests_whole_commands() -> None:
+    text = "dispatch-op: name one\n  why: dispatch-op needs one\n  try: dispatch-op mm   or: all-threads"
+    whole = "gdbext -p 7 dispatch-op mm   or: gdbext -p 7 all-threads"
+    assert launcher._as_called(text, "gdbext", CommandLine("gdbext", "-p 7")) == (
+        f"dispatch-op: name one\n  why: dispatch-op needs one\n  try: {whole}"
+    )
 
 
 def test_every_command_has_its_short_name() -> None:
