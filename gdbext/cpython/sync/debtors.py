@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
-from gdbext.cpython.abi.python_structures import PyCodeObject
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects.objects import FLAG_TYPE
 from gdbext.cpython.sync.helper_threads import ThreadObject, thread_objects
 from gdbext.cpython.threads.frame_variables import attributes, closure_names, locals_of, names_used, namespace_of
@@ -192,7 +192,8 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
                 seen.add(namespace)
                 values += [value for _, value in runtime.dicts.items(namespace, _VALUES)]
             for value in _with_methods(runtime, values):
-                function = runtime.functions.source(value) if value not in seen else None
+                is_other = value in seen or _is_of_another(runtime, value, namespace)
+                function = None if is_other else runtime.functions.source(value)
                 seen.add(value)
                 if function is not None and function.code and function.file == frame.file:
                     yield function, namespace
@@ -200,6 +201,13 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
             continue
         if len(seen) > _FUNCTIONS:
             return
+
+
+def _is_of_another(runtime: PythonRuntime, value: int, namespace: int) -> bool:
+    """A function that wraps none, of another module: a class from elsewhere has dozens, and none is asked for."""
+    function = PyFunctionObject(runtime.space, value)
+    is_plain = runtime.objects.type_of(value).name == "function" and not function.func_dict
+    return is_plain and function.func_globals != namespace
 
 
 def _with_methods(runtime: PythonRuntime, values: Iterable[int]) -> Iterator[int]:
