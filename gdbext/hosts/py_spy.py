@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
-from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject
+from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject, PyInterpreterFrame
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.inspection import inspect_threads
@@ -94,9 +94,18 @@ class DumpedProcess:
         by_shim = isinstance(form, InterpreterFrames) and bool(form.codeless_owners)
         for number, frame in enumerate(group):
             ends = number == len(group) - 1
-            is_entry = not by_shim and (ends or isinstance(form, FrameObjects))
+            is_entry = isinstance(form, FrameObjects) or (not by_shim and self._was_entered(frame, ends))
             marks = (False, ends) if by_shim else (is_entry, ends and is_last)
             yield self._frame(frame.function, frame.file, frame.line or 0, self._locals(frame), *marks)
+
+    def _was_entered(self, frame: Any, ends: bool) -> bool:
+        """Ask the frame itself, in 3.11: ``is_entry`` is the byte before ``owner`` (pycore_frame.h). A coroutine
+        through which an exception was thrown has it from its last run, though no loop evaluates it now."""
+        at = PyInterpreterFrame.owner.offset(self._runtime.space) - 1
+        try:
+            return self._session.memory.u8(frame.address + at) != 0
+        except GdbextError:
+            return ends
 
     def _frame(
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
