@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import repeat
 
 _CODES = (
     "0", "1", "2", "3", "4", "30", "31", "32", "33", "34", "35", "36", "37",
@@ -59,6 +60,26 @@ def cut(text: str, width: int) -> str:
 def one_line(text: str) -> str:
     """``text``, marks of colours included, with escapes for the line feeds in it."""
     return text.replace("\n", "\\x0a") if "\n" in text else text
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with lines of at most ``width`` characters, broken at words, what follows indented; a longer word stays
+    whole, so that it can be selected."""
+    return "".join(map(_broken, text.splitlines(keepends=True), repeat(width)))
+
+
+def _broken(line: str, width: int) -> str:
+    indent = " " * min(len(line) - len(line.lstrip(" ")) + 2, width // 2)
+    pieces = []
+    while len(line.rstrip("\n")) > width:
+        start = len(line) - len(line.lstrip(" "))
+        at = line.rfind(" ", start, width + 1)
+        at = at if at > start else line.find(" ", width)
+        if at < 0:
+            break
+        pieces.append(line[:at].rstrip(" ") + "\n")
+        line = indent + line[at:].lstrip(" ")
+    return "".join((*pieces, line))
 
 
 def shown_json(document: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import gdb
 
-from gdbext.engine.terminal import shown
+from gdbext.engine.terminal import shown, wrapped
 from gdbext.hosts.debugger.command_shell import Shell
 from gdbext.hosts.gdb.gdb_debugger import debugger
 from gdbext.hosts.gdb.gdb_printers import PrinterRegistration
@@ -27,10 +27,12 @@ class GdbCommand(gdb.Command):  # type: ignore[misc]
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
         self.dont_repeat()
-        outcome = self._shell.execute(self._row, gdb.string_to_argv(argument), _wants_color(from_tty))
+        argv = gdb.string_to_argv(argument)
+        outcome = self._shell.execute(self._row, argv, _wants_color(from_tty))
+        width = 0 if "--json" in argv else gdb.parameter("width") or 0
         try:
             if outcome.output:
-                _write(outcome.output, gdb.STDOUT)
+                _write(wrapped(outcome.output, width) if width else outcome.output, gdb.STDOUT)
         except KeyboardInterrupt:  # the user ended gdb's pager
             return
         if outcome.error:

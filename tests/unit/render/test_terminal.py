@@ -209,3 +209,15 @@ def test_a_progress_line_with_a_path(tmp_path: Path) -> None:
 def test_an_error_of_a_hostile_file(write: Callable[[str], int], capfd: pytest.CaptureFixture[str]) -> None:
     write(f"cannot read {HOSTILE}")
     assert is_harmless(capfd.readouterr().err)
+
+
+@given(st.text(alphabet="ab  \n", max_size=200), st.integers(4, 40))
+def test_wrapped_lines_keep_their_words(text: str, width: int) -> None:
+    broken = terminal.wrapped(text, width)
+    assert broken.split() == text.split()
+    assert all(len(line) <= width or len(line.split()) < 2 for line in broken.split("\n") if line.strip())
+
+
+def test_a_line_is_broken_at_a_word_and_goes_on_indented() -> None:
+    assert terminal.wrapped("  one two three\nfour\n", 10) == "  one two\n    three\nfour\n"
+    assert terminal.wrapped("/a/path/that/is/long:7 (step)\n", 10) == "/a/path/that/is/long:7\n  (step)\n"
