@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.object_text import HandledError
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
@@ -121,6 +122,13 @@ class PythonWaitView:
 
         stacks = (self.runtime.frames.stack(state).frames for state in self.states(tid))
         found = (asked_question(self.runtime, frames) for frames in stacks if frames)
+        return next((each for each in found if each is not None), None)
+
+    def handled_error(self, tid: int) -> HandledError | None:
+        """The exception that the thread handles; None for none."""
+        from gdbext.cpython.threads.object_text import handled_error
+
+        found = (handled_error(self.runtime, state) for state in self.states(tid))
         return next((each for each in found if each is not None), None)
 
     def kept_error(self, thread: int) -> str:

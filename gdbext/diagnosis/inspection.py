@@ -187,11 +187,17 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
         return None
     ordinary = all(each.kernel_side is None and each.kernel_state != "R" for each in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else one had no turn in which to stop, perhaps
-    if ordinary and is_whole and all(_waits_for_others(each) for each in threads):
+    rests = ordinary and is_whole and all(_waits_for_others(each) for each in threads)
+    if rests and not (any(map(_takes_connections, threads)) and session.procfs.machine.lacks_descriptors()):
         return None
     from gdbext.diagnosis.verdict.slowness import slowness
 
     return slowness(session, process, threads)
+
+
+def _takes_connections(thread: ThreadReport) -> bool:
+    """It waits for descriptors, and so may be one that wants to have more of them."""
+    return thread.loop is not None or (thread.wait is not None and thread.wait.kind is WaitKind.IO)
 
 
 def _waits_for_others(thread: ThreadReport) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
 import fcntl
 import getpass
@@ -14,7 +15,9 @@ import multiprocessing
 import os
 import pty
 import queue
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -527,6 +530,70 @@ def prompt_filter():
     truth.ready()
     for line in sys.stdin:
         print(line)
+
+
+def refused_space():
+    """A device that is always full, and a loop that tries again."""
+    tells("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
+    truth.ready()
+    with open("/dev/full", "wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"checkpoint")
+            except OSError:
+                time.sleep(0.2)
+
+
+def refused_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    tells("starved", "is refused what it asks for (MemoryError()")
+    truth.ready()
+    while True:
+        try:
+            bytearray(1 << 31)
+        except MemoryError:
+            time.sleep(0.2)
+
+
+def refused_peer():
+    """A port at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        tells("waiting-external", "while it handles ConnectionRefusedError(111, 'Connection refused')")
+        truth.ready()
+        while True:
+            try:
+                socket.create_connection(taken.getsockname())
+            except OSError:
+                time.sleep(0.2)
+
+
+def refused_nothing():
+    """An exception that says nothing of the system, though its argument is the number of an error."""
+    tells("idle", "while it handles KeyError(28)", never=["refused"])
+    truth.ready()
+    while True:
+        try:
+            {}[28]
+        except KeyError:
+            time.sleep(0.2)
+
+
+def server_full():
+    """A server that may open no further descriptor waits for its loop's next event."""
+
+    async def main():
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        with contextlib.suppress(OSError):
+            while True:
+                os.dup(0)
+        async with server:
+            await server.serve_forever()
+
+    tells("starved", "it has 64 descriptors open, and may have 64")
+    truth.ready()
+    asyncio.run(main())
 
 
 globals()[sys.argv[1].replace("-", "_")]()

@@ -93,6 +93,8 @@ class Waitable(Enum):
         return self is Waitable.FUTURE
 
 
+NO_THREAD = "can't start new thread"
+"""The text of a RuntimeError for want of another thread (Modules/_threadmodule.c, 3.8 to 3.15)."""
 THREADING = "threading"
 """The module that knows the threads made by Python."""
 ACTIVE_THREADS = "_active"

@@ -210,6 +210,16 @@ _GENERAL = struct.Struct("<QQQ")
 """PyDictKeyEntry: hash, key and value (Objects/dict-common.h, 3.8; Include/internal/pycore_dict.h, 3.11 to 3.15)."""
 
 
+def classes_of(objects: ObjectReader, address: int) -> Iterator[int]:
+    """The class of an object and those that it derives from, by tp_base. Raises MemoryFault, BadData."""
+    kind = objects.type_of(address).address
+    for _ in range(_BASES):
+        if not kind:
+            return
+        yield kind
+        kind = py.PyTypeObject(objects.space, kind).tp_base
+
+
 def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
     """(name, value) of the slots that are set, of the object's class and its bases. Raises MemoryFault, BadData."""
     kind = objects.type_of(address).address

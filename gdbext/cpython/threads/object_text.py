@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gdbext.cpython.abi.python_structures import PyFloatObject
+from gdbext.cpython.abi.python_structures import PyFloatObject, PyThreadState
 from gdbext.cpython.objects import objects as python_objects
+from gdbext.cpython.objects.objects import classes_of
+from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.terminal import cut
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
@@ -16,6 +19,8 @@ WIDTH = 80
 """Most characters of the text."""
 _ITEMS = 4
 _DEPTH = 2
+_NESTED = 8
+"""Exceptions that are handled within each other."""
 _COUNTED = 1000
 """Keys that are counted where a dict does not say how many it has."""
 _EXCEPTION_ARGS = 24
@@ -122,6 +127,50 @@ class _Describer:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+class HandledError(Record):
+    """An exception that a thread handles."""
+
+    text: str
+    """Name and arguments, for people."""
+    classes: tuple[str, ...]
+    """The names of its class and of those that this derives from."""
+    errno: int | None
+    """The first argument, where that is a number, as OSError has it."""
+    message: str
+    """The first argument, where that is a text."""
+
+
+def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | None:
+    """The exception that a thread handles, in ``except`` or ``finally``; None for none. PyThreadState.exc_info is the
+    innermost of a list of such, whose ``exc_value`` is NULL or None where nothing is handled."""
+    try:
+        item = PyThreadState(runtime.space, state.address).exc_info
+        for _ in range(_NESTED):
+            value = item.exc_value if item.address else 0
+            text = exception_text(runtime, value)
+            if text:
+                return _handled(runtime, value, text)
+            if not item.address:
+                return None
+            item = item.previous_item
+    except GdbextError:
+        pass  # a damaged list, or one that this version does not have, tells nothing
+    return None
+
+
+def _handled(runtime: PythonRuntime, address: int, text: str) -> HandledError:
+    objects = runtime.objects
+    names = tuple(objects.type_info(each).name.rpartition(".")[2] for each in classes_of(objects, address))
+    arguments = objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
+    number, message = None, ""
+    flags = objects.type_of(arguments[0]).flags if arguments else 0
+    if flags & python_objects.FLAG_LONG:
+        number = objects.integer(arguments[0])
+    elif flags & python_objects.FLAG_UNICODE:
+        message = objects.text(arguments[0])
+    return HandledError(text, names, number, message)
 
 
 def exception_text(runtime: PythonRuntime, address: int) -> str:

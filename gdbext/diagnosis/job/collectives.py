@@ -27,7 +27,7 @@ from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
-from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument, handled_exception
+from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
     POINT_TO_POINT,
@@ -348,7 +348,7 @@ def _name_more(session: Session, process: ProcessSnapshot, states: MutableMappin
         if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
             continue
         frames = _frames(session, thread)
-        handling = _handling(session, thread)
+        handling = _handling(thread)
         states[thread.tid] = state._replace(wait=state.wait._replace(handling=handling))
         known = state.wait.collective
         group = group_argument(session.python, frames) if session.python is not None else None
@@ -371,11 +371,11 @@ def _frames(session: Session, thread: ThreadSnapshot) -> list[PythonFrame]:
     return table.frames(thread.tid) if table is not None else []
 
 
-def _handling(session: Session, thread: ThreadSnapshot) -> str:
+def _handling(thread: ThreadSnapshot) -> str:
     """The exception that the thread handles meanwhile, in words; "" for none."""
-    table, runtime = session.python_threads, session.python
-    states = table.states.get(thread.tid, ()) if table is not None and runtime is not None else ()
-    return next(filter(None, (handled_exception(runtime, each) for each in states if runtime is not None)), "")
+    view = thread.process.python
+    found = view.handled_error(thread.tid) if view is not None else None
+    return found.text if found is not None else ""
 
 
 def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:

@@ -312,6 +312,19 @@ class OwnerCertainty(Enum):
         return self is OwnerCertainty.RECORDED
 
 
+class Refused(Enum):
+    """A thing that the system, or a peer, has refused."""
+
+    SPACE = "space"
+    """Room on a file system, or in the quota of its user."""
+    DESCRIPTORS = "descriptors"
+    TASKS = "tasks"
+    """One more thread, or one more process."""
+    MEMORY = "memory"
+    PEER = "peer"
+    """The connection to a peer, on this machine or another."""
+
+
 class Wait(Record):
     """The wait of a thread. ``certainty`` is that of the owner."""
 
@@ -359,7 +372,9 @@ class Wait(Record):
     meets_others: bool = False
     """It looks whether other machines of its job have come."""
     handling: str = ""
-    """The exception that the thread handles meanwhile, where it waits for other ranks; for people."""
+    """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
+    refused: Refused | None = None
+    """The thing that it could not have, where it sleeps before it tries again, by that exception."""
     question: str = ""
     """The program's question that waits for somebody to type, where it is asked and how; for people."""
     kernel: KernelSide | None = None
@@ -400,10 +415,11 @@ class Wait(Record):
             return self.device.phrase
         if traits.naming is Naming.ALONE:
             text = traits.doing.format(resource.name or traits.unnamed)
+            handling = f", while it handles {self.handling}" if self.handling else ""
             if self.looks_for:
-                return f"{text} and looks again and again at {self.looks_for}"
+                return f"{text} and looks again and again at {self.looks_for}{handling}"
             again = f"sleeps again and again in the loop at {self.repeated_at}"
-            return again if self.repeated_at and traits.may_poll else text
+            return f"{again if self.repeated_at and traits.may_poll else text}{handling}"
         text = traits.doing.format(resource.phrase)
         text += f", while it handles {self.handling}" if self.handling else ""
         return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex is not None else text

@@ -250,6 +250,8 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Li
         yield from _about_children(wait)
     elif wait is not None and wait.peer is not None and wait.peer.kind in _AT_THE_OTHER_END:
         yield from _AT_THE_OTHER_END[wait.peer.kind](wait.peer)
+    elif wait is not None and wait.refused is not None:
+        yield "See whether the other end runs, whether that is its address and port, and what is between (a firewall)."
     elif wait is not None and wait.meets_others:
         yield "Start the other nodes with the same --rdzv-id and --rdzv-endpoint; see whether they reach that address."
     elif wait is not None and wait.looks_outside:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Loss, LostThread, Wait
+from gdbext.diagnosis.report.wait import Loss, LostThread, Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, Observations, WaitGraph
@@ -366,7 +366,7 @@ def _main(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         return
     wait_chain = graph.wait_chain(main.tid)
     end = graph.threads[wait_chain.end].wait
-    if end is None or not leads_outside(end) or not (wait_chain.edges or end.looks_for):
+    if end is None or not leads_outside(end) or not (wait_chain.edges or end.looks_for or end.refused):
         return
     evidence = tuple(text for tid in wait_chain.tids for text in _evidence(graph.threads[tid]))
     text = f"{sentences.wait_chain(wait_chain, graph)}."
@@ -478,6 +478,8 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
 
 def leads_outside(wait: Wait) -> bool:
     """Another process, a peer, a file or input ends the wait, or what a loop looks at."""
+    if wait.refused is Refused.PEER:
+        return True
     if wait.looks_for and not wait.expects:
         return bool(wait.children) or wait.looks_outside or wait.meets_others
     return wait.kind.traits.is_outside or wait.kind is WaitKind.IO or (wait.external and not wait.ends_by_itself)

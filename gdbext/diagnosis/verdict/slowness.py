@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait import Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.record import Record
@@ -38,6 +39,8 @@ _WANTED = 0.2
 """Share of the time in which a thread ran, or was ready to, from which on it counts."""
 _SUBNORMAL = 0.1
 """Share of subnormal numbers in a tensor from which on they slow its operator down."""
+_SHOWN = 3
+"""File systems that a sentence names."""
 _CONVOY = 4
 """Threads that wait for one lock."""
 _RECOMPILED = 8
@@ -60,6 +63,7 @@ class ExplanationKind(Enum):
     TASKS = "tasks"
     DESCRIPTORS = "descriptors"
     MEMORY = "memory"
+    SPACE = "space"
     OVERSUBSCRIPTION = "oversubscription"
     OTHER_PROCESSES = "other-processes"
     GARBAGE_COLLECTION = "garbage-collection"
@@ -158,7 +162,11 @@ class Slowness(Record):
 def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Read what surrounds a process that wants to run, or to have something; None where nothing has to be known."""
     sides = tuple(_sleepers(process))
-    wants = session.procfs is not None and not session.target.unreadable and wants_something(process, threads)
+    wants = (
+        session.procfs is not None
+        and not session.target.unreadable
+        and (wants_something(process, threads) or session.procfs.machine.lacks_descriptors())
+    )
     if session.procfs is None or not (wants or sides):
         return None
     found = None
@@ -171,7 +179,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
     facts = Facts(
         process, threads, found, session.target.environ(), lambda: _recompilations(session),
-        lambda: list(_subnormal_shares(session, process, threads)),
+        session.procfs.machine.full_file_systems, lambda: list(_subnormal_shares(session, process, threads)),
     )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
 
@@ -230,6 +238,8 @@ class Facts(Record):
     around: Surroundings | None
     environ: Mapping[str, str]
     recompiled: Callable[[], int]
+    full_file_systems: Callable[[], Sequence[str]] = tuple
+    """The file systems on which nothing can be written any more, of those where the process has files open."""
     subnormals: Callable[[], Sequence[tuple[str, float]]] = tuple
     """The tensors of running operators, with the share of subnormal numbers in each."""
 
@@ -419,6 +429,28 @@ def _limits(facts: Facts) -> Iterator[Explanation]:
         yield Explanation(ExplanationKind.DESCRIPTORS, text, (descriptors.source,), (), 0.9, True, True, cure)
 
 
+_REFUSALS = {
+    Refused.SPACE: (ExplanationKind.SPACE, "Free some space there (df, du), or write elsewhere (TMPDIR, --shm-size)."),
+    Refused.DESCRIPTORS: (ExplanationKind.DESCRIPTORS, "Close what is not needed; ulimit -n."),
+    Refused.TASKS: (ExplanationKind.TASKS, "Raise pids.max, TasksMax or ulimit -u, or start fewer threads."),
+    Refused.MEMORY: (ExplanationKind.MEMORY, "Use less memory, or raise its limit (ulimit -v, memory.max)."),
+}
+
+
+def _refused(facts: Facts) -> Iterator[Explanation]:
+    """Threads that try again and again to have what they are refused."""
+    for thread in facts.threads:
+        wait = thread.wait
+        known = _REFUSALS.get(wait.refused) if wait is not None and wait.refused is not None else None
+        if wait is None or known is None:
+            continue
+        text = f"{thread.label} is refused what it asks for ({wait.handling}), and sleeps before it tries again"
+        full = facts.full_file_systems() if wait.refused is Refused.SPACE else ()
+        text += f"; {' and '.join(full[:_SHOWN])} {of_many(len(full), 'is', 'are')} full" if full else ""
+        at = (f"at {thread.python_line}",) if thread.python_line else ()
+        yield Explanation(known[0], text, at, (), 0.9, True, True, known[1])
+
+
 # --- the process -------------------------------------------------------------------------------------
 
 
@@ -515,5 +547,5 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
 
 
 _FINDERS: tuple[Callable[[Facts], Iterator[Explanation]], ...] = (
-    _quota, _delays, _memory, _limits, _collecting, _compiling, _subnormals, _contended, _one_thread,
+    _quota, _delays, _memory, _limits, _refused, _collecting, _compiling, _subnormals, _contended, _one_thread,
 )  # fmt: skip

@@ -6,10 +6,12 @@ any other thread or child may be who has to act.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.wait import Wait
+from gdbext.cpython.abi.assumed_names import NO_THREAD
+from gdbext.diagnosis.report.wait import Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
@@ -17,6 +19,7 @@ from gdbext.engine.targets.system.peer import ChildProcess, listed
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.polled_objects import PolledObject
+    from gdbext.cpython.threads.object_text import HandledError
     from gdbext.diagnosis.waits.readers import PythonView
     from gdbext.engine.targets.system.peer import Peer
 
@@ -27,6 +30,9 @@ _SHOWN = 4
 def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep with what it is between; itself where that is not known."""
     python = thread.process.python
+    error = python.handled_error(thread.tid) if python is not None and thread.python else None
+    if error is not None:
+        wait = wait._replace(handling=error.text, refused=refused_by(error))
     agents = _meeting(thread, python) if python is not None else ""
     if agents:
         return wait._replace(looks_for=agents, meets_others=True)
@@ -82,6 +88,29 @@ def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if not wait.repeated_at or outside is None:
         return wait
     return wait._replace(children=tuple(each for _, each in sorted(outside.children().items())))
+
+
+_REFUSED = {
+    errno.ENOSPC: Refused.SPACE, errno.EDQUOT: Refused.SPACE,
+    errno.EMFILE: Refused.DESCRIPTORS, errno.ENFILE: Refused.DESCRIPTORS,
+    errno.ENOMEM: Refused.MEMORY,
+    errno.ECONNREFUSED: Refused.PEER, errno.EHOSTUNREACH: Refused.PEER, errno.ENETUNREACH: Refused.PEER,
+    errno.ETIMEDOUT: Refused.PEER,
+}  # fmt: skip
+"""Errors of system calls (errno(3)). EAGAIN is none of them: it is that of a socket which has nothing yet, too."""
+_OF_PEERS = frozenset(("ConnectionError", "gaierror"))
+
+
+def refused_by(error: HandledError) -> Refused | None:
+    """The thing that a program could not have, by the exception that it handles; None where that does not say so."""
+    if "MemoryError" in error.classes:
+        return Refused.MEMORY
+    if "RuntimeError" in error.classes:
+        return Refused.TASKS if error.message == NO_THREAD else None
+    if "OSError" not in error.classes:
+        return None
+    found = _REFUSED.get(error.errno or 0)
+    return found or (Refused.PEER if _OF_PEERS.intersection(error.classes) else None)
 
 
 def _meeting(thread: ThreadSnapshot, python: PythonView) -> str:

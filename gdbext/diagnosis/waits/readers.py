@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
+    from gdbext.cpython.threads.object_text import HandledError
     from gdbext.engine.targets.system.machine import Machine
 
 
@@ -161,6 +162,9 @@ class PythonView(Protocol):
 
     def question(self, tid: int) -> Question | None:
         """The question that the thread's Python functions ask somebody who should type; None for none."""
+
+    def handled_error(self, tid: int) -> HandledError | None:
+        """The exception that the thread handles; None for none."""
 
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_structures import PyThreadState
 from gdbext.cpython.threads.frame_variables import attributes, locals_of
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _RENDEZVOUS = "elastic/rendezvous/dynamic_rendezvous.py"
@@ -119,23 +118,6 @@ def _endpoint(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> str:
             parameters = attributes(runtime, _locals(runtime, frame).get("rdzv_parameters", 0))
             if "endpoint" in parameters:
                 return _text(runtime, parameters["endpoint"])
-    return ""
-
-
-def handled_exception(runtime: PythonRuntime, state: ThreadState) -> str:
-    """The exception that a thread handles, in ``except`` or ``finally``, in words; "" for none. PyThreadState.exc_info
-    is the innermost of a list of such, whose ``exc_value`` is NULL or None where nothing is handled."""
-    from gdbext.cpython.threads.object_text import exception_text
-
-    try:
-        item = PyThreadState(runtime.space, state.address).exc_info
-        for _ in range(_NESTED):
-            text = exception_text(runtime, item.exc_value) if item.address else ""
-            if text or not item.address:
-                return text
-            item = item.previous_item
-    except GdbextError:
-        pass  # a damaged list, or one that this version does not have, tells nothing
     return ""
 
 

@@ -13,9 +13,9 @@ ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-ex
           "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset", "prompt-pipe",
           "prompt-pdb")  # fmt: skip
 ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
-        "own-futex")  # fmt: skip
+        "own-futex", "refused-space", "refused-memory", "refused-peer", "server-full")  # fmt: skip
 HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",
-           "loop-healthy", "loop-thread")  # fmt: skip
+           "loop-healthy", "loop-thread", "refused-nothing")  # fmt: skip
 PROGRAMS = [
     *((name, python) for name in ON_ALL for python in (OLDEST, "venv", NEWEST)),
     *zip(ON_ONE, [OLDEST, "venv", NEWEST] * len(ON_ONE)),

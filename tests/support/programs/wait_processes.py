@@ -187,6 +187,9 @@ class Python:
     def native_ids(self):
         return self._natives
 
+    def handled_error(self, _tid):
+        return None
+
     def polled_objects(self, _tid):
         return self._polled_objects
 

@@ -25,6 +25,7 @@ _TTY = 7 - 3
 """tty_nr of proc_pid_stat(5), counted from the state, its third field."""
 _PTS_MAJORS = range(136, 144)
 """Device numbers of pseudo terminals (Documentation/admin-guide/devices.txt)."""
+_SHARED_MEMORY = "/dev/shm"
 _FUSE_DEVICE = "/dev/fuse"
 
 
@@ -79,6 +80,41 @@ class Machine:
             return max(reversed(rows), key=lambda row: len(row[2]), default=[])
 
         return self._found(self._list(f"file system of {path}", read))
+
+    def lacks_descriptors(self) -> bool:
+        """The process has as many descriptors as it may have: the size of their folder, from Linux 6.2 on, and "Max
+        open files" of proc_pid_limits(5)."""
+
+        def read() -> float | None:
+            folder = f"/proc/{self._pid}/fd"
+            try:
+                used = os.stat(folder).st_size or len(_names(folder))  # noqa: PTH116
+            except OSError:
+                return None
+            lines = (line.split() for line in _lines(f"/proc/{self._pid}/limits"))
+            most = next((number(words[3]) for words in lines if words[:3] == ["Max", "open", "files"]), None)
+            return float(most is not None and used >= most)
+
+        return bool(self._files.fact(f"descriptors of {self._pid} are used up", None, read))
+
+    def full_file_systems(self) -> list[str]:
+        """The file systems without room (statvfs(3)), in words, of those where the process has files open to write, and
+        of /dev/shm. Those that need a server are not asked: it might not answer."""
+
+        def read() -> list[str]:
+            places: dict[str, str] = {}
+            for fd in _names(f"/proc/{self._pid}/fd")[:_DESCRIPTORS]:
+                flags = next((line.split()[-1] for line in _lines(f"/proc/{self._pid}/fdinfo/{fd}")[:2]
+                              if line.startswith("flags:")), "0")  # fmt: skip
+                found = self.file_system(int(fd)) if number(flags, 8) and int(flags, 8) & os.O_ACCMODE else None
+                if found is not None and not found.is_served:
+                    places.setdefault(found.phrase, f"/proc/{self._pid}/fd/{fd}")
+            shared = self.file_system_of(_SHARED_MEMORY)
+            if shared is not None and shared.place == _SHARED_MEMORY:
+                places.setdefault(shared.phrase, f"/proc/{self._pid}/root{_SHARED_MEMORY}")
+            return [phrase for phrase, place in places.items() if _is_full(place)]
+
+        return self._list(f"full file systems of {self._pid}", read)
 
     def frozen_group(self) -> str:
         """The control group that is frozen and that the process is in; "" where none is."""
@@ -192,6 +228,15 @@ def _fuse_servers(device: str) -> Iterator[int]:
             if told in ([], [connection]):
                 yield pid
                 break
+
+
+def _is_full(path: str) -> bool:
+    """A file system with blocks has none left, or of its inodes none."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return bool(found.f_blocks) and (not found.f_bavail or (bool(found.f_files) and not found.f_favail))
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,10 @@ import struct
 import pytest
 
 from gdbext.cpython.sync.polled_objects import PolledKind, PolledObject
+from gdbext.cpython.threads.object_text import HandledError
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
+from gdbext.diagnosis.report.wait import Refused
+from gdbext.diagnosis.waits.polling import refused_by
 from gdbext.diagnosis.waits.recognise import follow_main_thread, state_of
 from gdbext.engine.targets.system.peer import ChildProcess
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Outside, Process, Python, python_wait
@@ -56,3 +59,17 @@ def test_a_queue_is_filled_by_who_has_it_and_does_not_wait_for_it():
     states = {thread.tid: state_of(thread) for thread in snapshot.process.threads}
     assert follow_main_thread(snapshot.process, states)[1].wait.expects == (4,)
     assert states[1].wait.expects == ()
+
+
+@pytest.mark.parametrize(("classes", "number", "message", "expected"), [
+    (("OSError",), 28, "", Refused.SPACE),
+    (("OSError",), 24, "", Refused.DESCRIPTORS),
+    (("BlockingIOError", "OSError"), 11, "", None),
+    (("gaierror", "OSError"), -2, "", Refused.PEER),
+    (("KeyError", "LookupError"), 28, "", None),
+    (("RuntimeError",), None, "can't start new thread", Refused.TASKS),
+    (("RuntimeError",), None, "boom", None),
+    (("MemoryError",), None, "", Refused.MEMORY),
+])  # fmt: skip
+def test_what_an_exception_says_was_refused(classes, number, message, expected):
+    assert refused_by(HandledError("", classes, number, message)) is expected
