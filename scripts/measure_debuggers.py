@@ -146,8 +146,12 @@ def state():
 
 
 def settings():
-    lines = run({settings!r}).splitlines()
-    return {{line for line in lines if "history" not in line and not line.startswith(("$", "convenience"))}}
+    if {settings!r} != "show":
+        return {{*run({settings!r}).splitlines()}}
+    # One by one: gdb 18 aborts over "show convenience" ($_linker_namespace) where it has stopped in a loaded library.
+    names = {{words.split()[1].rstrip(",") for words in run("help show").splitlines() if words.startswith("show ")}}
+    return {{line for name in names - {{"convenience", "values", "commands", "history"}}
+            for line in run("show " + name).splitlines() if "history" not in line}}
 
 
 changed, failed, states = set(), "", []
