@@ -32,6 +32,7 @@ _HOLE = 1 << 16
 _RESERVE = 256 << 20
 """Bytes of the disk that are left to others."""
 _ZEROS = bytes(_HOLE)
+_ELF = b"\x7fELF"
 
 
 class Packing(Record):
@@ -98,6 +99,8 @@ def _unpack(path: str, packing: Packing, size: int) -> str:
     at = 0
     try:
         for piece in _pieces(path, packing):
+            if not at and not piece.startswith(_ELF):
+                raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
             at = _add(into.fileno(), piece, at)
             progress.show(at)
             if _free(into.fileno()) < _RESERVE:

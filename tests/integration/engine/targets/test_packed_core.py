@@ -7,6 +7,7 @@ import lzma
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,15 @@ def test_systemds_store(tmp_path: Path) -> None:
     assert "77, 78" in caught.value.why
     with pytest.raises(BadCore, match="systemd's store"):
         packed_core.stored("systemd", f"{store}/none")
+
+
+def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
+    """Some megabytes of zeros that were compressed stand for gigabytes."""
+    path = tmp_path / "core.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(400):
+            file.write(bytes(1 << 20))
+    begin = time.process_time()
+    with pytest.raises(BadCore, match="holds no core"):
+        packed_core.unpacked(str(path))
+    assert time.process_time() - begin < 0.3
