@@ -130,14 +130,14 @@ def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], styl
         yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
         yield f"  {escape(edge.wait.phrase)}"
         taken = f", taken at {edge.wait.taken_at}" if edge.wait.taken_at else ""
-        yield f'  {_how_held(edge.wait)} "{escape(known[edge.owner].label)}"{escape(taken)}'
+        yield f"  {_how_held(edge.wait, escape(known[edge.owner].label))}{escape(taken)}"
 
 
-def _how_held(wait: Wait) -> str:
+def _how_held(wait: Wait, owner: str) -> str:
     relation = wait.kind.traits.relation
     if relation in (Relation.IS, Relation.OWES):
-        return "which is" if relation is Relation.IS else "which needs"
-    return "which is held by" if wait.certainty.is_proven else "which seems to be held by (inferred from its stack)"
+        return f'which {"is" if relation is Relation.IS else "needs"} "{owner}"'
+    return f'which "{owner}" holds' if wait.certainty.is_proven else f'which "{owner}" seems to hold, by its stack'
 
 
 def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:

@@ -40,9 +40,9 @@ TENSORS = {
     "view": torch.zeros(6, dtype=torch.int16)[1:3],
 }
 SHORT = {
-    "plain": "f32[4, 4] CPU", "scalar": "i64[] CPU", "meta": "f32[2, 4, 16] Meta", "bool": "b8[0] CPU",
-    "sparse": "f32[3, 3] SparseCPU", "complex": "c64[2] CPU", "many-dimensions": "bf16[1, 2, 1, 3, 1, 2, 1] CPU",
-    "eight-bit": "f8e4m3fn[3] CPU",
+    "plain": "f32[4, 4] cpu", "scalar": "i64[] cpu", "meta": "f32[2, 4, 16] meta", "bool": "b8[0] cpu",
+    "sparse": "f32[3, 3] SparseCPU", "complex": "c64[2] cpu", "many-dimensions": "bf16[1, 2, 1, 3, 1, 2, 1] cpu",
+    "eight-bit": "f8e4m3fn[3] cpu",
 }  # fmt: skip
 truth.note(tensors={name: describe(tensor) for name, tensor in TENSORS.items()}, short=SHORT)
 truth.thread("main")

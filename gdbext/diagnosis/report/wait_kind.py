@@ -165,7 +165,7 @@ class WaitKind(Enum):
         "the other ranks", Naming.IN_BRACKETS, relation=Relation.OWES, is_outside=True, needs_thread=False,
         heading="waits for other ranks",
         advice_when_outside=(
-            "One rank is not in this collective, or in another one.",
+            "A rank has not come to this collective, or is in another one.",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
         ),
     )  # fmt: skip

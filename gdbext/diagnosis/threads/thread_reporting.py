@@ -19,13 +19,12 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.errors import BadData, GdbextError
-from gdbext.torch.assumed_symbols import KERNEL, UNDEFINED_TENSOR
+from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
-from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -313,7 +312,4 @@ class ArgumentReporter:
 
 def tensor_text(facts: TensorFacts) -> str:
     """The tensor in short: ``f32[4, 4] cpu``."""
-    if facts.implementation == UNDEFINED_TENSOR:
-        return UNDEFINED
-    sizes = "?" if facts.sizes is None else ", ".join(map(str, facts.sizes))
-    return f"{short_name(facts.dtype)}[{sizes}] {facts.device or facts.backend}".rstrip()
+    return facts.short

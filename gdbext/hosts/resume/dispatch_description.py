@@ -184,7 +184,7 @@ class KeptWord(Record):
 
 
 def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
-    """``self=f32[4, 4] Meta`` for each argument that the register values give.
+    """``self=f32[4, 4] meta`` for each argument that the register values give.
 
     ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
     hidden result pointer and the arguments (functor, keyset). [] where the schema does not determine the calling

@@ -167,7 +167,7 @@ def _tensors(node: autograd_section.GraphNode) -> tuple[autograd_section.SavedTe
 
 
 def saved_text(saved: autograd_section.SavedTensor) -> str:
-    """``self: f32[2, 3] CPU, version 0``, and what happened to it since."""
+    """``self: f32[2, 3] cpu, version 0``, and what happened to it since."""
     version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
     stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
     return f"{saved.name}: {saved.tensor}{version}{stale}"

@@ -64,7 +64,7 @@ NOTHING_SAVED = "none"
 
 
 class SavedTensor(Record):
-    """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] CPU``, or why there is none:
+    """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] cpu``, or why there is none:
     "none", "released", "packed by saved-tensor hooks"; versions are None then."""
 
     name: str

@@ -30,6 +30,7 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.formats import whole_file
 from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError
 from gdbext.render.style import Style, escape
 from gdbext.torch.values.value_text import short_name
@@ -256,7 +257,7 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
 
 
 def collective_text(collective: Collective) -> str:
-    """``#18 all_reduce f32[8, 2], issued 12 s ago at train.py:88 by MainThread (gives up after 1800 s)``."""
+    """``#18 all_reduce f32[8, 2], issued 12 s ago at train.py:88 by MainThread, times out after 30 min``."""
     number = f"#{collective.seq} " if collective.seq is not None else ""
     tensors = ", ".join(
         f"{short_name(dtype)}[{', '.join(map(str, sizes))}]"
@@ -270,7 +271,7 @@ def collective_text(collective: Collective) -> str:
     if collective.thread:
         text += f" by {collective.thread}"
     if collective.timeout_ms:
-        text += f" (gives up after {collective.timeout_ms / 1000:g} s)"
+        text += f", times out after {duration(collective.timeout_ms / 1000)}"
     return text
 
 

@@ -312,7 +312,7 @@ def _work(thread: compile_section.CompilingThread) -> str:
 def _processes(section: compile_section.CompileSection) -> Iterator[str]:
     for each in section.processes:
         what = f"it is in {_work(each.work)}" if each.work is not None else _first_line(each.source or each.command)
-        yield f"process {each.pid} ({escape(each.name)}) of {each.parent}, {escape(each.doing)}: {what}"
+        yield f"process {each.pid} ({escape(each.name)}), child of {each.parent}, {escape(each.doing)}: {what}"
 
 
 def _pool(pool: compile_section.CompilePool) -> str:
@@ -341,7 +341,8 @@ def _origin(frame: compile_section.CompileFrame) -> Iterator[str]:
         yield f"graph {escape(_NO_UUID.sub('', frame.graph))}{number}"
     if frame.source is not None:
         where = "" if frame.source.exact else "the function at "
-        yield f"made of {where}{escape(frame.source.file)}:{frame.source.line or '?'} ({escape(frame.source.function)})"
+        place = f"{escape(frame.source.file)}:{frame.source.line or '?'} ({escape(frame.source.function)})"
+        yield f"compiled from {where}{place}"
     if frame.source_nodes:
         yield f"source nodes {escape(frame.source_nodes)}"
 

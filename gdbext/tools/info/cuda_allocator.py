@@ -41,7 +41,7 @@ class HeldMemory(Record):
 
 
 class LargeStorage(Record):
-    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] CPU", ``name`` "Linear.weight" where it is a
+    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` "Linear.weight" where it is a
     parameter or buffer of a module, "" where it is not known to be."""
 
     address: Hexadecimal

@@ -88,7 +88,7 @@ def _reasons(thread: Mapping[str, SettingValue]) -> Iterable[SettingValue]:
 def _changed(setting: Setting, width: int) -> str:
     if isinstance(setting.default, (Mapping, tuple)):
         return f"{setting.name:{width}}  {shown(_differing(setting.value, setting.default))}"
-    default = "else the libraries choose" if setting.default == DEFAULT else f"default {setting.default}"
+    default = "by default the libraries choose" if setting.default == DEFAULT else f"default {setting.default}"
     return f"{setting.name:{width}}  {shown(setting.value)}  ({default})"
 
 

@@ -151,8 +151,7 @@ def _link(number: int, link: ChainLink, style: Style, why: bool) -> Iterator[str
     yield f"{arrow} {style(link.key, 'bold')}: {what}"
     if link.registered_at:
         yield style(f"        {escape(link.registered_at)}", "dim")
-    certain = "" if link.certainty != "unknown" else " (not known)"
-    yield f"        {escape(link.why)}{certain}"
+    yield f"        {escape(link.why)}"
     if why and link.next_keyset is not None:
         yield f"        redispatches with {_keys(link.next_keyset)} {link.next_keyset.bits:#x}"
 

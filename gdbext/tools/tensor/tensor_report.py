@@ -75,7 +75,7 @@ class TensorReporter:
     # --- one tensor ------------------------------------------------------------------------------
 
     def short(self, address: int) -> str:
-        """``f32[4, 4] CPU``; the reason where it cannot be read."""
+        """``f32[4, 4] cpu``; the reason where it cannot be read."""
         try:
             return self._facts.read(address).short
         except GdbextError as error:

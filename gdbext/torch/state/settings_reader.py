@@ -230,7 +230,7 @@ class SettingsReader:
         threads = pool + ThreadPool.threads_.field(self._need_layout()).offset
         _first, count = vector_span(self._memory, threads, _THREAD_SIZE, _POOL_LIMIT)
         if not count:
-            raise BadData("the pool runs, and has no threads")
+            raise BadData("its pool is in use and has no threads")
         return count
 
     def _precisions(self) -> Iterator[Setting]:

@@ -52,11 +52,19 @@ class TensorFacts(Record):
 
     @property
     def short(self) -> str:
-        """The tensor in short: ``f32[4, 4] Meta``."""
+        """The tensor in short: ``f32[4, 4] cpu``."""
         if self.implementation == UNDEFINED_TENSOR:
             return "undefined"
         shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
-        return f"{short_name(self.dtype)}[{shape}] {self.backend}".rstrip()
+        return f"{short_name(self.dtype)}[{shape}] {self.place}".rstrip()
+
+    @property
+    def place(self) -> str:
+        """The device as torch.device prints it; the key of the backend where that says more: ``SparseCPU``."""
+        kind, backend = (self.device or "").partition(":")[0], self.backend.lower()
+        if kind:
+            return self.backend if backend != kind and backend.endswith(kind) else self.device or ""
+        return backend if backend in ("cpu", "cuda", "meta") else self.backend
 
 
 class TensorReader:

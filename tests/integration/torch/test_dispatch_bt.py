@@ -170,7 +170,7 @@ def test_why_shows_the_keys_of_each_tensor_argument(inferior: Start, look: Look)
     steps = thread_of(look(hang, "dispatch-bt", "--why"), hang.tid("main"))["dispatch"]
     linear = " | ".join(steps[-1]["evidence"])
     assert "AutogradMeta has the highest priority of DispatchKeySet(Meta, AutogradMeta)" in linear
-    for argument, shape, tensor in (("input", "f32[2, 4, 16] Meta", "x"), ("weight", "f32[8, 16] Meta", "w")):
+    for argument, shape, tensor in (("input", "f32[2, 4, 16] meta", "x"), ("weight", "f32[8, 16] meta", "w")):
         bits = int(hang.truth["tensor_keysets"][tensor], 16)
         keys = "DispatchKeySet(Meta, ADInplaceOrView, AutogradMeta)"
         assert f"argument {argument}: {shape} has {keys} {bits:#x}" in linear

@@ -64,7 +64,7 @@ def test_keysets_and_arguments_by_address(inferior: GetInferior, look: Look) -> 
     lookup = look(process, "dispatch-lookup", "aten::mm", "--args", arguments)["lookup"]
     first, second, none = lookup["call"]["arguments"]
     assert (first["tensor"], first["keyset"]["bits"]) == ("f32[3, 3] SparseCPU", tensors["sparse"]["bits"])
-    assert (second["tensor"], second["keyset"]["bits"]) == ("f32[2, 3] CPU", tensors["grad"]["bits"])
+    assert (second["tensor"], second["keyset"]["bits"]) == ("f32[2, 3] cpu", tensors["grad"]["bits"])
     assert (none["tensor"], none["keyset"]["keys"]) == ("no tensor", [])
     assert [link["key"] for link in lookup["chain"]] == ["AutogradCPU", "SparseCPU"]
 

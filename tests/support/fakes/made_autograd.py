@@ -20,7 +20,7 @@ from gdbext.tools.autograd.autograd_section import (
     StaleTensor,
 )
 
-LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] CPU")
+LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] cpu")
 NODE = AutogradNode(
     name="AddmmBackward0",
     address=Hexadecimal(0x4000),
@@ -36,12 +36,12 @@ NODE = AutogradNode(
     line_known_by="anomaly mode",
     hooks=(NodeHook(HookKind.TENSOR, "clip", "train.py", 40, runs=True),
            NodeHook(HookKind.NODE_AFTER, "c10d::Reducer::Hook")),
-    saved=(SavedTensor("mat1", "f32[2, 6] CPU", 0, 2), SavedTensor("mat2", "f32[6, 6] CPU", 1, 1),
+    saved=(SavedTensor("mat1", "f32[2, 6] cpu", 0, 2), SavedTensor("mat2", "f32[6, 6] cpu", 1, 1),
            SavedTensor("bias", "none", None, None)),
     next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
 )  # fmt: skip
 SIGMOID = NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
-STALE = StaleTensor(SIGMOID, SavedTensor("result", "f32[2] CPU", 0, 2))
+STALE = StaleTensor(SIGMOID, SavedTensor("result", "f32[2] cpu", 0, 2))
 THREADS = (
     AutogradThread(7, "main", Phase.BACKWARD, NODE, 57, Hexadecimal(0x6000), False, "aten::mm", "train.py:41 (clip)",
                    outer=(SIGMOID,)),
@@ -59,7 +59,7 @@ BACKWARD = ThreadReport(
     python=(Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
             Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50)),
     nodes=(BackwardNode(9, "Mul\x1bBackward0", 4), BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1,
-                                                              "f32[6] CPU"), BackwardNode(20, "TwiceBackward", None)),
+                                                              "f32[6] cpu"), BackwardNode(20, "TwiceBackward", None)),
 )  # fmt: skip
 GRAPH = GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg"), (STALE,), saved_known=False)
 BUSY = AutogradSection(THREADS, TASKS, True, GRAPH, (DeviceQueue(0, 1, (SIGMOID,)), DeviceQueue(1, None, ())))

@@ -108,8 +108,8 @@ MEMORY = MemorySection(
     bytes=3_000_100,
     held=(HeldMemory("float32", "cpu", 28, 3_000_000), HeldMemory("int64", "cuda:0", 1, 100)),
     largest=(
-        LargeStorage(Hexadecimal(0x1000), 2_097_152, "f32[512, 1024] CPU", "Lin\x1bear.weight"),
-        LargeStorage(Hexadecimal(0x2000), 100, "i64[4] CUDA", ""),
+        LargeStorage(Hexadecimal(0x1000), 2_097_152, "f32[512, 1024] cpu", "Lin\x1bear.weight"),
+        LargeStorage(Hexadecimal(0x2000), 100, "i64[4] cuda", ""),
     ),
     truncated=("Python objects, truncated at 250000",),
     problems=("3 tensors without a storage that can be read",),

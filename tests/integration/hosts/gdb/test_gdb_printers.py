@@ -70,7 +70,7 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     schema = process.truth["schema"]
     keys = process.truth["keyset"]
     values = "[[0.5, -1], [2, 3.25]]"
-    tensor = f"f32[2, 2] CPU requires_grad = {{keys = {keys}, strides = [2, 1], values = {values}}}"
+    tensor = f"f32[2, 2] cpu requires_grad = {{keys = {keys}, strides = [2, 1], values = {values}}}"
     assert {name: shown[name] for name in EXPECTED} == EXPECTED
     assert shown["keyset"] == keys
     assert shown["schema"] == schema
@@ -79,9 +79,9 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     assert shown["kernel"].startswith("(anonymous namespace)::mm_boxed = {functor = 0x")
     assert shown["storage"].startswith("48 bytes on cpu at 0x")
     assert shown["storage_pointer"].partition(", ")[2].startswith("4 references, 0 weak = {* = 48 bytes on cpu at 0x")
-    assert shown["tensors"].startswith(f"2 elements = {{{tensor}, i64[2, 3] CPU = {{")
+    assert shown["tensors"].startswith(f"2 elements = {{{tensor}, i64[2, 3] cpu = {{")
     assert "Length = 2" in shown["raw"]
-    assert "types (a=f32[2, 2] CPU requires_grad = {...}) at " in shown["frame"]
+    assert "types (a=f32[2, 2] cpu requires_grad = {...}) at " in shown["frame"]
     for name, text in shown.items():
         if name.startswith("wild "):
             assert " = <" in text, (name, text)
@@ -119,12 +119,12 @@ EXPECTED = {
     "small": "3 elements = {4, 5, 6}",
     "small_elements": "3 elements = {torch.float32, torch.bool, torch.float16}",
     "null": "nullptr",
-    "list": "2 elements = {Tensor f32[2, 2] CPU, Tensor i64[2, 3] CPU}",
+    "list": "2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}",
     "dict": '2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}',
     "nested": 'Tuple of 2 elements = {Int 1, String "two"}',
     "elements": (
-        '$1 = {None, Int 5, Double 0.5, Bool True, String "text", Tensor f32[2, 2] CPU, Device cuda:1, '
-        "ComplexDouble (3+4j), GenericList of 2 elements = {Tensor f32[2, 2] CPU, Tensor i64[2, 3] CPU}, "
+        '$1 = {None, Int 5, Double 0.5, Bool True, String "text", Tensor f32[2, 2] cpu, Device cuda:1, '
+        "ComplexDouble (3+4j), GenericList of 2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}, "
         'GenericDict of 2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}, '
         'Tuple of 2 elements = {Int 1, String "two"}, Tuple of 4 elements = {Int 1, Int 2, Int 3, Int 4}}'
     ),

@@ -40,7 +40,7 @@ def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: 
     schema, keys = process.truth["schema"], process.truth["keyset"]
     for text in EXPECTED:
         assert f"{text}\n" in shown, (text, outcome)
-    tensor = f'f32[2, 2] CPU requires_grad {{\n  keys = "{keys}"\n  strides = "[2, 1]"\n{VALUES}\n}}\n'
+    tensor = f'f32[2, 2] cpu requires_grad {{\n  keys = "{keys}"\n  strides = "[2, 1]"\n{VALUES}\n}}\n'
     for each in ("kept", "pointer"):
         assert f") {each} = {tensor}" in shown
     assert f'typed = aten::add.Tensor {{\n  schema = "{schema}"\n}}' in shown
@@ -55,7 +55,7 @@ EXPECTED = (
     "key = AutogradCPU", "name = aten::add.Tensor", "whole = -42", "real = 2.5", "truth = True", "complex = (1-2j)",
     "device = cuda:1", "dtype = torch.int64", "meta = torch.float32", "symint = 7", "no_storage = no storage",
     "sizes = 2 elements {\n  [0] = 2\n  [1] = 3\n}", "small = 3 elements {\n  [0] = 4\n  [1] = 5\n  [2] = 6\n}",
-    "null = nullptr", "list = 2 elements {\n  [0] = Tensor f32[2, 2] CPU\n  [1] = Tensor i64[2, 3] CPU\n}",
+    "null = nullptr", "list = 2 elements {\n  [0] = Tensor f32[2, 2] cpu\n  [1] = Tensor i64[2, 3] cpu\n}",
     'dict = 2 elements {\n  [String "one"] = Int 1\n  [String "two"] = Int 2\n}',
     'nested = Tuple of 2 elements {\n  [0] = Int 1\n  [1] = String "two"\n}',
 )  # fmt: skip

@@ -111,7 +111,7 @@ def test_what_its_tensors_hold(process: Inferior) -> None:
     assert memory["tensors"] == tensors > 10
     assert {each["dtype"]: [each["storages"], each["bytes"]] for each in memory["held"]} == held
     assert memory["largest"][0]["name"] == "Linear.weight"
-    assert (memory["largest"][0]["tensor"], memory["largest"][0]["bytes"]) == ("f32[300, 400] CPU", 480_000)
+    assert (memory["largest"][0]["tensor"], memory["largest"][0]["bytes"]) == ("f32[300, 400] cpu", 480_000)
     assert memory["problems"] == []
 
 
@@ -140,10 +140,10 @@ def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     assert Counter(name.partition(" of ")[0] for name in names) == Counter(truth)
     assert (report["graph"]["nodes"], report["graph"]["truncated"]) == (len(truth), False)
     assert report["graph"]["root"]["name"] == "SumBackward0"
-    stale = "self: f32[3, 6] CPU, version 0: modified in place since, it is at version 1 now"
+    stale = "self: f32[3, 6] cpu, version 0: modified in place since, it is at version 1 now"
     assert [line for line in lines if "modified" in line] == [f"    saved {stale}"]
     assert [each["node"]["name"] for each in report["graph"]["stale"]] == ["MmBackward0"]
-    assert any(line.startswith("    saved saved_tensors[0]: f32[3, 6] CPU, version 0") for line in lines)
+    assert any(line.startswith("    saved saved_tensors[0]: f32[3, 6] cpu, version 0") for line in lines)
     edges = tmp_path / "graph.dot"
     look_once(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
     text = edges.read_text()

@@ -50,9 +50,9 @@ def test_pending_then_real_then_pending_again() -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("call", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
+        ("call", "arguments self=f32[8, 16] cpu, mat2=f32[16, 8] cpu"),
         ("redispatch", "key CPU, kernel at::(anonymous namespace)::wrapper_CPU_mm"),
-        ("kernel", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
+        ("kernel", "arguments self=f32[8, 16] cpu, mat2=f32[16, 8] cpu"),
         ("lookup", f"\n  at {SCRIPT}:"),
         ("meta", "aten::mm at meta: at::meta::structured_mm::meta"),
         ("impl", "structured_mm_out_cpu::impl"),

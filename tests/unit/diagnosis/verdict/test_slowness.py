@@ -106,7 +106,7 @@ def test_one_thread_where_many_could_run():
 
 
 def test_subnormal_numbers():
-    shares = [("self of aten::mul (f32[9] CPU)", 0.4), ("other of aten::mul (f32[9] CPU)", 0.05)]
+    shares = [("self of aten::mul (f32[9] cpu)", 0.4), ("other of aten::mul (f32[9] cpu)", 0.05)]
     (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
     assert (found.kind, found.is_proven) == (ExplanationKind.SUBNORMALS, True)
     assert "40% of the numbers in self of aten::mul" in found.text

@@ -42,7 +42,7 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
     )  # fmt: skip
     tensors: Any = SimpleNamespace(
         read=lambda address: SimpleNamespace(
-            address=address, short="f32[2] CPU",
+            address=address, short="f32[2] cpu",
             implementation="c10::UndefinedTensorImpl" if address == UNDEFINED else "c10::TensorImpl",
         )
     )  # fmt: skip
@@ -54,8 +54,8 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
 @pytest.mark.parametrize(
     ("raw", "expected", "stale"),
     [
-        (saved(TENSOR, 3), SavedTensor("self", "f32[2] CPU", 3, 3), False),
-        (saved(TENSOR, 1), SavedTensor("self", "f32[2] CPU", 1, 3), True),
+        (saved(TENSOR, 3), SavedTensor("self", "f32[2] cpu", 3, 3), False),
+        (saved(TENSOR, 1), SavedTensor("self", "f32[2] cpu", 1, 3), True),
         (saved(UNDEFINED, 1), SavedTensor("self", "released", None, None), False),
         (saved(default=1), SavedTensor("self", "none", None, None), False),
         (saved(hooks=0x99), SavedTensor("self", "packed by saved-tensor hooks", None, None), False),
@@ -83,7 +83,7 @@ def test_a_list() -> None:
 def test_what_a_torch_autograd_function_saves_is_in_its_python_object() -> None:
     begin = NODE + 128
     raw = bytes(64) + struct.pack("<QQQ", begin, begin + 48, begin + 48).ljust(64, b"\0") + saved(TENSOR, 2)
-    expected = SavedTensor("saved_tensors[0]", "f32[2] CPU", 2, 3)
+    expected = SavedTensor("saved_tensors[0]", "f32[2] cpu", 2, 3)
     assert reader(raw, kind="torch::autograd::PyNode").of(NODE) == (expected,)
     assert reader(raw, kind="torch::autograd::PyNode").stale(NODE) == (expected,)
 

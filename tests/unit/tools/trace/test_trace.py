@@ -314,13 +314,13 @@ def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
     schema = SimpleNamespace(text="aten::sum.dim(Tensor(a!) self, int dim, bool keepdim=False) -> Tensor(a!)")
     session: Any = SimpleNamespace(
         memory=SimpleNamespace(u64=lambda address: address, architecture=ARCHITECTURE),
-        tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] CPU")),
+        tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] cpu")),
     )
     texts = [
         argument_texts(session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0)  # type: ignore[arg-type]
         for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
     ]
-    assert texts == [["self=f32[2] CPU", "dim=-1", "keepdim=1"], ["self=f32[2] CPU", "keepdim=1"]]
+    assert texts == [["self=f32[2] cpu", "dim=-1", "keepdim=1"], ["self=f32[2] cpu", "keepdim=1"]]
 
 
 SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
