@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 STARVED_SHARE, SLOW_SHARE = 0.5, 0.25
 """Shares of the periods in which a quota was used up, or of the time in which ready threads waited for a processor."""
-_CROWDED_OUT = 0.9
-"""Share of the time for which threads of an ordinary priority wait for processors when they hardly run at all."""
+_CROWDED_OUT = 0.99
+"""Share of the whole look for which a thread of an ordinary priority waited, when it does not run at all. On a crowded
+machine all wait for nine tenths of the time that they want, and each goes on."""
 _STOOD_STARVED, _STOOD_SLOW = 0.25, 0.1
 """Seconds a second that a group stood still."""
 _IDLE = 0.3
@@ -294,7 +295,7 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
 def _delays(facts: Facts) -> Iterator[Explanation]:
     """Ready threads that no processor was free for."""
     around = facts.around
-    if around is None or around.seconds is None:
+    if around is None or not around.seconds:
         return
     if around.quota is not None and around.quota.seconds is not None and around.quota.throttled:
         return  # its own explanation: a group that stands still counts as waiting for a processor
@@ -316,7 +317,7 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
             share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
         )  # fmt: skip
     elif len(wanting) <= len(around.allowed):
-        yield _crowded_out(wanting, share, told)
+        yield _crowded_out(wanting, share, around.seconds, told)
     else:
         wants = of_many(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {counted(len(around.allowed), 'processor')}"
@@ -339,11 +340,12 @@ def _team_size(facts: Facts, wanting: Sequence[Turns]) -> int:
     return workers // max(1, len(known) - workers) + 1
 
 
-def _crowded_out(wanting: Sequence[Turns], share: float, told: tuple[str, ...]) -> Explanation:
+def _crowded_out(wanting: Sequence[Turns], share: float, seconds: float, told: tuple[str, ...]) -> Explanation:
     low = next((each.priority for each in wanting if each.priority), "")
     behind = f", and come before it, for it runs with {low}" if low else ""
     text = f"other processes of this machine use its processors{behind}: {share:.0%} of the time in which it was ready "
-    starves = share >= (STARVED_SHARE if low else _CROWDED_OUT)
+    longest = max((each.delayed_ms or 0) / 1e3 / seconds for each in wanting)
+    starves = share >= STARVED_SHARE if low else min(share, longest) >= _CROWDED_OUT
     weight = round(share if starves else share / 2, 2)
     cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
     return Explanation(

@@ -70,7 +70,9 @@ def test_a_busy_machine_proves_nothing():
 
 
 def test_who_comes_after_all_others_hardly_runs():
-    assert kinds(NOTHING._replace(threads=turns(2, 248))) == [("other-processes", True, True)]
+    assert kinds(NOTHING._replace(threads=turns(0, 250))) == [("other-processes", True, True)]
+    assert kinds(NOTHING._replace(threads=turns(10, 190))) == [("other-processes", False, False)]
+    assert kinds(NOTHING._replace(threads=turns(0, 100))) == [("other-processes", False, False)]
     idle = tuple(each._replace(priority="SCHED_IDLE") for each in turns(100, 150))
     (found,) = explanations(facts(NOTHING._replace(threads=idle)))
     assert (found.is_proven, found.starves) == (True, True)
