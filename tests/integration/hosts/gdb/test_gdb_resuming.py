@@ -107,7 +107,7 @@ def test_the_debug_adapter_protocol(job: Inferior) -> None:
 def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str) -> None:
     """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
     words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(job.pid)]
-    commands = (f"source {SOURCE}", f"dispatch-break {hook} aten::add.Tensor", "continue", "dispatch-bt --json")
+    commands = (f"source {SOURCE}", f"dispatch-break {hook} aten::add.Tensor --why", "continue", "dispatch-bt --json")
     for command in (*commands, "delete", "detach"):
         words += ["-ex", command]
     shown = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
