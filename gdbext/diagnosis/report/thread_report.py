@@ -70,7 +70,7 @@ class Frame(Record):
     variables: tuple[LocalVariable, ...] = ()
     """The variables of a Python frame, arguments first; empty unless asked for."""
     hidden_variables: str = ""
-    """Text about variables that are not shown: "3 more: dispatch-bt --locals", "not in the recording"."""
+    """Text about variables that are not shown: "3 more (dispatch-bt --locals)", "not in the recording"."""
 
     def without_values(self) -> Frame:
         """The frame with what its variables are, and not what they hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +55,7 @@ def check_the_verdict(process: Inferior) -> None:
     assert len(shown["scale_cpu"]) == 12
     text = process.dispatch(debugger="none", json=False).stdout
     assert "        x = f32[8, 16] cpu, by = 2.5" in text
-    assert " more: " in text and "dispatch-bt --locals" in text
+    assert re.search(r" \d+ more \(.*dispatch-bt --locals\)", text)
     assert "(x=f32[8, 16] cpu, by=2.5, dims=[1, 2], fast=True)  as the kernel's frame has them now" in text
 
 

@@ -459,7 +459,7 @@ def test_a_gcore_that_lost_its_end_lost_its_threads(tmp_path: Path) -> None:
 def test_places_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(BadCore, match="folder"):
         CoreTarget(str(tmp_path))
-    with pytest.raises(BadCore, match="there is no file .*nowhere"):
+    with pytest.raises(BadCore, match=r"there is no file .*nowhere"):
         CoreTarget(str(tmp_path / "nowhere"))
     with pytest.raises(BadCore, match="regular"):
         CoreTarget("/dev/null")
