@@ -51,7 +51,8 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     """Pending, then real, with a condition; gone when they are deleted. Those that nobody asked about do not stop."""
     commands = [
         f"command script import {ROOT}/gdbext/lldb_init.py",
-        "dispatch-break redispatch aten::mm.default --key CPU --why", "run", "dispatch-break --list", "continue", "dispatch-break --delete", "continue",
+        "dispatch-break redispatch aten::mm.default --key CPU --why",
+        "run", "dispatch-break --list", "continue", "dispatch-break --delete", "continue",
     ]  # fmt: skip
     words = [word for command in commands for word in ("-o", command)]
     settings = ["-O", "settings set target.preload-symbols false"]
