@@ -2,6 +2,9 @@
 
 A compressed core is unpacked into a file without a name, which takes no more of the disk than has contents, and is gone
 when the look ends. gzip and xz are read by Python's own libraries, zstd and lz4 by the programs of these names.
+
+A few kilobytes can stand for endless zeros: what lies behind all that the core's own headers name is not unpacked, and
+whether the disk has room for that is asked first.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import sys
 import tempfile
 
 from gdbext.cache import find_program
+from gdbext.engine.formats import elf_header
 from gdbext.engine.record import Record
-from gdbext.errors import BadCore
+from gdbext.errors import BadCore, SymbolFileError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ _RESERVE = 256 << 20
 """Bytes of the disk that are left to others."""
 _ZEROS = bytes(_HOLE)
 _ELF = b"\x7fELF"
+_FULL = 8
+"""One byte of so many takes room on the disk at the least: most of a core are zeros."""
+_HEADERS = 64 << 20
+"""Most bytes before the end of a core's program headers: a million mappings have 56 MB of them."""
 
 
 class Packing(Record):
@@ -96,15 +104,19 @@ def let_go(name: str) -> None:
 def _unpack(path: str, packing: Packing, size: int) -> str:
     into = tempfile.TemporaryFile(dir=_folder(path, size), prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
     progress = _Progress(path, size)
-    at = 0
+    at, end = 0, None
     try:
         for piece in _pieces(path, packing):
             if not at and not piece.startswith(_ELF):
                 raise BadCore(f"{path} holds no core: what is compressed there is not an ELF file")
             at = _add(into.fileno(), piece, at)
             progress.show(at)
+            if end is None and (end := _named_end(into.fileno(), at)) is not None:
+                _check_room(path, into.fileno(), end)
             if _free(into.fileno()) < _RESERVE:
                 raise _no_room(path, at)
+            if end is not None and at >= end:
+                break
         os.truncate(into.fileno(), at)
     except BaseException:
         into.close()
@@ -114,6 +126,31 @@ def _unpack(path: str, packing: Packing, size: int) -> str:
     descriptor = os.dup(into.fileno())
     into.close()
     return f"/proc/self/fd/{descriptor}"
+
+
+def _named_end(descriptor: int, size: int) -> int | None:
+    """The end of all that the headers of a core name, whose first ``size`` bytes are there; None while its program
+    headers are not. What is no core of ours ends where it is: whoever opens it says so. Raises BadCore."""
+    try:
+        header = elf_header.parse_header(os.pread(descriptor, elf_header.EHDR.size, 0))
+    except SymbolFileError:
+        return size
+    sections = header.shoff + max(header.shnum, 1) * header.shentsize if header.shoff else 0
+    if header.phnum == elf_header.PN_XNUM:  # the kernel puts the one section behind everything (fs/binfmt_elf.c)
+        return sections
+    headers = header.phoff + header.phnum * max(header.phentsize, elf_header.PHDR.size)
+    if headers > _HEADERS:
+        raise BadCore(f"the core claims {headers} bytes before the end of its program headers")
+    if headers > size:
+        return None
+    found = elf_header.segments(os.pread(descriptor, headers, 0), header, header.phnum)
+    return max([headers, sections, *(each.offset + each.filesz for each in found)])
+
+
+def _check_room(path: str, descriptor: int, size: int) -> None:
+    """Raises BadCore where the disk has no room for a core of that size; most of one are zeros."""
+    if _free(descriptor) - _RESERVE < size // _FULL:
+        raise _no_room(path, size)
 
 
 def _add(descriptor: int, piece: bytes, at: int) -> int:
@@ -197,7 +234,7 @@ def _folder(path: str, size: int) -> str:
     room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
     chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")
     compressed = os.stat(path).st_size  # noqa: PTH116
-    if room.get(chosen, 0) - _RESERVE < max(size // 8, compressed):  # most of a core are zeros
+    if room.get(chosen, 0) - _RESERVE < max(size // _FULL, compressed):
         raise _no_room(path, size or compressed)
     return chosen
 

@@ -74,8 +74,9 @@ def test_what_is_unpacked_has_holes(tmp_path: Path, core: bytes, monkeypatch: py
 
 
 @pytest.mark.parametrize("how", ["zst", "lz4", "gz", "xz"])
-def test_one_that_was_cut_short_is_told(tmp_path: Path, core: bytes, how: str) -> None:
-    path = packed(tmp_path, core + os.urandom(1 << 20), how)
+def test_one_that_was_cut_short_is_told(tmp_path: Path, how: str) -> None:
+    core = bytes(Core([Load(BASE, os.urandom(1 << 20))], notes=prstatus(7)).build())
+    path = packed(tmp_path, core, how)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(BadCore, match="cannot be unpacked"):
         opening.open_core(str(path))
@@ -115,3 +116,43 @@ def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
     with pytest.raises(BadCore, match="holds no core"):
         packed_core.unpacked(str(path))
     assert time.process_time() - begin < 0.3
+
+
+@pytest.mark.parametrize("how", ["gz", "zst"])
+def test_what_lies_behind_a_core_is_not_unpacked(tmp_path: Path, core: bytes, how: str) -> None:
+    path = packed(tmp_path, core + bytes(40 << 20), how)
+    name = packed_core.unpacked(str(path))
+    size = Path(name).stat().st_size
+    packed_core.let_go(name)
+    assert len(core) <= size < len(core) + (2 << 20)
+
+
+def claiming(core: bytes, offset: int, value: bytes) -> bytes:
+    return core[:offset] + value + core[offset + len(value) :]
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "what"),
+    [
+        (64 + 32 + 56, (1 << 60).to_bytes(8, "little"), "no room to unpack"),  # p_filesz of the second segment
+        (32, (1 << 60).to_bytes(8, "little"), "before the end of its program headers"),  # e_phoff
+    ],
+)
+def test_a_core_that_claims_more_than_fits_is_told_at_once(
+    tmp_path: Path, core: bytes, offset: int, value: bytes, what: str
+) -> None:
+    path = packed(tmp_path, claiming(core, offset, value) + bytes(80 << 20), "gz")
+    begin = time.process_time()
+    with pytest.raises(BadCore, match=what):
+        packed_core.unpacked(str(path))
+    assert time.process_time() - begin < 0.3
+
+
+def test_the_end_of_a_core_with_very_many_segments_is_that_of_its_section(tmp_path: Path, core: bytes) -> None:
+    """fs/binfmt_elf.c, fill_extnum_info: e_shoff is the end of the data, and the number of segments stands there."""
+    many = claiming(claiming(core, 56, b"\xff\xff"), 40, len(core).to_bytes(8, "little"))
+    many = claiming(many, 58, (64).to_bytes(2, "little") + (1).to_bytes(2, "little")) + bytes(64)
+    name = packed_core.unpacked(str(packed(tmp_path, many + bytes(20 << 20), "gz")))
+    size = Path(name).stat().st_size
+    packed_core.let_go(name)
+    assert len(many) <= size < len(many) + (2 << 20)
