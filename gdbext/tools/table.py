@@ -117,6 +117,7 @@ TABLE = (
         "Show an operator: schema, registrations and its computed dispatch table.",
         ("stopped",),
         "gdbext.tools.operators.op:OperatorTool",
+        is_alone=True,
     ),
     ToolRow(
         "dispatch-lookup",

@@ -51,6 +51,7 @@ DECLARED = {
     "cache.py": CACHE,
     "engine/layouts/layout.py": OURS,
     "engine/layouts/store.py": OURS,
+    "torch/registry/operator_names.py": OURS,
     "torch/measure/": MEASURING,
     "engine/terminal.py": "our own program on the user's PATH",
     "hosts/cli/options.py": USERS,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind
-from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, counted
 from gdbext.errors import BadData, GdbextError, UsageError
@@ -16,6 +17,7 @@ from gdbext.render.style import Style, escape
 from gdbext.tools.operators import operator_section
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
+from gdbext.torch.registry.operator_names import declared_schemas
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 from gdbext.torch.values.key_names import KeyNames
@@ -239,17 +241,43 @@ class OperatorTool(Tool):
             help="show all registrations and the table's entries of all keys, not only your own and those of devices "
             "that are in use",
         )
+        parser.add_argument(
+            "--torch",
+            metavar="VERSION",
+            help="without a process: the schemas that this release declares (2.13)",
+        )
+
+    def run_alone(self, args: Namespace) -> Report:
+        """Tell what a release of PyTorch declares. Raises UsageError, LayoutError."""
+        if not args.torch:
+            what = "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"
+            raise UsageError(what, help="-p PID, -c CORE or -r FILE")
+        if args.key or args.all_keys:
+            raise UsageError("keys and kernels are in a process only", help="-p PID, -c CORE or -r FILE")
+        _check_words(args)
+        releases = declared_schemas()
+        wanted = store.release(args.torch)[:2]
+        torch = next((each for each in releases if store.release(each)[:2] == wanted), None)
+        if torch is None:
+            raise UsageError(f"the schemas of PyTorch {args.torch} are not known", help=f"one of {', '.join(releases)}")
+        return make_report_alone(self, args, (operator_section.declared(releases, torch, args.op),))
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the operators. One that cannot be read costs that one. Raises UsageError for an unknown name or key."""
-        if bool(args.op) == args.all:
-            raise UsageError("name one operator or pattern, or give --all", help="dispatch-op aten::mm")
+        if args.torch:
+            raise UsageError("--torch is for schemas without a process", why="the process has its own PyTorch")
+        _check_words(args)
         session, (reporter, section) = session.settled(lambda each: _read(each, args))
         return make_report(self, session, args, findings=reporter.findings, errors=reporter.errors, sections=(section,))
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
         return render(report, style)
+
+
+def _check_words(args: Namespace) -> None:
+    if bool(args.op) == args.all:
+        raise UsageError("name one operator or pattern, or give --all", help="dispatch-op aten::mm")
 
 
 def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator_section.OperatorSection]:
@@ -272,15 +300,15 @@ def _check_key(keys: KeyNames, key: str) -> None:
         keys.index_of_key(key)
 
 
-_FULL = 6
-"""Most operators that are shown in full; of more, one line each."""
-
-
 def render(report: Report, style: Style) -> Iterator[str]:
     """Each operator, a blank line between them, then what contradicts itself."""
+    schemas = report.find_section(operator_section.SchemasSection)
+    if schemas is not None:
+        yield from operator_section.declarations(schemas, style)
+        return
     section = report.section(operator_section.OperatorSection)
     operators = section.operators
-    full = len(operators) <= _FULL
+    full = len(operators) <= operator_section.FEW
     for position, operator in enumerate(operators):
         if position and full:
             yield ""
@@ -335,7 +363,7 @@ def _operator(
             yield style(f"    … and {len(operator.registrations) - len(told)} more of PyTorch's: --all-keys", "dim")
     yield "  dispatch table"
     hidden = 0
-    for keys, choice in grouped(operator.table):
+    for keys, choice in operator_section.grouped(operator.table):
         shown = keys if all_keys else _usual(keys, choice, usual)
         hidden += len(keys) - len(shown)
         if shown:
@@ -357,19 +385,9 @@ def _usual(keys: list[str], choice: operator_section.TableChoice, usual: Collect
 def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:
     qualifiers = (" [alias]" if registration.is_alias else "") + ("" if registration.active else " (overridden)")
     kernel = registration.kernel
-    line = f"    {registration.key}{qualifiers}: {function(kernel)}  [{abilities(kernel)}]"
+    line = f"    {registration.key}{qualifiers}: {operator_section.described(kernel)}"
     yield line if registration.active else style(line, "dim")
     yield style(f"        {escape(registration.debug)}", "dim")
-
-
-def grouped(table: Sequence[operator_section.TableEntry]) -> list[tuple[list[str], operator_section.TableChoice]]:
-    """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
-    groups: dict[object, tuple[list[str], operator_section.TableChoice]] = {}
-    for key, _slot, choice in table:
-        kernel, contradicted = choice.kernel, choice.expected is not None
-        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
-        groups.setdefault(same, ([], choice))[0].append(key)
-    return list(groups.values())
 
 
 def _entries(keys: list[str], choice: operator_section.TableChoice, style: Style) -> Iterator[str]:
@@ -377,28 +395,8 @@ def _entries(keys: list[str], choice: operator_section.TableChoice, style: Style
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")
         return
-    yield f"    {', '.join(keys)}: {function(choice.kernel)}  [{abilities(choice.kernel)}] ({step})"
+    yield f"    {', '.join(keys)}: {operator_section.described(choice.kernel)} ({step})"
     if choice.debug:
         yield style(f"        {escape(choice.debug)}", "dim")
     if choice.expected is not None:
-        yield style(f"        the registrations lead to {function(choice.expected)}", "red")
-
-
-def function(kernel: operator_section.RegisteredKernel) -> str:
-    """The kernel's function, with its place when it is a Python one."""
-    name = escape(kernel.function or "no kernel")
-    python = kernel.python
-    if python is None:
-        return name
-    place = f" ({python.file}:{python.line})" if python.file else ""
-    return f"Python {name}{escape(place)}"
-
-
-def abilities(kernel: operator_section.RegisteredKernel) -> str:
-    """The kernel's abilities: ``boxed unboxed``, ``fallthrough``, ``missing``."""
-    if not kernel.valid:
-        return "missing"
-    if kernel.fallthrough:
-        return "fallthrough"
-    ways = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
-    return " ".join(way for way, exists in ways.items() if exists)
+        yield style(f"        the registrations lead to {operator_section.function(choice.expected)}", "red")

@@ -2,17 +2,19 @@
 
 A kernel as the dispatcher has it registered: what it can do and what it is called.
 
-``operators`` of a report as JSON.
+``operators`` of a report as JSON, and ``schemas``, which releases of PyTorch declare: known without a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Section
+from gdbext.engine.vocabulary import Section, counted
+from gdbext.render.style import Style, escape
+from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,54 @@ class OperatorSection(Section):
         return document(self, why)
 
 
+@dataclass(frozen=True)
+class DeclaredSchema:
+    """The schema of an operator as a release of PyTorch declares it (native_functions.yaml), equal in all releases from
+    ``since`` to ``until``, of which the last one of each minor version is known."""
+
+    op: str
+    overload: str
+    schema: str
+    since: str
+    until: str
+
+    @property
+    def qualified(self) -> str:
+        """The name with the overload: ``aten::mm.out``."""
+        return self.schema.partition("(")[0]
+
+
+@dataclass(frozen=True)
+class SchemasSection(Section):
+    """The schemas that were asked for of one release, without a process."""
+
+    name: ClassVar[str] = "schemas"
+    torch: str
+    operators: tuple[DeclaredSchema, ...]
+
+
+def declared(releases: Mapping[str, Sequence[str]], torch: str, pattern: str | None) -> SchemasSection:
+    """The schemas of the release ``torch``, of those ``releases`` that are known, that ``pattern`` means; of all
+    without one. Raises UsageError: none."""
+    names = [schema.partition("(")[0] for schema in releases[torch]]
+    fits = matcher(pattern) if pattern is not None else None
+    wanted = [schema for name, schema in zip(names, releases[torch]) if fits is None or fits(name)]
+    if not wanted:
+        raise unknown_operator(pattern or "", names, release=torch)
+    known = {release: frozenset(schemas) for release, schemas in releases.items()}
+    return SchemasSection(torch, tuple(_declared(schema, torch, known) for schema in wanted))
+
+
+def _declared(schema: str, torch: str, known: Mapping[str, frozenset[str]]) -> DeclaredSchema:
+    order = list(known)
+    first = last = order.index(torch)
+    while first and schema in known[order[first - 1]]:
+        first -= 1
+    while last + 1 < len(order) and schema in known[order[last + 1]]:
+        last += 1
+    return DeclaredSchema(*split(schema.partition("(")[0]), schema, order[first], order[last])
+
+
 def document(section: OperatorSection, why: bool) -> list[dict[str, Any]]:
     """A list of all operators."""
     return [_operator(operator, why) for operator in section.operators]
@@ -226,3 +276,52 @@ def kernel(registered: RegisteredKernel, why: bool = False) -> dict[str, Any]:
     if why and registered.aliases:
         value["aliases"] = list(registered.aliases)
     return value
+
+
+FEW = 6
+"""Most operators that are shown in full; of more, one line each."""
+
+
+def declarations(section: SchemasSection, style: Style) -> Iterator[str]:
+    """The schemas of a release; of a few also in which others they are the same."""
+    for each in section.operators:
+        yield escape(each.schema)
+        if len(section.operators) <= FEW:
+            equal = f"from {each.since} to {each.until}" if each.since != each.until else f"in {each.since} only"
+            yield style(f"  the same {equal}", "dim")
+    yield f"{counted(len(section.operators), 'schema')} of PyTorch {section.torch}; kernels are in a process: -p PID"
+
+
+def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
+    """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
+    groups: dict[object, tuple[list[str], TableChoice]] = {}
+    for key, _slot, choice in table:
+        kernel, contradicted = choice.kernel, choice.expected is not None
+        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
+        groups.setdefault(same, ([], choice))[0].append(key)
+    return list(groups.values())
+
+
+def function(kernel: RegisteredKernel) -> str:
+    """The kernel's function, with its place when it is a Python one."""
+    name = escape(kernel.function or "no kernel")
+    python = kernel.python
+    if python is None:
+        return name
+    place = f" ({python.file}:{python.line})" if python.file else ""
+    return f"Python {name}{escape(place)}"
+
+
+def described(kernel: RegisteredKernel) -> str:
+    """The kernel's function and abilities: ``at::native::mm  [unboxed]``."""
+    return f"{function(kernel)}  [{abilities(kernel)}]"
+
+
+def abilities(kernel: RegisteredKernel) -> str:
+    """The kernel's abilities: ``boxed unboxed``, ``fallthrough``, ``missing``."""
+    if not kernel.valid:
+        return "missing"
+    if kernel.fallthrough:
+        return "fallthrough"
+    ways = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
+    return " ".join(way for way, exists in ways.items() if exists)

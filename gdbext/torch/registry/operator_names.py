@@ -1,13 +1,44 @@
-"""Finds the operators that a user's word means, and what to say when it means none or several."""
+"""Finds the operators that a user's word means, and what to say when it means none or several.
+
+The schemas that PyTorch's releases declare are shipped, for questions without a process (scripts/gen_schemas.py).
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from gdbext.errors import UsageError
+from gdbext.errors import LayoutError, UsageError
 
 _SHOWN = 40
+SCHEMAS = f"{os.path.dirname(os.path.realpath(__file__))}/schemas.txt.gz"  # noqa: PTH120 - pathlib takes long to import
+"""native_functions.yaml of each minor release, and what torchgen makes of it."""
+
+
+def declared_schemas(path: str = SCHEMAS) -> Mapping[str, Sequence[str]]:
+    """Release → the schemas that it declares, by name; the oldest release first. Raises LayoutError."""
+    import gzip
+
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as stream:
+            head, *lines = stream.read().splitlines()
+        releases = head.split()
+        found: dict[str, list[str]] = {release: [] for release in releases}
+        for line in lines:
+            spans, _space, schema = line.partition(" ")
+            for number in _numbers(spans):
+                found[releases[number]].append(schema)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise LayoutError(f"cannot read {path}", why=str(error), help="install gdbext again") from error
+    return found
+
+
+def _numbers(spans: str) -> Iterator[int]:
+    """The numbers of "0-3,5-15". Raises ValueError."""
+    for span in spans.split(","):
+        first, _dash, last = span.partition("-")
+        yield from range(int(first), int(last) + 1)
 
 
 def split(qualified: str) -> tuple[str, str]:
@@ -63,14 +94,22 @@ def _forms(word: str, current: str) -> set[str]:
     return {form for form in (name, word if current.startswith(name) else name) if form.startswith(current)}
 
 
-def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0) -> UsageError:
+def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0, release: str = "") -> UsageError:
     """The error for a word that matches no operator, with the closest names among ``names``.
 
-    ``nameless``: how many operators are registered whose names cannot be read.
+    ``nameless``: how many operators are registered whose names cannot be read; ``release``: ``names`` are those that
+    this release of PyTorch declares.
     """
     close = _closest(pattern, names)
-    hint = f"did you mean {', '.join(close)}?" if close else "list them: dispatch-op '*'"
+    hint = (
+        f"did you mean {', '.join(close)}?"
+        if close
+        else f"list them: dispatch-op {f'--torch {release} ' if release else ''}'*'"
+    )
     why = f"the names of {nameless} registered operators cannot be read" if nameless else ""
+    if release:
+        why = "only what native_functions.yaml declares is known without a process"
+        return UsageError(f"PyTorch {release} declares no operator {pattern!r}", why=why, help=hint)
     namespace = pattern.partition("::")[0] + "::"
     is_named = pattern.startswith(namespace) and namespace[:-2].isidentifier()
     if is_named and not why and not any(name.startswith(namespace) for name in names):

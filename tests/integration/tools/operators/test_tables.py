@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools import table
+from gdbext.torch.registry.operator_names import declared_schemas
 from support.fakes.overlay import OverlayTarget
 from support.programs.harness import Inferior
 from support.programs.ways import Look
@@ -317,3 +320,27 @@ def test_a_torn_operator_list_is_refused(inferior: GetInferior) -> None:
         both = {session.dispatcher.address + offset + 16 + 24 + half: (7).to_bytes(8, "little") for half in (0, 32)}
         with pytest.raises(GdbextError, match="corrupt"):
             Session(OverlayTarget(target, both)).dispatcher.operators()
+
+
+_NATIVE = """
+import json, sys, torch
+release = torch.__version__.partition("+")[0]
+declared = json.load(sys.stdin)[release]
+print(json.dumps({
+    "declared": [str(torch._C.parse_schema(each)) for each in declared],
+    "registered": [str(each) for each in torch._C._jit_get_all_schemas()],
+    "names": torch._C._dispatch_get_all_op_names(),
+}))
+"""
+
+
+def test_declared_schemas_are_those_of_the_installed_torch() -> None:
+    """What ``dispatch-op --torch`` tells without a process, beside what PyTorch has registered."""
+    words = [sys.executable, "-W", "ignore", "-c", _NATIVE]
+    schemas = json.dumps(dict(declared_schemas()))
+    found = json.loads(subprocess.run(words, input=schemas, capture_output=True, text=True, check=True).stdout)
+    assert len(found["declared"]) > 3000
+    assert set(found["declared"]) <= set(found["registered"])
+    names = {each.partition("(")[0] for each in found["declared"]}
+    others = {each for each in found["names"] if each.startswith("aten::")} - names
+    assert all("quantized" in each or each == "aten::get_gradients" for each in others), others

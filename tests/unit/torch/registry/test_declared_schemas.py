@@ -1,0 +1,70 @@
+"""What dispatch-op tells without a process: schemas that releases declare (tests/integration compares them with
+PyTorch's own)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from gdbext.errors import LayoutError
+from gdbext.hosts.cli import launcher
+from gdbext.torch.registry.operator_names import SCHEMAS, declared_schemas
+from support.source import contract_schema
+
+LIMIT = 200_000
+
+
+def test_what_is_shipped_is_small_and_has_each_minor_release() -> None:
+    assert Path(SCHEMAS).stat().st_size < LIMIT
+    schemas = declared_schemas()
+    assert [".".join(release.split(".")[:2]) for release in schemas] == [f"2.{minor}" for minor in range(16)]
+    assert all(2900 < len(found) < 3500 for found in schemas.values())
+    assert "aten::mm(Tensor self, Tensor mat2) -> Tensor" in schemas["2.0.1"]
+
+
+@pytest.mark.parametrize("data", [b"", b"2.0.1\n0-0 x", gzip.compress(b"2.0.1\n0-7 aten::mm(Tensor a) -> ()\n")])
+def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "schemas.txt.gz"
+    path.write_bytes(data)
+    with pytest.raises(LayoutError):
+        declared_schemas(str(path))
+
+
+def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = launcher.main(["op", *words])
+    output = capfd.readouterr()
+    return status, output.out + output.err
+
+
+def test_schemas_without_a_process(capfd: pytest.CaptureFixture[str]) -> None:
+    status, text = told(capfd, "--torch", "2.13", "mm.dtype")
+    assert status == 0
+    assert text.splitlines() == [
+        "aten::mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor",
+        "  the same from 2.8.0 to 2.15.0",
+        "1 schema of PyTorch 2.13.0; kernels are in a process: -p PID",
+    ]
+    document = json.loads(told(capfd, "--torch", "2.0.0", "aten::mm", "--json")[1])
+    contract_schema.check(document)
+    assert document["schemas"]["torch"] == "2.0.1"
+    assert [each["overload"] for each in document["schemas"]["operators"]] == ["", "out"]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["mm"], "dispatch-op needs a process, a core or a recording, or a release: --torch 2.13"),
+        (["--torch", "1.9", "mm"], "the schemas of PyTorch 1.9 are not known"),
+        (["--torch", "2.13"], "name one operator or pattern, or give --all"),
+        (["--torch", "2.13", "mm", "--key", "CPU"], "keys and kernels are in a process only"),
+        (["--torch", "2.0", "mm.dtype"], "PyTorch 2.0.1 declares no operator 'mm.dtype'"),
+    ],
+)
+def test_what_is_not_known_without_a_process_is_said(
+    words: list[str], what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, text = told(capfd, *words)
+    assert (status, text.splitlines()[0]) == (2, f"dispatch: {what}")
