@@ -42,6 +42,10 @@ without them, such a wait has no peer."""
 RPC_FILE, RPC_CALL, RPC_WORKER = "torch/distributed/rpc/api.py", "rpc_sync", "to"
 """The file and the function that call another rank and wait for the answer, and the argument that names its worker;
 without them, such a wait is one for a future. Seen in 2.13.0."""
+RPC_ASYNC, RPC_FETCH = "rpc_async", "to_here"
+"""The other waits for an answer of another rank, of a future and of a remote reference, by the functions that people
+call. What such a wait is for says the agent itself."""
+RPC_CALLS = frozenset({RPC_CALL, RPC_ASYNC, RPC_FETCH})
 RPC_SERVER = "pt_thread_pool"
 """The name of the threads that answer such calls (c10/core/thread_pool.cpp); without it, ranks that call each other are
 no ring. Seen in 2.13.0."""

@@ -276,7 +276,11 @@ def nested_calls(rank):
     options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=1, init_method=f"file://{os.getcwd()}/nested_calls")
     rpc.init_rpc(f"trainer{rank}", rank=rank, world_size=2, rpc_backend_options=options)
     dist.barrier()
-    rpc.rpc_sync(f"trainer{1 - rank}", _ask_back, args=(f"trainer{rank}",))
+    call = (f"trainer{1 - rank}", _ask_back, (f"trainer{rank}",))
+    if rank == 0:
+        rpc.rpc_async(*call).wait()
+    else:
+        rpc.rpc_sync(*call)
 
 
 def monitored(rank):

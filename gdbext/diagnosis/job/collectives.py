@@ -24,14 +24,17 @@ from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
-from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer
+from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
     POINT_TO_POINT,
+    RPC_ASYNC,
     RPC_CALL,
+    RPC_CALLS,
+    RPC_FETCH,
     RPC_FILE,
     RPC_WORKER,
     TORCH_FILES,
@@ -42,6 +45,7 @@ from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
@@ -300,6 +304,8 @@ def _rendezvous(session: Session) -> str | None:
 _ON_DEVICES = ("nccl", "xccl", "hccl")
 """Beginnings of the names of backends whose operations run on a device, not in a thread."""
 _SHOWN = 8
+_FETCHES = "6toHere"
+"""The function of UserRRef and PyRRef that gets a remote reference's value (torch/csrc/distributed/rpc/rref_impl.h)."""
 _DEPTH = 12
 """Innermost Python frames among which a send or recv is looked for."""
 
@@ -333,7 +339,7 @@ def name_collectives(
         else:
             found = _remote_call(session, thread) if state.wait.kind is WaitKind.CONDVAR else None
         resource = state.wait.resource
-        if found is not None and found.op == RPC_CALL:
+        if found is not None and found.op in RPC_CALLS:
             resource = resource._replace(kind=WaitKind.COLLECTIVE, name=found.op)
         states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
     _name_more(session, process, states)
@@ -440,7 +446,10 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
             except GdbextError:
                 continue
             peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
-            return CollectiveWait(frame.function, peer=peer, tag=_integer(session, found.get("tag", 0)))
+            from_any = peer is None and all(_is_none(session, found.get(name, 0)) for name in names)
+            group = section.groups[0].label if from_any and len(section.groups) == 1 else ""
+            tag = _integer(session, found.get("tag", 0))
+            return CollectiveWait(frame.function, group=group, peer=peer, tag=tag, from_any=from_any)
     return None
 
 
@@ -449,16 +458,27 @@ def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | N
     from gdbext.cpython.threads.frame_variables import locals_of
 
     runtime, table = session.python, session.python_threads
-    if runtime is None or table is None or not any(frame.function == RPC_CALL for frame in thread.python[:_DEPTH]):
+    if runtime is None or table is None:
         return None
-    for state in table.states.get(thread.tid, ()):
-        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
-            if frame.function == RPC_CALL and frame.file.endswith(RPC_FILE):
-                try:
-                    return CollectiveWait(RPC_CALL, peer=_worker(session, locals_of(runtime, frame).get(RPC_WORKER, 0)))
-                except GdbextError:
-                    return CollectiveWait(RPC_CALL)
-    return None
+    for frame in table.frames(thread.tid)[:_DEPTH]:
+        if frame.function == RPC_CALL and frame.file.endswith(RPC_FILE):
+            try:
+                return CollectiveWait(RPC_CALL, peer=_worker(session, locals_of(runtime, frame).get(RPC_WORKER, 0)))
+            except GdbextError:
+                return CollectiveWait(RPC_CALL)
+    return _owed_answer(session, runtime, thread)
+
+
+def _owed_answer(session: Session, runtime: PythonRuntime, thread: ThreadSnapshot) -> CollectiveWait | None:
+    """The wait for a future that another rank's answer ends; None for any other."""
+    agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
+    if agent is None or call is None or call.name != "futex" or not thread.python:
+        return None
+    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, runtime)
+    peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
+    functions = (thread.stack.function(level) for level in range(min(_DEPTH, len(thread.frames))))
+    fetches = any(function is not None and _FETCHES in function.name for function in functions)
+    return None if peer is None else CollectiveWait(RPC_FETCH if fetches else RPC_ASYNC, peer=peer)
 
 
 def _worker(session: Session, address: int) -> int | None:
@@ -505,6 +525,14 @@ def _integer(session: Session, address: int) -> int | None:
         return session.python.objects.integer(address) if session.python is not None and address else None
     except GdbextError:  # None, of which most arguments are
         return None
+
+
+def _is_none(session: Session, address: int) -> bool:
+    """The argument is None, or the function has none of that name."""
+    try:
+        return not address or session.python is None or session.python.objects.type_of(address).name == "NoneType"
+    except GdbextError:
+        return False
 
 
 def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:

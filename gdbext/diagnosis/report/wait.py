@@ -52,6 +52,8 @@ class CollectiveWait(Record):
     also_in: str = ""
     """Other threads of this process that wait in operations of the same group: each rank must issue them in one order,
     which two threads do not keep."""
+    from_any: bool = False
+    """A recv that takes what any other rank of the group sends."""
 
     @property
     def phrase(self) -> str:
@@ -63,6 +65,8 @@ class CollectiveWait(Record):
         if self.peer is not None:
             tag = f" (tag {self.tag})" if self.tag else ""
             return f"{doing} {self.op} {'from' if self.op == 'recv' else 'to'} rank {self.peer}{tag}"
+        if self.from_any:
+            return f"{doing} {self.op} from any rank{f' (tag {self.tag})' if self.tag else ''}"
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)

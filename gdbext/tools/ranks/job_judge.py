@@ -22,7 +22,7 @@ from gdbext.tools.ranks.job_report import (
     Unreached,
     fold,
 )
-from gdbext.tools.ranks.matching import Edges, cycle, edges, groups_of, matches, roots
+from gdbext.tools.ranks.matching import Edges, answering, cycle, deadlocked, edges, groups_of, matches, roots
 
 
 def by_start(reports: Sequence[RankReport]) -> tuple[list[RankReport], list[RankReport]]:
@@ -193,7 +193,8 @@ class _Judge:
         self._unreached = unreached
         self._collectives = collectives
         self._waits = waits
-        self._roots = frozenset(roots(waits))
+        self._servers = answering(reports)
+        self._roots = frozenset(roots(waits, self._servers))
         self._at_store = [each for each in reports if each.wait is not None and each.wait.is_store]
 
     def verdict(self) -> JobVerdict:
@@ -218,7 +219,7 @@ class _Judge:
                 yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, smallest)
 
     def _ring(self) -> Iterator[JobVerdict]:
-        ring = cycle(self._waits)
+        ring = cycle(deadlocked(self._waits, self._reports, self._servers))
         if ring:
             reports = {report.rank: report for report in self._reports}
             text = job_sentences.ring([reports[rank] for rank in ring if rank in reports])
@@ -249,7 +250,7 @@ class _Judge:
     def _unknown_peer(self) -> Iterator[JobVerdict]:
         """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
         found = [report for report in self._reports if report.rank in self._roots]
-        if found and all(report.waits_for_ranks for report in found):
+        if found and all(report.waits_for_ranks and report.rank not in self._servers for report in found):
             ranks = tuple(report.rank for report in found if report.rank is not None)
             text = job_sentences.unknown_peer(found, self._waits)
             yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, ranks)
@@ -261,7 +262,7 @@ class _Judge:
             late = [report for report in late if report.rank not in at_store]
             ranks = tuple(report.rank for report in late if report.rank is not None)
             pending = self._waited_in(ranks)
-            text = job_sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks))
+            text = job_sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks), self._servers)
             yield JobVerdict(JobVerdictKind.LATE_RANK.value, text, ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:

@@ -82,6 +82,11 @@ class RankReport(Record):
     """The user of the process, by number on its machine; None where nobody looked."""
     entered_nccl: str = ""
     """The function of NCCL that the main thread entered and that has not returned: ``ncclAllReduce``."""
+    answers: bool = False
+    """It has threads that answer calls of other ranks (torch.distributed.rpc), and not all that work on one wait for
+    other ranks themselves."""
+    serving: str = ""
+    """The thread that works on a call of another rank, where it is, and what it waits for, for people; "" without."""
 
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
 from gdbext.tools.ranks.matching import Edges
-from gdbext.torch.torch_symbol import RPC_CALL
+from gdbext.torch.torch_symbol import RPC_CALLS
 
 _NAMED = 3
 """Ranks at fault whose own diagnosis is in the sentence."""
@@ -42,13 +42,24 @@ def ring(reports: Sequence[RankReport]) -> str:
         missing = "" if _is_transfer(report) else f", for which {following.label} has not come"
         parts.append(f"{report.label} {what}{group}{missing}")
     ops = {report.wait.op if report.wait is not None and _is_transfer(report) else "" for report in reports}
-    where = "in calls, and nobody is left to answer" if ops == {RPC_CALL} else "in different operations"
+    where = "in calls, and nobody is left to answer" if ops <= RPC_CALLS else "in different operations"
     where = "in a ring of transfers, of which none can be the first" if ops <= {"send", "recv"} else where
+    where = "in a transfer whose ends have different tags" if _differ_in_tags(reports) else where
     return f"The ranks wait for each other {where}: {'; '.join(parts)}."
 
 
 def _is_transfer(report: RankReport) -> bool:
-    return report.wait is not None and report.wait.peer is not None
+    return report.wait is not None and (report.wait.peer is not None or report.wait.from_any)
+
+
+def _differ_in_tags(reports: Sequence[RankReport]) -> bool:
+    """One sends to the other, which receives from it, by another tag."""
+    waits = [report.wait for report in reports if report.wait is not None]
+    return (
+        len(reports) == 2
+        and {wait.op for wait in waits} == {"send", "recv"}
+        and not any(wait.tag is None for wait in waits)
+    )
 
 
 def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
@@ -78,11 +89,17 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
 
 
 def late(
-    reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int, doing: str = ""
+    reports: Sequence[RankReport],
+    match: CollectiveMatch | None,
+    waits: Edges,
+    known: int,
+    doing: str = "",
+    servers: Collection[int] = (),
 ) -> str:
     """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``
 
-    ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``).
+    ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``); ``servers``: ranks
+    that have to answer calls.
     """
     ranks = [report.rank for report in reports if report.rank is not None]
     size = next((report.size for report in reports if report.size is not None), known)
@@ -92,8 +109,15 @@ def late(
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
         text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
-    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in reports[:_NAMED]]
+    own = [f"{report.label}: {_own_words(report, servers)}" for report in reports[:_NAMED]]
     return f"{text}; {'; '.join(own)}."
+
+
+def _own_words(report: RankReport, servers: Collection[int]) -> str:
+    """Its own verdict; of one that has to answer calls, what it does for one."""
+    if report.rank in servers and report.serving:
+        return report.serving
+    return report.summary.rstrip(".")
 
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:

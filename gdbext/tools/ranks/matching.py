@@ -8,7 +8,7 @@ Which rank waits for which: collectives wait for all members that have not come,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from gdbext.diagnosis.job.job_rank import MOST_RANKS, expand
@@ -16,6 +16,7 @@ from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import CollectiveMatch, GroupState, Issued, MatchState, RankReport, Variant
+from gdbext.torch.torch_symbol import RPC_CALLS
 
 _ANY_INPUTS = ("all_to_all", "scatter")
 _ANY_OUTPUTS = ("all_to_all", "gather")
@@ -214,6 +215,8 @@ def _targets(
         return frozenset()
     if wait.peer is not None:
         return frozenset((wait.peer,))
+    if wait.from_any:
+        return next((frozenset(each.members) for each in groups.get(wait.group, ())), frozenset())
     if wait.seq is None:
         return frozenset()
     for group in groups.get(wait.group, ()):
@@ -241,7 +244,7 @@ def _absent(
 ) -> frozenset[int]:
     """The members of the group that do not wait in the same operation without a number."""
     wait = report.wait
-    if wait is None or wait.seq is not None or not wait.group:
+    if wait is None or wait.seq is not None or wait.from_any or not wait.group:
         return frozenset()
     members = next((group.members for group in groups.get(wait.group, ()) if report.rank in group.states), ())
     return frozenset(members) - there[wait.group, wait.op]
@@ -256,10 +259,40 @@ def _has_come(group: Group, rank: int, seq: int) -> bool:
     return (state.enqueued or 0) >= seq
 
 
-def roots(waits: Edges) -> tuple[int, ...]:
-    """The ranks that others wait for and that wait for none themselves."""
+def answering(reports: Sequence[RankReport]) -> frozenset[int]:
+    """The ranks that others wait for an answer of, and that go on answering calls, whatever their programs wait for."""
+    able = {report.rank for report in reports if report.answers}
+    waits = (report.wait for report in reports)
+    calls = (wait.peer for wait in waits if wait is not None and wait.op in RPC_CALLS and wait.peer is not None)
+    return frozenset(peer for peer in calls if peer in able)
+
+
+def roots(waits: Edges, servers: Collection[int] = ()) -> tuple[int, ...]:
+    """The ranks that others wait for and that wait for none themselves; ``servers``: also those."""
     different = {id(targets): targets for targets in waits.values()}  # the ranks of a group share one set
-    return tuple(sorted(frozenset().union(*different.values()) - waits.keys()))
+    return tuple(sorted(frozenset().union(*different.values()) - (waits.keys() - frozenset(servers))))
+
+
+def deadlocked(waits: Edges, reports: Sequence[RankReport], servers: Collection[int] = ()) -> Edges:
+    """The edges among ranks that cannot go on: each waits for one of them, and one that takes what any rank sends waits
+    for nobody else. Who waits for an answer of a server waits for none of its program's waits."""
+    by_rank = {report.rank: report.wait for report in reports if report.wait is not None}
+    stuck: dict[int, frozenset[int]] = {}
+    for rank, targets in waits.items():
+        wait = by_rank.get(rank)
+        calls = wait is not None and wait.op in RPC_CALLS
+        stuck[rank] = targets - frozenset(servers) if calls and servers else targets
+    free: set[int] = {-1}
+    while free:
+        free = {rank for rank, targets in stuck.items() if _may_go_on(by_rank.get(rank), targets, stuck)}
+        stuck = {rank: targets for rank, targets in stuck.items() if rank not in free}
+    return stuck
+
+
+def _may_go_on(wait: CollectiveWait | None, targets: frozenset[int], stuck: Edges) -> bool:
+    if wait is not None and wait.from_any:
+        return not targets <= stuck.keys()
+    return targets.isdisjoint(stuck.keys())
 
 
 def cycle(waits: Edges) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 from gdbext.diagnosis.job.job_rank import fold
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.thread_report import FindingKind, RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
-from gdbext.torch.torch_symbol import RPC_CALL, RPC_SERVER
+from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
 _ISSUED = 512
 _OWN_FAULTS = frozenset(kind.value for kind in FindingKind if kind.traits.is_defect)
@@ -57,8 +57,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
     waited = _collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups)
     waited = waited or _unnamed(wait or {})
-    if waited is not None and waited.op == RPC_CALL and not _answers_nobody(document["threads"]):
-        waited = waited._replace(peer=None)  # the other one goes on answering, perhaps: it is not to blame
+    working = _working(document["threads"])
     return RankReport(
         rank=_number(identity.get("rank")),
         host=_optional(identity.get("host")),
@@ -76,6 +75,8 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         restart=_number(identity.get("restart")),
         paused_ms=_milliseconds(target.get("paused_ms")),
         entered_nccl=_entered_nccl(wait or {}),
+        answers=_answers(document["threads"], working),
+        serving=_serving(working),
         known=tuple(_known(each) for each in document.get("known") or ()),
         thread=None if thread is main or thread is None else int(thread["tid"]),
     )
@@ -169,15 +170,45 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
         _text(value["op"]), _number(value["seq"]), _text(value["group"]), _number(value["enqueued"]),
         _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
         _text(value.get("server", "")), _number(value.get("tag")),
-        bool(value.get("on_device", False)), _text(value.get("also_in", "")),
+        bool(value.get("on_device", False)), _text(value.get("also_in", "")), bool(value.get("from_any", False)),
     )  # fmt: skip
 
 
-def _answers_nobody(threads: Sequence[Any]) -> bool:
-    """All threads that could answer calls of other ranks wait for answers themselves."""
-    servers = [each for each in threads if each["name"] == RPC_SERVER]
-    waits = [((each["wait"] or {}).get("collective") or {}).get("op") for each in servers]
-    return bool(waits) and all(op == RPC_CALL for op in waits)
+def _working(threads: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """The threads that work on calls of other ranks."""
+    return [each for each in threads if each["name"] == RPC_SERVER and each["state"] != RunState.IDLE.value]
+
+
+def _answers(threads: Sequence[Any], working: Sequence[Mapping[str, Any]]) -> bool:
+    """There are threads that answer calls of other ranks; all are free, or one works on a call and waits for no other
+    rank."""
+    by_tid = {each["tid"]: each for each in threads}
+    if not any(each["name"] == RPC_SERVER for each in threads):
+        return False
+    return not working or not all(_ends_at_call(each, by_tid) for each in working)
+
+
+def _ends_at_call(thread: Mapping[str, Any], by_tid: Mapping[int, Mapping[str, Any]]) -> bool:
+    """It waits for an answer of another rank, or for a thread that does."""
+    for _ in range(len(by_tid)):
+        wait = thread["wait"] or {}
+        if (wait.get("collective") or {}).get("op") in RPC_CALLS:
+            return True
+        following = by_tid.get((wait.get("owner") or {}).get("tid", 0))
+        if following is None or following is thread:
+            return False
+        thread = following
+    return False
+
+
+def _serving(working: Sequence[Mapping[str, Any]]) -> str:
+    """``a call of another rank runs work (train.py:7) in thread 77, waits: condvar``; "" where none does."""
+    for each in working:
+        frame = next((frame for frame in each["python_frames"] if is_users_file(frame["file"] or "")), None)
+        if frame is not None:
+            wait = f", {_wait_text(each['wait'])}" if each["wait"] is not None else ""
+            return f"a call of another rank runs {_frame(frame)} in thread {each['tid']}{wait}"
+    return ""
 
 
 def _unnamed(wait: Mapping[str, Any]) -> CollectiveWait | None:

@@ -104,6 +104,8 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         paused_ms=None if value.get("paused_ms") is None else float(value["paused_ms"]),
         user=_number(value.get("user")),
         entered_nccl=str(value.get("entered_nccl") or ""),
+        answers=bool(value.get("answers", False)),
+        serving=str(value.get("serving") or ""),
         known=tuple(map(str, value.get("known") or ())),
         thread=_number(value.get("thread")),
     )

@@ -206,7 +206,7 @@ _TEXTS = array(text)
 _COLLECTIVE_WAIT = record(
     {"op": text, "seq": optional(number), "group": text, "enqueued": optional(number), "completed": optional(number),
      "peer": optional(count), "is_store": flag},
-    {"key": text, "server": text, "tag": optional(number), "on_device": flag},
+    {"key": text, "server": text, "tag": optional(number), "on_device": flag, "from_any": flag},
 )  # fmt: skip
 
 # --- gdbext-ranks/1 ---
@@ -223,7 +223,8 @@ _ROW = record(
      "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
-     "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count)},
+     "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count), "answers": flag,
+     "serving": text},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})

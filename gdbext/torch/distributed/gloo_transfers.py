@@ -15,8 +15,14 @@ A call names its worker by a string. The agent (``RpcAgent::currentRpcAgent_``) 
 ``WorkerInfo``, in which the name stands a second time, with the worker's number behind it, which is its rank. Where the
 table is in the agent is not assumed: one counts whose nodes are all there, end where it says, and have both names.
 
-Source: torch/csrc/distributed/rpc/rpc_agent.h (``WorkerInfo``: a CustomClassHolder, the name, an int16_t) and
-tensorpipe_agent.h (``workerNameToInfo_``) of 2.13.0; tables are libstdc++'s (bits/hashtable.h).
+The worker whose answer ends a future. The agent has a pipe for each worker that it has called, and in it a table of the
+messages that were not answered yet, with the future of each. What a program waits for is that future, or one that a
+callback of it completes: the callback's closure, a block of malloc's, has the pointer to it.
+
+Source: torch/csrc/distributed/rpc/rpc_agent.h (``WorkerInfo``: a CustomClassHolder, the name, an int16_t),
+tensorpipe_agent.h (``workerNameToInfo_``, ``connectedPipes_``, ``ClientPipe``, ``AtomicJitFuture``) and
+ATen/core/ivalue_inl.h (``Future::callbacks_``, a vector of std::function and a bool) of 2.13.0; tables are libstdc++'s
+(bits/hashtable.h), a block's size stands before it (glibc malloc/malloc.c, ``mchunk_size``).
 """
 
 from __future__ import annotations
@@ -65,7 +71,7 @@ def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer 
     """The transfer that a thread waits for which sleeps on ``futex``, a word of its buffer's condition variable; None
     where the ends have met already, or any rank may be the other one."""
     try:
-        buffer = _buffer_around(class_of, futex)
+        buffer = _around(class_of, futex, _BUFFER)
         for context in _pointers(memory, class_of, buffer, _BEFORE, _CONTEXT) if buffer else ():
             rank, size = struct.unpack("<2i", memory.read(context + 8, 8))
             if not 0 <= rank < size <= _RANKS:
@@ -79,11 +85,11 @@ def waiting_transfer(memory: Memory, class_of: ClassOf, futex: int) -> Transfer 
     return None
 
 
-def _buffer_around(class_of: ClassOf, futex: int) -> int:
-    """The buffer in which the condition variable is; 0 where it is in none."""
+def _around(class_of: ClassOf, futex: int, name: str) -> int:
+    """The object of class ``name`` in which the condition variable is; 0 where it is in none."""
     end = futex & -8
     for address in range(end, end - _BEFORE, -8):
-        if _is_a(class_of, address, _BUFFER):
+        if _is_a(class_of, address, name):
             return address
     return 0
 
@@ -174,11 +180,7 @@ def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, na
     """The rank of worker ``name``; None where the agent, whose pointer is at ``current_agent``, has no such table or no
     such worker."""
     try:
-        agent = memory.u64(current_agent)
-        raw = memory.try_read(agent, _AGENT_SIZE) if agent else None
-        if raw is None and agent:  # the end of its page may be the end of what is mapped
-            raw = memory.try_read(agent, 4096 - agent % 4096)
-        for first, elements in _tables(raw or b""):
+        for first, elements in _tables(_head_of(memory, memory.u64(current_agent))):
             ranks = dict(_workers(memory, strings, first, elements))
             if name in ranks and len(ranks) == elements:
                 return ranks[name]
@@ -187,11 +189,12 @@ def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, na
     return None
 
 
-def _tables(raw: bytes) -> Iterator[tuple[int, int]]:
+def _tables(raw: bytes, with_empty: bool = False) -> Iterator[tuple[int, int]]:
     """(first node, number of nodes) of whatever has the form of a table."""
     for offset in range(0, len(raw) - _AGENT_TABLE.size + 1, 8):
         buckets, count, first, elements, load, _, _ = _AGENT_TABLE.unpack_from(raw, offset)
-        if load == _AGENT_LOAD and buckets and count and first and 0 < elements <= _WORKERS:
+        is_filled = bool(first) and 0 < elements <= _WORKERS
+        if load == _AGENT_LOAD and buckets and count and (is_filled or (with_empty and not (first or elements))):
             yield first, elements
 
 
@@ -225,3 +228,101 @@ def _worker(memory: Memory, strings: StringReader, node: int) -> tuple[str, int]
         except GdbextError:
             continue
     return None
+
+
+_FUTURE = "c10::ivalue::Future"
+_FUTURE_SIZE = 512
+"""Bytes of a future in which its condition variable and its callbacks are looked for."""
+_PIPE_NODE = struct.Struct("<2Q")
+"""The head of a node of ``connectedPipes_``: next, and the worker's number, a uint16_t, in what may be padding."""
+_PIPE_SIZE = 160
+"""Bytes of such a node in which its table of messages is looked for."""
+_CALLBACK = 40
+"""Bytes of a callback in a future: a std::function, whose first word is its closure, and a bool."""
+_CALLBACKS, _DEEPEST, _FUTURES = 64, 6, 256
+"""Most callbacks of a future, futures of a chain, and futures that are looked at."""
+_CLOSURE = 4096
+"""Most bytes of a closure."""
+
+
+def worker_that_owes(memory: Memory, class_of: ClassOf, current_agent: int, futex: int) -> int | None:
+    """The number (its rank) of the worker that has to answer a call before the future is complete that a thread waits
+    for, which sleeps on ``futex``, a word of its condition variable; None where it is no such future."""
+    try:
+        future = _around(class_of, futex, _FUTURE)
+        agent = memory.u64(current_agent) if future else 0
+        raw = _head_of(memory, agent)
+        found = {
+            worker
+            for first, elements in _tables(raw)
+            for worker, pending in _pipes(memory, first, elements)
+            if any(_leads_to(memory, class_of, each, future) for each in pending)
+        }
+    except GdbextError:
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _head_of(memory: Memory, agent: int) -> bytes:
+    """The beginning of the agent, in which its tables are; the end of its page may be the end of what is mapped."""
+    raw = memory.try_read(agent, _AGENT_SIZE) if agent else None
+    if raw is None and agent:
+        raw = memory.try_read(agent, 4096 - agent % 4096)
+    return raw or b""
+
+
+def _pipes(memory: Memory, node: int, elements: int) -> list[tuple[int, list[int]]]:
+    """(worker, the futures that it has to complete) of each node; none where one is not of that form."""
+    found = []
+    for _ in range(elements):
+        raw = memory.try_read(node, _PIPE_SIZE) if node else None
+        inner = next(_tables(raw[_PIPE_NODE.size :], with_empty=True), None) if raw is not None else None
+        if raw is None or inner is None:
+            return []
+        following, worker = _PIPE_NODE.unpack_from(raw)
+        found.append((worker & 0xFFFF, _messages(memory, *inner)))
+        node = following
+    return [] if node else found
+
+
+def _messages(memory: Memory, node: int, elements: int) -> list[int]:
+    """The futures of messages without an answer: each node has next, the message's number, and what has its future
+    behind a flag."""
+    found = []
+    for _ in range(elements):
+        node, _, holder = struct.unpack("<3Q", memory.read(node, 24))
+        found.append(memory.u64(holder + 8))
+    return found
+
+
+def _leads_to(memory: Memory, class_of: ClassOf, start: int, future: int) -> bool:
+    """``start`` is the future, or its callbacks complete it, by their closures."""
+    level, seen = [start], {start}
+    for _ in range(_DEEPEST):
+        if future in level:
+            return True
+        inner = dict.fromkeys(each for one in level for each in _completed_by(memory, class_of, one))
+        level = [each for each in inner if each not in seen]
+        seen.update(level)
+        if len(seen) > _FUTURES:
+            break
+    return False
+
+
+def _completed_by(memory: Memory, class_of: ClassOf, future: int) -> Iterator[int]:
+    """The futures in the closures of a future's callbacks."""
+    words = struct.unpack(f"<{_FUTURE_SIZE // 8}Q", memory.try_read(future, _FUTURE_SIZE) or bytes(_FUTURE_SIZE))
+    for start, end, limit in zip(words, words[1:], words[2:]):
+        size = end - start
+        if start and 0 < size <= _CALLBACK * _CALLBACKS and not size % _CALLBACK and end <= limit:
+            for at in range(start, end, _CALLBACK):
+                closure = int.from_bytes(memory.try_read(at, 8) or b"", "little")
+                yield from _futures_in(memory, class_of, closure)
+
+
+def _futures_in(memory: Memory, class_of: ClassOf, closure: int) -> Iterator[int]:
+    """The futures that words of a block of malloc's point to."""
+    head = memory.try_read(closure - 8, 8) if closure and not closure % 16 else None
+    size = (int.from_bytes(head or b"", "little") & -8) - 8
+    if 8 <= size <= _CLOSURE:
+        yield from _pointers(memory, class_of, closure, size, _FUTURE)

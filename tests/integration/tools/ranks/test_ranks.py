@@ -49,7 +49,7 @@ def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, kind: str
 def test_calls_that_nobody_is_left_to_answer() -> None:
     """A job of its own, and a short one: the threads of torch.distributed.rpc poll, half a processor in each rank."""
     with harness.started("job", "nested_calls", env={"GDBEXT_ROOM": "-" * 100}) as running:
-        reason = "nobody is left to answer: rank 0 waits in rpc_sync to"
+        reason = "nobody is left to answer: rank 0 waits in rpc_async to rank 1"
         check_job(running, "nested_calls", "mismatched-collective", "0-1", reason)
 
 

@@ -7,7 +7,7 @@ import pytest
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, Unreached, rows
-from gdbext.tools.ranks.rank_report_reader import _entered_nccl
+from gdbext.tools.ranks.rank_report_reader import _answers, _entered_nccl, _working
 from support.recorded import jobs
 
 VERDICTS = {
@@ -289,3 +289,55 @@ def test_ranks_that_wait_for_nobody_known_are_not_said_to_wait_for_none() -> Non
     assert found.kind == "all-idle"
     assert "No rank waits" not in found.summary
     assert "ranks 0-2 wait for others" in found.summary
+
+
+def test_a_recv_from_any_rank_is_stuck_where_nobody_can_send() -> None:
+    group = (GroupState("0", "default_pg", 3, "0-2", 1, 1),)
+    anybody = CollectiveWait("recv", group="default_pg", from_any=True)
+    first = rank(0, anybody)._replace(groups=group)
+    others = [rank(number, CollectiveWait("recv", peer=0))._replace(groups=group) for number in (1, 2)]
+    ring = verdict(first, *others).verdict
+    assert (ring.kind, ring.ranks) == ("mismatched-collective", (0, 1))
+    assert "rank 0 waits in recv from any rank of group default_pg; rank 1 waits in recv from rank 0" in ring.summary
+    late = verdict(first, others[0], rank(2)._replace(groups=group)).verdict
+    assert (late.kind, late.ranks) == ("late-rank", (2,)), "rank 2 may send"
+
+
+def call(number: int, peer: int | None, op: str = "rpc_sync", **more: object) -> RankReport:
+    wait = CollectiveWait(op, peer=peer) if peer is not None else None
+    return rank(number, wait, size=2)._replace(groups=(), **more)
+
+
+def test_calls_of_ranks_that_answer_are_no_ring() -> None:
+    """Both call each other; it is a ring only where nobody is left to answer."""
+    ring = verdict(call(0, 1), call(1, 0, "to_here")).verdict
+    assert ring.kind == "mismatched-collective"
+    assert "in calls, and nobody is left to answer: rank 0 waits in rpc_sync to rank 1; rank 1 waits in to_here" in (
+        ring.summary
+    )
+    serving = "a call of another rank runs work (train.py:7) in thread 77, waits: condvar"
+    late = verdict(call(0, 1, "rpc_async"), call(1, 0, answers=True, serving=serving)).verdict
+    assert (late.kind, late.ranks) == ("late-rank", (1,))
+    assert late.summary.endswith(f"rank 1: {serving}.")
+
+
+def test_tags_that_differ_are_named() -> None:
+    sends, receives = CollectiveWait("send", peer=1, tag=3), CollectiveWait("recv", peer=0, tag=4)
+    found = verdict(rank(0, sends, size=2), rank(1, receives, size=2)).verdict
+    assert "in a transfer whose ends have different tags: rank 0 waits in send to rank 1 (tag 3)" in found.summary
+
+
+def test_who_works_on_a_call_of_another_rank() -> None:
+    """One whose owner waits for an answer itself is of no use; an idle one is free."""
+
+    def thread(tid: int, name: str, state: str, wait: dict[str, object] | None) -> dict[str, object]:
+        return {"tid": tid, "name": name, "state": state, "wait": wait, "python_frames": []}
+
+    main = thread(1, "python", "waiting", {"collective": {"op": "rpc_sync"}})
+    held = thread(2, "pt_thread_pool", "waiting", {"collective": None, "owner": {"tid": 1}})
+    free = thread(3, "pt_thread_pool", "idle", None)
+    busy = thread(4, "pt_thread_pool", "running", None)
+    for threads, answers in [
+        ([main], False), ([main, free], True), ([main, held, free], False), ([main, held, busy], True),
+    ]:  # fmt: skip
+        assert _answers(threads, _working(threads)) is answers

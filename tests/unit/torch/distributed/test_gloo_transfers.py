@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.engine.process.memory import Memory
-from gdbext.torch.distributed.gloo_transfers import Transfer, waiting_transfer
+from gdbext.torch.distributed.gloo_transfers import Transfer, waiting_transfer, worker_that_owes
 from support.fakes.fake_target import FakeTarget
 
 BUFFER, CONTEXT, VECTOR, PAIRS, NODES, BLOCKS, BUCKETS = (0x100000 * number for number in range(1, 8))
@@ -84,3 +84,46 @@ def test_a_table_that_does_not_end_where_it_says_is_none() -> None:
 
 def test_a_futex_in_no_buffer() -> None:
     assert waiting_transfer(memory(0, 7), class_of, CONTEXT + 0x10) is None
+
+
+POINTER, AGENT, PIPES, HOLDER, PENDING, CALLBACKS, CLOSURE, FUTURE = (0x100000 * number for number in range(16, 24))
+FUTURE_CLASS = "c10::ivalue::Future"
+
+
+def future_class_of(address: int) -> str:
+    return FUTURE_CLASS if address in (PENDING, FUTURE) else ""
+
+
+def agent(block: int = 0x40, elements: int = 1, messages: int = 1) -> Memory:
+    """An agent that waits for worker 3's answer, whose future completes another one by a callback with a closure in a
+    block of ``block`` bytes."""
+    pipes = words(0x1000, _0=0, _8=0xABCD0003)
+    pipes[88:144] = struct.pack("<4QI4xQQ", BUCKETS, 13, PIPES + 0x800, messages, 0x3F800000, 13, 0)
+    struct.pack_into("<4Q", pipes, 0x800, 0, 77, HOLDER, HOLDER)
+    table = struct.pack("<4QI4xQQ", BUCKETS, 13, PIPES, elements, 0x3F800000, 13, 0)
+    regions = {
+        POINTER: bytes(words(0x1000, _0=AGENT)),
+        AGENT: (bytes(0x200) + table).ljust(0x1000, b"\0"),
+        PIPES: bytes(pipes),
+        HOLDER: bytes(words(0x1000, _8=PENDING)),
+        PENDING: bytes(words(0x1000, _160=CALLBACKS, _168=CALLBACKS + 40, _176=CALLBACKS + 80)),
+        CALLBACKS: bytes(words(0x1000, _0=CLOSURE + 16)),
+        CLOSURE: bytes(words(0x1000, _8=block | 1, _64=FUTURE)),
+        FUTURE: bytes(0x1000),
+    }
+    return Memory(FakeTarget(regions))
+
+
+@pytest.mark.parametrize("future", [PENDING, FUTURE])
+def test_a_future_is_completed_by_the_worker_whose_answer_is_waited_for(future: int) -> None:
+    assert worker_that_owes(agent(), future_class_of, POINTER, future + CONDITION) == 3
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [agent(block=0x20), agent(elements=2), agent(messages=2)],
+    ids=["behind the closure", "a torn table of workers", "a torn table of messages"],
+)
+def test_what_is_not_proven_is_no_worker(memory: Memory) -> None:
+    assert worker_that_owes(memory, future_class_of, POINTER, FUTURE + CONDITION) is None
+    assert worker_that_owes(agent(), future_class_of, POINTER, AGENT + CONDITION) is None, "it is in no future"
