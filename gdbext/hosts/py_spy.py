@@ -25,13 +25,15 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.system.linux import command_text
-from gdbext.engine.terminal import escape, write
+from gdbext.engine.terminal import escape, shown_json
 from gdbext.errors import GdbextError, PythonUnsupported
 from gdbext.hosts import opening
+from gdbext.hosts.cli import launcher
+from gdbext.tools import table
 from gdbext.tools.family import descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.engine.targets.base_target import Target
@@ -201,13 +203,14 @@ def _executable(target: Target) -> str:
 def _value(runtime: PythonRuntime, address: int) -> str:
     """The value as py-spy writes it: strings in double quotes, objects by type and address."""
     try:
-        text = _text(runtime, address, 0)
+        text = _text(runtime, address, 0, _LONGEST + 1)
     except GdbextError:
         return "?"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _text(runtime: PythonRuntime, address: int, depth: int) -> str:
+def _text(runtime: PythonRuntime, address: int, depth: int, room: int) -> str:
+    """Of a container only as many items are read as can be shown in ``room`` characters."""
     objects = runtime.objects
     info = objects.type_of(address)
     if info.name == "NoneType":
@@ -222,13 +225,28 @@ def _text(runtime: PythonRuntime, address: int, depth: int) -> str:
         text = objects.text(address, _LONGEST).replace("\n", "\\n")
         return f'"{text}"'
     if depth < _DEPTH and info.flags & python_objects.FLAG_DICT:
-        pairs = [(_text(runtime, key, depth + 1), value) for key, value in runtime.dicts.items(address)]
-        return "{" + ", ".join(f"{key}: {_text(runtime, value, depth + 1)}" for key, value in pairs[:_LONGEST]) + "}"
+        items = list(runtime.dicts.items(address, _LONGEST))
+        return f"{{{_joined(items, room, lambda pair, left: _pair(runtime, pair, depth + 1, left))}}}"
     if depth < _DEPTH and info.name in ("list", "tuple"):
-        items = objects.list_items(address) if info.name == "list" else objects.tuple_items(address)
-        inside = ", ".join(_text(runtime, item, depth + 1) for item in items[:_LONGEST])
+        found = objects.list_items(address) if info.name == "list" else objects.tuple_items(address)
+        inside = _joined(found[:_LONGEST], room, lambda item, left: _text(runtime, item, depth + 1, left))
         return f"[{inside}]" if info.name == "list" else f"({inside})"
     return f"<{info.name} at {address:#x}>"
+
+
+def _pair(runtime: PythonRuntime, pair: tuple[int, int], depth: int, room: int) -> str:
+    return ": ".join(_text(runtime, each, depth, room) for each in pair)
+
+
+def _joined(items: Sequence[Any], room: int, text: Callable[[Any, int], str]) -> str:
+    """The texts of the items, with commas between, until the room is used up."""
+    found: list[str] = []
+    for item in items:
+        if room <= 0:
+            break
+        found.append(text(item, room))
+        room -= len(found[-1]) + 2
+    return ", ".join(found)
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -272,21 +290,30 @@ def main(argv: Sequence[str]) -> int:
     """Answer a command line of py-spy's; the exit status."""
     options = _parser().parse_args(list(argv))
     try:
-        with budget.TimeLimit(_SECONDS):
-            found = list(_dumped(options))
-            if options.json:
-                write(1, json.dumps([trace for each, _ in found for trace in each.traces], indent=2) + "\n")
-                return 0
-            texts = ["".join(f"{escape(line)}\n" for line in each.text(parent)) for each, parent in found]
-            write(1, f"\n{_LINE}\n".join(texts))
-            return 0
+        with budget.MemoryLimit(budget.MEMORY), budget.TimeLimit(_SECONDS):
+            outcome = table.guard("py-spy", argv, lambda: _answered(options))
     except budget.TimeIsUp:
-        error: GdbextError = budget.time_error(_SECONDS)
-    except GdbextError as failed:
-        error = failed
-    reasons = "".join(f"\n    {number}: {text}" for number, text in enumerate(filter(None, (error.why, error.help))))
-    write(2, f"Error: {escape(error.what)}\n" + (f"\nCaused by:{reasons}\n" if reasons else ""))
-    return 1
+        outcome = _failed(budget.time_error(_SECONDS))
+    return launcher.deliver(outcome, "Error")
+
+
+def _answered(options: argparse.Namespace) -> table.Outcome:
+    try:
+        found = list(_dumped(options))
+        if options.json:
+            traces = [trace for each, _ in found for trace in each.traces]
+            return table.Outcome(0, shown_json(json.dumps(traces, indent=2)) + "\n")
+        texts = ["".join(f"{escape(line)}\n" for line in each.text(parent)) for each, parent in found]
+        return table.Outcome(0, f"\n{_LINE}\n".join(texts))
+    except GdbextError as error:
+        return _failed(error)
+
+
+def _failed(error: GdbextError) -> table.Outcome:
+    """The error in py-spy's form."""
+    reasons = filter(None, (error.why, error.help))
+    numbered = "".join(f"\n    {number}: {escape(text)}" for number, text in enumerate(reasons))
+    return table.Outcome(1, error=escape(error.what) + (f"\n\nCaused by:{numbered}" if numbered else ""))
 
 
 def run() -> None:

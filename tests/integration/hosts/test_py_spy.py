@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,3 +113,36 @@ def test_what_is_no_python_is_told() -> None:
         process.kill()
     assert outcome.status == 1
     assert outcome.stderr.startswith("Error: ")
+
+
+HOSTILE = """
+import threading
+def work(wide, marks, nested):
+    threading.Event().wait()
+wide = [[["v" * 1000] * 128] * 128] * 128
+nested = {number: {other: dict.fromkeys(map(str, range(128)), wide) for other in range(128)} for number in range(128)}
+threading.Thread(target=work, args=(wide, "\\x7f\\x1b[31m", nested), name="\\x7f\\x1b[31m", daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_containers_that_would_exhaust_it_and_controls(tmp_path: Path) -> None:
+    """A value is cut after 128 characters: what lies behind is not read. JSON stays JSON, and no control is written."""
+    script = tmp_path / "program.py"
+    script.write_text(HOSTILE)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            before = sum(os.times()[2:4])
+            for words in (["--locals"], ["--locals", "--json"]):
+                text = dumped(OURS, process.pid, *words).stdout
+                assert not {"\x7f", "\x1b"} & set(text)
+            assert sum(os.times()[2:4]) - before < 5
+        finally:
+            process.kill()
+    (worker,) = (each for each in json.loads(text) if each["thread_name"] == "\x7f\x1b[31m")
+    values = {each["name"]: each["repr"] for frame in worker["frames"] for each in frame["locals"] or ()}
+    assert values["marks"] == '"\x7f\x1b[31m"'
+    assert {len(values[name]) for name in ("wide", "nested")} == {128}
