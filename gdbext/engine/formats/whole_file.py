@@ -160,6 +160,8 @@ def _system() -> int:
     return os.stat("/").st_uid  # noqa: PTH116 - pathlib takes 10 ms to import
 
 
+FORBIDDEN = "GDBEXT_NO_FILES"
+"""The environment variable of a process that makes no files: one that answers the server for agents."""
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes, before the umask: of results, and of what holds the memory of a process."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -177,6 +179,8 @@ class WholeFile:
 
     def __init__(self, path: str, mode: int = PUBLIC) -> None:
         """``mode``: PUBLIC or PRIVATE. Raises OSError."""
+        if os.environ.get(FORBIDDEN):
+            raise OSError(errno.ENOTSUP, "whoever asks here gets no files")
         self.path = path
         self._partial = ""
         self._place: FolderEntry | None = find(path)
@@ -307,6 +311,7 @@ _REASONS = {
     errno.EISDIR: "there is a folder of that name",
     errno.EACCES: "the folder belongs to somebody else, or is write-protected",
     errno.EPERM: "the folder does not permit it",
+    errno.ENOTSUP: "files are written by scripts/dispatch itself, not by its server for agents",
     errno.EROFS: "its disk is mounted read-only",
     errno.ELOOP: "following it might overwrite a file that its maker may not write, and we may",
 }
