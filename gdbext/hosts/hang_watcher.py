@@ -30,6 +30,8 @@ _LOOKED = struct.Struct("<QQI")
 _LOOKS_AT = mmap.PAGESIZE
 _LONGEST = 3000
 """Bytes of a name that are told."""
+_STEM = 120
+"""Bytes of a test's name in names of files: a file's may have 255 (NAME_MAX, linux/limits.h)."""
 _POLL = 0.25
 """Seconds between two looks at the board."""
 PATIENCE = 2.0
@@ -152,7 +154,8 @@ class HangWatcher:
         self._board.tell(number, 0)
         file = ""
         try:
-            stem = re.sub(r"[^\w.-]+", "_", name)[-120:].strip("._") or "test"
+            stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-_STEM:].decode("utf-8", "ignore")
+            stem = stem.strip("._") or "test"
             found = _family().look_at_family(self._pid, self._folder, stem, launcher.main)
             text = found.text
             file = self._keep(name, found)
@@ -166,8 +169,9 @@ class HangWatcher:
         import json
 
         from gdbext.engine.formats import whole_file
+        from gdbext.engine.terminal import escape
 
-        document = {"test": name, "summary": found.summary, "text": found.text, "files": f"{found.start}-*"}
+        document = {"test": name, "summary": escape(found.summary), "text": found.text, "files": f"{found.start}-*"}
         path = f"{found.start}.hang.json"
         whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)
         return path

@@ -15,6 +15,7 @@ import ctypes, multiprocessing, os, signal, subprocess, sys, threading, time
 import pytest
 
 PAUSE = "import signal; signal.pause()"
+threading.main_thread().name = "\\x1b[31mmain\\n"
 
 def stand():
     lock = threading.Lock()
@@ -36,6 +37,8 @@ def test_a_thread():
 def test_quick():
     pass
 """
+LONG = f"test_a_program_{'語' * 120}"
+"""A name of 120 letters, and 375 bytes."""
 DEADLY = """
 import ctypes, os, signal
 import pytest
@@ -69,7 +72,7 @@ def properties(tmp_path: Path) -> dict[str, dict[str, str]]:
 
 
 def test_hanging_tests_are_explained_and_failed(tmp_path: Path) -> None:
-    outcome = test_run(tmp_path, HANGING, "--gdbext-threshold", "1")
+    outcome = test_run(tmp_path, HANGING.replace("test_a_program", LONG), "--gdbext-threshold", "1")
     assert "3 failed, 1 passed" in outcome.stdout, outcome
     assert outcome.stdout.count("gdbext: ran longer than --gdbext-threshold") == 3
     found = properties(tmp_path)
@@ -78,9 +81,11 @@ def test_hanging_tests_are_explained_and_failed(tmp_path: Path) -> None:
     assert "seems to hold itself" in found["test_a_forked_child"]["gdbext-verdict"]
     assert "test_hanging.py" in outcome.stderr  # at once, past pytest's own capturing
     assert found["test_quick"] == {}
-    start = Path(found["test_a_program"]["gdbext-files"].removesuffix("-*"))
+    start = Path(found[LONG]["gdbext-files"].removesuffix("-*"))
     recordings = sorted(start.parent.glob(f"{start.name}-*.rec"))
     assert len(recordings) == 2  # the test's process and the program
+    summaries = [json.loads(file.read_text())["summary"] for file in start.parent.glob("*.hang.json")]
+    assert any("\\x1b[31mmain\\x0a" in each for each in summaries), summaries
     left = {json.loads(file.read_text())["target"]["pid"] for file in start.parent.glob("*[0-9].json")}
     wait_until(lambda: not any(map(procfs.alive, left)), "all of them have gone", 5)
 
