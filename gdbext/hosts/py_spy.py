@@ -210,7 +210,7 @@ def _value(runtime: PythonRuntime, address: int) -> str:
 
 
 def _text(runtime: PythonRuntime, address: int, depth: int, room: int) -> str:
-    """Of a container only as many items are read as can be shown in ``room`` characters."""
+    """The value at ``address``; of a container only as many items are read as fill ``room`` characters."""
     objects = runtime.objects
     info = objects.type_of(address)
     if info.name == "NoneType":
