@@ -1,11 +1,31 @@
-"""``all-threads``: what each thread does and waits for, who holds it, and what is wrong with that."""
+"""``all-threads``: what each thread does and waits for, who holds it, and what is wrong with that.
+
+As text: findings first, then each thread on one or two lines, equal ones folded; the wait-for graph
+for graphviz.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
+from gdbext.cache import find_program
+from gdbext.diagnosis.bt import source_text, thread_lines, title
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report.thread_report import Finding, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
+from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.verdict import sentences
+from gdbext.diagnosis.verdict.graph import WaitGraph
+from gdbext.diagnosis.verdict.sentences import gone_thread
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
+from gdbext.engine.vocabulary import Section, counted
+from gdbext.errors import TargetError, UsageError
+from gdbext.render.style import Style, escape
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -44,8 +64,6 @@ class AllThreads(Tool):
         session, found = session.settled(lambda each: inspect_threads(each, frames=args.stacks))
         sections: list[Section] = []
         if args.dot:
-            from gdbext.diagnosis.threads_view import write
-
             sections.append(write(args.dot, found.threads))
         return make_report(
             self,
@@ -60,6 +78,293 @@ class AllThreads(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.diagnosis.threads_view import render
 
         return render(report, style)
+
+
+_MAX_NAMES = 6
+_MAX_FRAMES = 14
+_MAX_TASKS = 200
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """Render the verdict, the findings and all threads."""
+    if report.verdict is not None:
+        yield from verdict_lines(report.verdict, style)
+    for finding in report.findings:
+        if report.verdict is None or not report.verdict.is_about(finding):
+            yield from finding_lines(finding, style, report.why)
+    yield ""
+    yield from threads_lines(report.threads, style, report.why)
+    dot = report.find_section(DotSection)
+    if dot is not None:
+        yield ""
+        yield f"The wait-for graph is in {escape(', '.join(dot.files))}."
+
+
+def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
+    """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
+    finding, traits = verdict.finding, verdict.finding.kind.traits
+    color = "red" if traits.is_defect else "yellow" if traits.is_hang else "green"
+    yield style(f"{finding.heading}: ", "bold", color) + escape(finding.summary)
+
+
+def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
+    """One finding that is not the verdict."""
+    yield style(f"{finding.heading}: ", "bold") + escape(finding.summary)
+    if why:
+        for text in finding.evidence:
+            yield f"    {escape(text)}"
+
+
+def threads_lines(threads: Sequence[ThreadReport], style: Style, why: bool) -> Iterator[str]:
+    """Threads in the debugger's order; idle pools, and threads with equal stacks and waits, together."""
+    for group in folded(threads):
+        yield from _group_lines(group, threads, style, why)
+
+
+def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """Groups of threads that one line can tell, in order of their first thread."""
+    groups: dict[object, list[ThreadReport]] = {}
+    for thread in threads:
+        groups.setdefault(_fold_key(thread), []).append(thread)
+    return list(groups.values())
+
+
+def _fold_key(thread: ThreadReport) -> object:
+    if thread.pool is not None:
+        return ("pool", thread.pool)
+    if thread.signal or thread.holds or thread.loop is not None or not thread.stack_key or thread.notes:
+        return thread.tid
+    wait = thread.wait
+    kind = (*_what(wait), wait.owners, wait.being_released) if wait is not None else None
+    address = wait.resource.address if wait is not None and wait.owners else 0
+    return (thread.stack_key, thread.state, kind, address)
+
+
+def _what(wait: Wait) -> tuple[object, ...]:
+    """The wait as far as threads of one line have it in common. How long a sleep still lasts differs, and so do numbers
+    and addresses of descriptors whose other ends are alike."""
+    resource, peer = wait.resource, wait.peer
+    if resource.kind is WaitKind.SLEEP:
+        return (resource.kind, wait.looks_for)
+    if resource.kind is WaitKind.IO and peer is not None:
+        return (resource.kind, peer.kind, peer.state, peer.own, *(each.pid for each in peer.processes))
+    return (resource.kind, resource.name)
+
+
+def whose_numbers(group: Sequence[ThreadReport]) -> str:
+    """The thread whose descriptors and seconds are shown for all of a group, where those of others differ."""
+    told = {(each.wait.name, each.wait.seconds) for each in group if each.wait is not None}
+    return f" (numbers of {group[0].tid})" if len(told) > 1 else ""
+
+
+def _group_lines(
+    group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
+) -> Iterator[str]:
+    first = group[0]
+    if first.pool is not None:
+        yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.name)} worker{'s' if len(group) > 1 else ''}"
+        return
+    yield style(_title(group), "bold") + f": {escape(state_text(first, threads) + whose_numbers(group))}"
+    if first.dispatch:
+        yield f"    in {escape(step_text(first))}"
+    yield from (f"    {line}" for line in python_lines(first, style))
+    if first.holds:
+        yield f"    holds {escape(sentences.listed([held.phrase for held in first.holds], 8))}"
+    yield from (f"    {line}" for line in _task_lines(first))
+    if first.wait is not None and why:
+        for text in first.wait.evidence:
+            yield style(f"    because: {escape(text)}", "dim")
+    for note in first.notes:
+        yield style(f"    note: {escape(note)}", "yellow")
+    if first.frames:
+        yield from list(thread_lines(first, style, why))[1:]
+
+
+def _task_lines(thread: ThreadReport) -> Iterator[str]:
+    """The tasks of the thread's event loop: what each does, and where."""
+    loop = thread.loop
+    if loop is None:
+        return
+    ready = f", {counted(loop.ready, 'callback')} due" if loop.ready is not None else ""
+    yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}{ready}"
+    for task in loop.tasks[:_MAX_TASKS]:
+        yield f"  {escape(task.name)}: {escape(task.awaits or task.state.value)}"
+        for number, frame in enumerate(task.frames):
+            yield f"      {'from' if number else 'at'} {escape(frame.place)}"
+    if len(loop.tasks) > _MAX_TASKS:
+        yield f"  … and {len(loop.tasks) - _MAX_TASKS} more"
+
+
+def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
+    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one; each with its source."""
+    innermost, own = thread.python[0] if thread.python else None, thread.user_frame
+    if innermost is not None:
+        yield f"at {escape(innermost.place)}"
+        yield from source_text(innermost, style, sources)
+    if own is not None and own is not innermost:
+        yield f"from {escape(own.place)}"
+        yield from source_text(own, style, sources)
+
+
+def python_stack_lines(
+    thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES, called: CommandLine = IN_A_DEBUGGER
+) -> Iterator[str]:
+    """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
+    out."""
+    frames = thread.python
+    left_out = len(frames) - _MAX_FRAMES
+    for number, frame in enumerate(frames):
+        if left_out > 1 and _MAX_FRAMES // 2 <= number < _MAX_FRAMES // 2 + left_out:
+            if number == _MAX_FRAMES // 2:
+                yield f"… {left_out} more: {called.command(f'dispatch-bt --native --thread {thread.tid}')}"
+            continue
+        yield f"{'from' if number else 'at'} {escape(frame.place)}"
+        yield from source_text(frame, style, sources)
+
+
+def _title(group: Sequence[ThreadReport]) -> str:
+    if len(group) == 1:
+        return title(group[0])
+    tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])
+    more = f" and {len(group) - _MAX_NAMES} more" if len(group) > _MAX_NAMES else ""
+    return f"{counted(len(group), 'thread')} (tids {tids}{more})"
+
+
+def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
+    """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
+    if thread.wait is None:
+        if thread.signal:
+            return f"stopped by {thread.signal}"
+        return "runs" if thread.state is RunState.RUNNING else thread.state.value
+    known = {each.tid: each for each in threads}
+    text = thread.wait.phrase
+    if thread.wait.lost is not None:
+        return f"{text}, but {thread.wait.lost.sentence}"
+    if thread.wait.missing_workers is not None:
+        return f"{text}, but {thread.wait.missing_workers.sentence}"
+    if any(owner.tid == thread.tid for owner in thread.wait.owners):
+        return f"{text}, which it holds itself"
+    return text + sentences.owner_clause(thread.wait, known)
+
+
+def step_text(thread: ThreadReport) -> str:
+    """``aten::mm, key Meta, in-kernel (3 levels)``."""
+    step = thread.dispatch[0]
+    key = f", key {step.key}" if step.key else ""
+    keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
+    callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
+    below = f"; called from {sentences.listed(callers)}" if callers else ""
+    return f"{step.qualified}{key}, {step.stage.value}{keyset}{below}"
+
+
+class DotSection(Section):
+    """The wait-for graph in graphviz' language, and its picture where graphviz is installed.
+
+    No dataclass: every view of threads imports this, and dataclasses take a tenth of a look to import.
+    """
+
+    name: ClassVar[str] = "dot"
+
+    def __init__(self, files: tuple[str, ...], svg: str | None) -> None:
+        self.files = files
+        self.svg = svg
+
+
+_DRAWING_SECONDS = 5
+"""Seconds that graphviz may take: the process stands still meanwhile, and FILE is there without a picture."""
+
+
+def graph(threads: Sequence[ThreadReport]) -> str:
+    """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
+    red = {(edge.tid, edge.owner) for cycle in WaitGraph(threads).cycles() for edge in cycle}
+    lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
+    lines.extend(_thread_line(thread) for thread in threads if thread.pool is None)
+    drawn: set[str] = set()
+    for thread in threads:
+        if thread.wait is not None and thread.pool is None:
+            lines.extend(_wait_lines(thread, red, drawn))
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def write(path: str, threads: Sequence[ThreadReport]) -> DotSection:
+    """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
+    text = graph(threads)
+    write_text(path, text, "--dot")
+    picture = draw(path, text)
+    return DotSection((path, picture) if picture else (path,), picture)
+
+
+def write_text(path: str, text: str, option: str) -> None:
+    """Write a file that ``option`` asked for. Raises UsageError."""
+    from gdbext.engine.formats import whole_file
+
+    try:
+        whole_file.write_text(path, text)
+    except TargetError as error:
+        raise UsageError(error.what, why=error.why, help=f"name another {option} FILE") from error
+
+
+def draw(path: str, text: str) -> str | None:
+    """The picture of the graph ``text``, next to its file; None without graphviz, or where it takes too long."""
+    import subprocess
+
+    from gdbext.engine.formats import whole_file
+
+    program = find_program("dot")
+    if program is None:
+        return None
+    picture = f"{os.path.abspath(path).removesuffix('.dot')}.svg"  # noqa: PTH100
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        done = subprocess.run([program, "-Tsvg"], input=data, capture_output=True, timeout=_DRAWING_SECONDS)
+        if done.returncode != 0:
+            return None
+        whole_file.write(picture, done.stdout)
+    except (OSError, subprocess.TimeoutExpired, TargetError):
+        return None
+    return picture
+
+
+def _thread_line(thread: ThreadReport) -> str:
+    label = thread.label
+    if thread.dispatch:
+        label += f"\n{thread.dispatch[0].qualified} {thread.dispatch[0].key or ''}"
+    return f"  t{thread.tid} [shape=box, label={quoted(label)}];"
+
+
+def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
+    wait = thread.wait
+    if wait is None:
+        return
+    node = _resource_id(wait.resource, thread.tid)
+    if node not in drawn:
+        drawn.add(node)
+        label = wait.kind.value + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
+        label += f"\n{wait.resource.name}" if wait.resource.name else ""
+        yield f"  {node} [shape=ellipse, label={quoted(label)}];"
+    color = ", color=red" if any((thread.tid, owner.tid) in red for owner in wait.owners) else ""
+    yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
+    for owner in wait.owners:
+        hot = ", color=red" if any(who_owns == owner.tid for _, who_owns in red) else ""
+        name = f"t{owner.ident:x}" if owner.ident else f"t{owner.tid}"
+        held = f'{node} -> {name} [label="{"held by" if wait.certainty.is_proven else "held by?"}"{hot}];'
+        if held not in drawn:
+            drawn.add(held)
+            yield f"  {held}"
+        if owner.gone and f"gone{name}" not in drawn:
+            drawn.add(f"gone{name}")
+            yield f"  {name} [shape=box, style=dashed, label={quoted(f'{gone_thread(owner)} (gone)')}];"
+
+
+def _resource_id(resource: Resource, tid: int) -> str:
+    kind = resource.kind.value.replace("-", "_")
+    return f"{kind}_{resource.address:x}" if resource.address else f"{kind}_of_{tid}"
+
+
+def quoted(string: str) -> str:
+    """A string of graphviz' language."""
+    safe = "\n".join(escape(line) for line in string.split("\n"))
+    return '"' + safe.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -251,7 +251,7 @@ def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
 
 
 def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
-    from gdbext.torch.values.tensor_facts import statistics_text
+    from gdbext.torch.values.value_text import statistics_text
 
     assert tensor.statistics is not None
     return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"

@@ -158,10 +158,10 @@ class Diagnose(Tool):
 
 def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:
     """Write the page of --html; the report says so. Raises UsageError."""
+    from gdbext.diagnosis.all_threads import write_text
     from gdbext.diagnosis.diagnose_page import render_page
     from gdbext.diagnosis.samples import PageSection
     from gdbext.diagnosis.threads.source_lines import source_lines
-    from gdbext.diagnosis.threads_view import write_text
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gdbext.diagnosis.bt import headline, node_lines, thread_lines
-from gdbext.diagnosis.report.report import Report
-from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import Wait, WaitEdge
-from gdbext.diagnosis.report.wait_kind import Relation
-from gdbext.diagnosis.threads_view import (
+from gdbext.diagnosis.all_threads import (
     finding_lines,
     folded,
     python_lines,
@@ -18,6 +13,11 @@ from gdbext.diagnosis.threads_view import (
     verdict_lines,
     whose_numbers,
 )
+from gdbext.diagnosis.bt import headline, node_lines, thread_lines
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.wait import Wait, WaitEdge
+from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.terminal import cut
 from gdbext.render.style import Style, counted, escape

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gdbext.torch.state.settings_reader import SettingsReader
     from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
-    from gdbext.torch.values.tensor_facts import Statistics
+    from gdbext.torch.values.value_text import Statistics
 
 Made = TypeVar("Made")
 

@@ -1,7 +1,7 @@
 """Compares the facts of a process with entries of the catalogue, cheapest question first.
 
 What is asked of a thread and of its process is made of the snapshots of a process, or of a JSON report that was made
-before (report_facts.py).
+before (tools/known).
 """
 
 from __future__ import annotations

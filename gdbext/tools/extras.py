@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind.unwinder import NativeStack
-    from gdbext.torch.values.tensor_facts import Statistics
+    from gdbext.torch.values.value_text import Statistics
 
 
 class ToolExtras(Extras):

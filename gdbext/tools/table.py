@@ -166,14 +166,14 @@ TABLE = (
         "dispatch-collectives",
         "Show process groups, sequence numbers and pending collectives.",
         ("stopped",),
-        "gdbext.tools.collectives.collectives_tool:CollectivesTool",
+        "gdbext.tools.collectives:CollectivesTool",
     ),
     ToolRow(
         "dispatch-top",
         "Count what a running process dispatches, stopping nothing.",
         ("running",),
         "gdbext.tools.probes.top:TopTool",
-        offers={"call_count": "gdbext.tools.probes.dispatch_activity:call_count"},
+        offers={"call_count": "gdbext.tools.probes.dispatch_counter:call_count"},
     ),
     ToolRow(
         "dispatch-break",
@@ -197,7 +197,7 @@ TABLE = (
         "dispatch-frames",
         "Show Python functions and dispatches in the debugger's own bt, or hide them again.",
         ("setting",),
-        "gdbext.tools.frames.frames:FramesTool",
+        "gdbext.tools.frames:FramesTool",
     ),
     ToolRow(
         "watch",
@@ -227,7 +227,7 @@ TABLE = (
         "known",
         "Compare a report or a recording with the known bugs of other projects, or list these.",
         ("program",),
-        "gdbext.tools.known.known_command:KnownProgram",
+        "gdbext.tools.known:KnownProgram",
     ),
     ToolRow(
         "ps",

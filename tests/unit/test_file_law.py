@@ -56,7 +56,7 @@ DECLARED = {
     "engine/terminal.py": "our own program on the user's PATH",
     "hosts/cli/options.py": USERS,
     "hosts/cli/debugger_runner.py": "the program that the user starts, to see how the kernel would",
-    "tools/known/known_command.py": USERS,
+    "tools/known/__init__.py": USERS,
     "tools/info/info.py": USERS,
     "tools/shell/__init__.py": USERS,
     "tools/ranks/other_machines.py": OURS,

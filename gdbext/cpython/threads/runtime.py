@@ -12,10 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.cpython.abi import assumed_names, python_layout
-from gdbext.cpython.abi.find_runtime import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtimes
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.python_structures import PyInterpreterState, PyModuleObject, PyRuntimeState, PyThreadState
-from gdbext.cpython.abi.versions import version_text
+from gdbext.cpython.abi.versions import (
+    RuntimeLocation,
+    VersionEvidence,
+    evidence,
+    find_old_python,
+    find_runtimes,
+    version_text,
+)
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState

@@ -27,7 +27,7 @@ from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, Dispatch
 if TYPE_CHECKING:
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState
-    from gdbext.torch.values.tensor_facts import Statistics
+    from gdbext.torch.values.value_text import Statistics
 
 
 def arguments(found: Sequence[Argument]) -> list[dict[str, Any]]:

@@ -22,9 +22,8 @@ from gdbext.hosts.resume.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Ch
 from gdbext.hosts.resume.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
-from gdbext.torch.compile.generated_kernels import LAUNCHING, triton_kernels
-from gdbext.torch.compile.inductor_source import CPP, TRITON
-from gdbext.torch.compile.inductor_source import PREFIX as SHIM
+from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
+from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.values.key_names import KeyNames
 

@@ -136,7 +136,7 @@ def archive() -> bytes:
 
 def script(words: Sequence[str], python: str, framed: bool = False) -> str:
     """The script for a shell on the other machine; the archive is its standard input. ``framed``: its output can be
-    told from that of others in one stream (see frames.py)."""
+    told from that of others in one stream (collector.py)."""
     python, code = shlex.quote(python), shlex.quote(_CODE)
     text = _SCRIPT.format(python=python, code=code, words=shlex.join(words))
     return text + _FRAMED.format(python=python, code=code) if framed else text

@@ -13,7 +13,7 @@ from gdbext.errors import BadData
 from gdbext.tools.tensor import elements
 from gdbext.tools.tensor.numpy_statistics import NumpyNumbers
 from gdbext.tools.tensor.statistics import collector_for
-from gdbext.torch.values.tensor_facts import Histogram, Quantization, Statistics
+from gdbext.torch.values.value_text import Histogram, Quantization, Statistics
 
 VALUES_LIMIT = 64
 """Elements of a tensor that is shown whole."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from gdbext.engine.record import Record
 from gdbext.tools.tensor.elements import ElementType
-from gdbext.torch.values.tensor_facts import Statistics
+from gdbext.torch.values.value_text import Statistics
 
 
 class Moments(Record):

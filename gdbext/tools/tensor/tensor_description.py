@@ -14,8 +14,8 @@ from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 from gdbext.torch.structures import SparseRowTensor, SymbolicShapeMeta
-from gdbext.torch.values.tensor_facts import GradFunction, Part, Quantization
 from gdbext.torch.values.value_structures import SmallVector
+from gdbext.torch.values.value_text import GradFunction, Part, Quantization
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

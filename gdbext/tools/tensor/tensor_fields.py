@@ -25,9 +25,8 @@ from gdbext.torch import structures
 from gdbext.torch.state.autograd_nodes import node_object
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
-from gdbext.torch.values.tensor_facts import GradFunction, Quantization, StorageReport
 from gdbext.torch.values.value_structures import SmallVector
-from gdbext.torch.values.value_text import device_text
+from gdbext.torch.values.value_text import GradFunction, Quantization, StorageReport, device_text
 
 
 class TensorKind(Record):

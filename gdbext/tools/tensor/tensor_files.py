@@ -21,7 +21,7 @@ from gdbext.render.page import NO_ORIGIN, Origin, Page, embedded, facts, text
 from gdbext.tools.tensor import tensor_section
 from gdbext.tools.tensor.contents import Contents, NothingToRead
 from gdbext.tools.tensor.tensor_section import TensorSection
-from gdbext.torch.values.tensor_facts import Histogram, Quantization, statistics_text
+from gdbext.torch.values.value_text import Histogram, Quantization, statistics_text
 
 if TYPE_CHECKING:
     from gdbext.tools.tensor.tensor_report import TensorReporter

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.torch.state.tensor import TensorFacts
-    from gdbext.torch.values.tensor_facts import Quantization, Statistics, StorageReport
+    from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport
 
 
 class TensorReporter:

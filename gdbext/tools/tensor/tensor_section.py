@@ -12,16 +12,17 @@ from gdbext.engine.vocabulary import Section, counted
 from gdbext.render.plain_json import keyset, number, plain
 from gdbext.render.style import Style, escape
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
-from gdbext.torch.values.tensor_facts import (
+from gdbext.torch.values.value_text import (
     GradFunction,
     Histogram,
     Part,
     Quantization,
     Statistics,
     StorageReport,
+    number_text,
+    short_name,
     statistics_text,
 )
-from gdbext.torch.values.value_text import number_text, short_name
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gdbext.tools.values.cpp_kernel_call import CppLibrary, KernelArgument, Kern
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import ReturnWatch
 from gdbext.torch.assumed_symbols import KERNEL
-from gdbext.torch.compile import inductor_source
+from gdbext.torch.compile import generated_kernels
 from gdbext.torch.stack.lookup_sites import at_entry
 from gdbext.torch.values.cpp_values import FLOATS, CppValues, Value, floating
 
@@ -46,7 +46,7 @@ _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
 
 def is_compiled(pattern: str) -> bool:
     """The pattern means functions of compiled code, not operators."""
-    return pattern.startswith((inductor_source.CPP, inductor_source.PREFIX))
+    return pattern.startswith((generated_kernels.CPP, generated_kernels.PREFIX))
 
 
 class _Call(Record):
@@ -87,9 +87,9 @@ class CompiledCodeWatch:
     def place(self, patterns: Sequence[str]) -> None:
         """Watch all functions that there are, and those of libraries that are loaded later. Raises NotTorch."""
         self._patterns = list(patterns)
-        if any(pattern.startswith(inductor_source.PREFIX) for pattern in patterns):
+        if any(pattern.startswith(generated_kernels.PREFIX) for pattern in patterns):
             self._place_shims()
-        if any(pattern.startswith(inductor_source.CPP) for pattern in patterns):
+        if any(pattern.startswith(generated_kernels.CPP) for pattern in patterns):
             self._place_kernels(self._session)
             self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), self._loaded))
 
@@ -116,11 +116,11 @@ class CompiledCodeWatch:
             index = session.symbolizer.index(module)
             if index is None:
                 return
-            kernel = index.exported(KERNEL) if index.exported(inductor_source.KERNEL_MODULE) is not None else None
+            kernel = index.exported(KERNEL) if index.exported(generated_kernels.KERNEL_MODULE) is not None else None
             if kernel is not None:
                 yield "", module.base + kernel.vaddr
-            elif any(index.exported(name) is not None for name in inductor_source.COMPILED_MODULES):
-                for symbol in index.matching(inductor_source.CPP.encode()):
+            elif any(index.exported(name) is not None for name in generated_kernels.COMPILED_MODULES):
+                for symbol in index.matching(generated_kernels.CPP.encode()):
                     if "." not in symbol.name and self._is_wanted(symbol.name):  # kernel.cold is a part of it
                         yield symbol.name, module.base + symbol.vaddr
         except GdbextError:
@@ -131,8 +131,8 @@ class CompiledCodeWatch:
         index = self._session.symbolizer.index(module) if module is not None else None
         if module is None or index is None:
             return
-        signatures = inductor_source.shim_signatures(self._headers(module))
-        for symbol in index.matching(inductor_source.PREFIX.encode()):
+        signatures = generated_kernels.shim_signatures(self._headers(module))
+        for symbol in index.matching(generated_kernels.PREFIX.encode()):
             address = module.base + symbol.vaddr
             if self._is_wanted(symbol.name) and address not in self._hooked:
                 self._hooked.add(address)
@@ -140,7 +140,7 @@ class CompiledCodeWatch:
 
     def _headers(self, module: Module) -> Iterator[str]:
         folder = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS
-        for name in inductor_source.HEADERS:
+        for name in generated_kernels.HEADERS:
             try:
                 yield self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode("utf-8", "replace")
             except OSError:
@@ -160,7 +160,7 @@ class CompiledCodeWatch:
 
         self._control.place(HookSpec(address, at_entry(self._architecture), handler))
 
-    def _shim(self, name: str, signature: Sequence[inductor_source.Parameter]) -> Entered:
+    def _shim(self, name: str, signature: Sequence[generated_kernels.Parameter]) -> Entered:
         return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
 
     def _cpp_kernel(self, name: str, library: CppLibrary) -> Entered:
@@ -264,7 +264,7 @@ class CompiledCodeWatch:
     # --- functions of AOTInductor ----------------------------------------------------------------
 
     def _shim_values(
-        self, signature: Sequence[inductor_source.Parameter], cfa: int
+        self, signature: Sequence[generated_kernels.Parameter], cfa: int
     ) -> tuple[list[NamedValue], list[tuple[str, int]]]:
         """The arguments, and where results go."""
         words = self._words([_passing(each.type) for each in signature], cfa)
@@ -284,7 +284,7 @@ class CompiledCodeWatch:
             return None
         plain = kind.removeprefix("const ").strip()
         try:
-            if plain == inductor_source.TENSOR:
+            if plain == generated_kernels.TENSOR:
                 return self._tensor(word)
             if not plain.endswith("*"):
                 return _number(plain, word)
@@ -292,17 +292,17 @@ class CompiledCodeWatch:
                 return self._list(plain[:-1].strip(), word, length)
             if not word:
                 return Value("None")
-            if plain == f"{inductor_source.TENSOR}*":
+            if plain == f"{generated_kernels.TENSOR}*":
                 return self._tensor(self._session.memory.u64(word))
             return _number(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
         except GdbextError:
             return None
 
     def _list(self, kind: str, first: int, length: int) -> Value | None:
-        if length > _LONGEST_LIST or kind not in (inductor_source.TENSOR, "int64_t", "double"):
+        if length > _LONGEST_LIST or kind not in (generated_kernels.TENSOR, "int64_t", "double"):
             return None
         words = self._session.memory.words(first, length)
-        items = [self._tensor(word) if kind == inductor_source.TENSOR else _number(kind, word) for word in words]
+        items = [self._tensor(word) if kind == generated_kernels.TENSOR else _number(kind, word) for word in words]
         known = [each for each in items if each is not None]
         if len(known) < len(items):
             return None

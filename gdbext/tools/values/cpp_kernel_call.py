@@ -26,7 +26,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.tools.tensor.tensor_report import TensorReporter
-from gdbext.torch.compile import inductor_source
+from gdbext.torch.compile import generated_kernels
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -111,8 +111,8 @@ class CppLibrary:
     def parameters(self, kernel: str) -> tuple[CppParameter, ...]:
         """Those of a kernel; () where there is no source."""
         kinds, names = (
-            inductor_source.cpp_parameters(self._source, kernel),
-            inductor_source.cpp_arguments(self._source, kernel),
+            generated_kernels.cpp_parameters(self._source, kernel),
+            generated_kernels.cpp_arguments(self._source, kernel),
         )
         if len(names) != len(kinds):
             names = ("",) * len(kinds)
@@ -127,7 +127,8 @@ class CppLibrary:
         except GdbextError:
             return {}
         chosen = {
-            address: _one_of(found[address], inductor_source.pointed_dtype(kind)) for address, kind in pointers.items()
+            address: _one_of(found[address], generated_kernels.pointed_dtype(kind))
+            for address, kind in pointers.items()
         }
         return {address: facts.address for address, facts in chosen.items() if facts is not None}
 
@@ -177,7 +178,7 @@ class KernelCalls:
             frame = next(iter(table.frames(tid)), None) if table is not None else None
             if table is None or frame is None or not frame.line:
                 return None
-            found = inductor_source.called_kernel(self._line(session, frame))
+            found = generated_kernels.called_kernel(self._line(session, frame))
             if found is None:
                 return None
             kernel, names = found
@@ -195,6 +196,6 @@ class KernelCalls:
 
     def _kinds(self, file: str, kernel: str, count: int) -> tuple[str, ...]:
         if (file, kernel) not in self._parameters:
-            self._parameters[file, kernel] = inductor_source.kernel_parameters("\n".join(self._sources[file]), kernel)
+            self._parameters[file, kernel] = generated_kernels.kernel_parameters("\n".join(self._sources[file]), kernel)
         found = self._parameters[file, kernel]
         return found if len(found) == count else ("",) * count

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 from gdbext.errors import GdbextError
 from gdbext.render.style import escape
 from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor, LaunchValue
-from gdbext.torch.compile.inductor_source import is_only_written
+from gdbext.torch.compile.generated_kernels import is_only_written
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.dispatch_frame import ArgumentTensor
-from gdbext.torch.values.tensor_facts import statistics_text
-from gdbext.torch.values.value_text import number_text
+from gdbext.torch.values.value_text import number_text, statistics_text
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.host import RunControl
     from gdbext.tools.tensor.tensor_report import TensorReporter
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
-    from gdbext.torch.values.tensor_facts import Statistics
+    from gdbext.torch.values.value_text import Statistics
 
 
 def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:

@@ -16,8 +16,7 @@ from gdbext.engine.terminal import shown_json
 from gdbext.errors import BadData, GdbextError
 from gdbext.render.plain_json import plain
 from gdbext.render.style import escape
-from gdbext.torch.values.tensor_facts import Statistics
-from gdbext.torch.values.value_text import number_text
+from gdbext.torch.values.value_text import Statistics, number_text
 
 if TYPE_CHECKING:
     from gdbext.tools.tensor.tensor_report import TensorReporter

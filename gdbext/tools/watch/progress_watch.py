@@ -20,7 +20,7 @@ from gdbext.errors import GdbextError, NotPermitted, TargetGone
 from gdbext.tools.family import descendants
 
 if TYPE_CHECKING:
-    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+    from gdbext.tools.probes.dispatch_counter import DispatchActivity
 
 
 class ProcessActivity(Record):

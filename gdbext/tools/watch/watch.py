@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Sequence
 
-    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+    from gdbext.tools.probes.dispatch_counter import DispatchActivity
     from gdbext.tools.program import Dispatch
     from gdbext.tools.watch.evidence import Evidence
 
@@ -337,7 +337,7 @@ def _pulse(pid: int) -> DispatchActivity | None:
     """None where probes are not permitted."""
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+    from gdbext.tools.probes.dispatch_counter import DispatchActivity
 
     try:
         target = RunningProcess(pid)

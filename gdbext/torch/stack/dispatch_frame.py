@@ -12,7 +12,7 @@ from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.values.key_names import shown_key
 
 if TYPE_CHECKING:
-    from gdbext.torch.values.tensor_facts import Statistics
+    from gdbext.torch.values.value_text import Statistics
 
 
 class DispatchEvent(Enum):

@@ -6,7 +6,7 @@ import math
 
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
-from gdbext.torch.values.tensor_facts import GradFunction, Histogram, Part, Quantization, Statistics, StorageReport
+from gdbext.torch.values.value_text import GradFunction, Histogram, Part, Quantization, Statistics, StorageReport
 
 FLOATS = TensorSection(
     label="self.weight",

@@ -14,8 +14,8 @@ from gdbext.diagnosis.inspection import inspect_threads, with_known_bugs
 from gdbext.errors import BadData
 from gdbext.hosts.cli import launcher
 from gdbext.known.catalogue import own_entries
-from gdbext.known.report_facts import report_facts
 from gdbext.known.signatures import matches
+from gdbext.tools.known import report_facts
 from support.recorded import recordings
 from support.recorded.recordings import Replay
 from support.recorded.scenarios import KNOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def _write_without_rows(tool: str, table: Path, source: str) -> None:
 
 
 def _is_of(row: ast.Call, tool: str) -> bool:
-    return any(isinstance(each, ast.Constant) and f"gdbext.tools.{tool}." in str(each.value) for each in row.args)
+    place = re.compile(rf"gdbext\.tools\.{tool}[.:]")
+    return any(isinstance(each, ast.Constant) and place.match(str(each.value)) for each in row.args)
 
 
 def run(package: Path, modules: list[str], *words: str) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,6 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, read_file, read_memory
-from gdbext.engine.targets.live.sleeping_copy import copy_asleep
 from gdbext.engine.targets.live.stop_copy import (
     CopiedThread,
     PageCopy,
@@ -39,7 +38,7 @@ from gdbext.engine.targets.live.stop_copy import (
     real_time_priority,
 )
 from gdbext.engine.targets.live.thread_motion import same_but_for_rseq
-from gdbext.engine.targets.live.unstopped import UnstoppedProcess
+from gdbext.engine.targets.live.unstopped import UnstoppedProcess, copy_asleep
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 

@@ -1,18 +1,25 @@
 """A live process that nobody stops: threads that sleep in the kernel are read where they sleep (``--no-stop``).
 
-Or memory and maps alone, as they are at the moment of each read.
+Or memory and maps alone, as they are at the moment of each read. copy_asleep makes a copy of one moment: all threads
+sleep before it is made, and afterwards none has had a turn. What proves it is /proc/PID/task: the state of each thread,
+the system call that it sleeps in with its arguments and stack pointer, and how often and how long it has run
+(thread_motion.py). A thread that ran in between, however briefly, has had one turn more; then it is tried again, and in
+the end the process is stopped.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
+from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, Piece, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone
@@ -237,3 +244,36 @@ class UnreadableProcess(UnstoppedProcess):
     def environ(self) -> Mapping[str, str]:
         """No environment is known of it."""
         return {}
+
+
+_TRIES = 4
+_PAUSE = 0.001
+"""Seconds after the first try; each further one is given twice as long: many threads that wait wake at times, only to
+look whether they should wait on."""
+
+CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
+"""Copies the stacks that end at these addresses, and whatever else is wanted, as addresses and bytes."""
+
+
+def copy_asleep(unstopped: Callable[[], UnstoppedProcess], copy: CopyStacks) -> StopCopy | None:
+    """The copy, None unless all threads sleep for as long as it takes. Raises TargetGone."""
+    for number in range(_TRIES):
+        with closing(unstopped()) as process:
+            found = _copied(process, copy)
+        if found is not None:
+            return found
+        time.sleep(_PAUSE * 2**number)
+    return None
+
+
+def _copied(process: UnstoppedProcess, copy: CopyStacks) -> StopCopy | None:
+    if not process.is_asleep():
+        return None
+    pieces = copy([place.stack_pointer or 0 for place in process.places.values()])
+    if not process.has_slept_on():
+        return None
+    threads = [CopiedThread(process.pid, each) for each in process.threads()]
+    pointer = process.architecture.thread_pointer
+    if not all(pointer(each.registers()) for each in threads):
+        return None  # only a stop tells where such a thread has its control block
+    return StopCopy(process.pid, threads, PageCopy(pieces), process.pid, process.places)

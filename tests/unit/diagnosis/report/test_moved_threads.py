@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from gdbext.diagnosis import threads_view
+from gdbext.diagnosis import all_threads
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 
 
 def report(moved: tuple[int, ...]) -> Report:
     target = TargetReport("live", 100, "none", paused_ms=2.5, moved=moved)
-    return Report("all-threads", target, view=threads_view.render)
+    return Report("all-threads", target, view=all_threads.render)
 
 
 @pytest.mark.parametrize(

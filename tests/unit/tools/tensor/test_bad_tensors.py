@@ -14,7 +14,7 @@ from gdbext.tools.tensor.elements import element_type
 from gdbext.tools.tensor.tensor_report import TensorReporter, _check_channels, _check_storage
 from gdbext.tools.values.launch import BEFORE, KernelLaunch
 from gdbext.tools.values.values_section import ValueFiles
-from gdbext.torch.values.tensor_facts import Quantization, StorageReport
+from gdbext.torch.values.value_text import Quantization, StorageReport
 from support.recorded.recordings import Replay
 
 

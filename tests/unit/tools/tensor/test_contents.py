@@ -13,7 +13,7 @@ from gdbext.tools.tensor import contents as contents_module
 from gdbext.tools.tensor.contents import Contents, Geometry, fits
 from gdbext.tools.tensor.elements import ElementType, element_type
 from gdbext.tools.tensor.numpy_statistics import import_numpy
-from gdbext.torch.values.tensor_facts import Quantization
+from gdbext.torch.values.value_text import Quantization
 
 BASE = 0x1000
 

@@ -11,7 +11,7 @@ from gdbext.errors import UsageError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead
 from gdbext.tools.tensor.elements import ElementType, element_type
 from gdbext.tools.tensor.tensor_files import CELLS, read_slice
-from gdbext.torch.values.tensor_facts import Quantization
+from gdbext.torch.values.value_text import Quantization
 
 BASE = 0x1000
 

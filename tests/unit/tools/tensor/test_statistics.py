@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gdbext.tools.tensor.elements import element_type
 from gdbext.tools.tensor.statistics import collector_for
-from gdbext.torch.values.tensor_facts import Statistics
+from gdbext.torch.values.value_text import Statistics
 
 FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 

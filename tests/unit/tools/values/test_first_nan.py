@@ -6,7 +6,7 @@ from typing import Any
 
 from gdbext.tools.values.first_nan import FirstBad, above, has_infinity, has_nan
 from gdbext.tools.values.launch import AFTER, BEFORE, Find, KernelLaunch, LaunchTensor, LaunchValue
-from gdbext.torch.values.tensor_facts import Statistics
+from gdbext.torch.values.value_text import Statistics
 
 NO_REPORTER: Any = None
 

@@ -17,7 +17,7 @@ from gdbext.tools.values.launch import (
     kernel_line,
     launch_lines,
 )
-from gdbext.torch.values.tensor_facts import Statistics
+from gdbext.torch.values.value_text import Statistics
 
 FINE = LaunchTensor("self", 0x1000, "f32[2] cpu", "float32", (2,), Statistics(2, -1.0, 3.0, 1.0, 2.5, 0, 0, 0))
 BAD = LaunchTensor("result0", 0x2000, "f32[2] cpu", "float32", (2,), Statistics(2, None, None, None, None, 2, 0, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.torch.compile.inductor_source import (
+from gdbext.torch.compile.generated_kernels import (
     Parameter,
     called_kernel,
     cpp_arguments,
