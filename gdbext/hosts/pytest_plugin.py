@@ -7,6 +7,7 @@ a stopped process is in its way. Works in each worker of pytest-xdist.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -14,14 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gdbext.errors import UsageError
-
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gdbext.hosts.hang_watcher import TestBoard
 
 NAME = "gdbext-hangs"
@@ -86,8 +88,14 @@ class HangPlugin:
         self._board: TestBoard | None = None
         self._pid = os.getpid()
         self._orders = -1
+        self._starter: subprocess.Popen[bytes] | None = None
         self._watcher = 0
         self._began = time.time()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Have the shell that started the watcher gone before a test can meet it as a child."""
+        self._finish_start()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
@@ -124,19 +132,17 @@ class HangPlugin:
     def pytest_unconfigure(self) -> None:
         """End the watcher, and wait until it has gone."""
         if self._board is not None and self._pid == os.getpid():
-            from gdbext.hosts.hang_watcher import has_ended
-
+            self._finish_start()
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._orders, b"end")
-            has_ended(self._watcher, _LOOK_PATIENCE)
+            _watcher_module().has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
             self._board = None
         os.close(self._errors)
 
     def _start(self) -> TestBoard:
-        """Start the watcher of this process."""
-        from gdbext.hosts import hang_watcher
-
+        """Start the watcher of this process; tests are collected meanwhile."""
+        hang_watcher = _watcher_module()
         board = os.memfd_create("gdbext-tests")
         os.truncate(board, hang_watcher.SIZE)
         orders, self._orders = os.pipe()
@@ -145,30 +151,42 @@ class HangPlugin:
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
         pause = str(int(min(self._threshold / 4, _LONGEST_START)))
         script = [_AT_ONCE, "sh"] if pause == "0" else [_LATER, pause]
-        started = subprocess.run(
+        self._starter = subprocess.Popen(
             ["/bin/sh", "-c", *script, *words],
-            stdin=orders, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-            pass_fds=(board,), check=True,
+            stdin=orders, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, pass_fds=(board,),
         )  # fmt: skip
-        self._watcher = int(started.stdout)
-        if _YAMA.exists():
-            import ctypes
-
-            ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
         self._board = hang_watcher.TestBoard(board)
         self._plugins.register(_Phases(self._plugins, self._board))
         os.close(board)
         os.close(orders)
         if self._kills:
             self._heed(hang_watcher.SIGNAL)
+        if _YAMA.exists():
+            self._finish_start()
+            self._let_look()
         return self._board
+
+    def _finish_start(self) -> None:
+        """Wait for the shell that starts the watcher."""
+        if self._starter is None:
+            return
+        told, _ = self._starter.communicate()
+        self._starter = None
+        if not told:
+            raise pytest.UsageError("--gdbext-threshold: /bin/sh cannot start the watcher")
+        self._watcher = int(told)
+
+    def _let_look(self) -> None:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SET_PTRACER, self._watcher, 0, 0, 0)
 
     def _heed(self, number: int) -> None:
         """Let the watcher fail the test that runs, by a signal."""
         try:
             signal.signal(number, self._fail)
         except ValueError as error:
-            raise UsageError("--gdbext-kill needs pytest to run in the main thread") from error
+            raise pytest.UsageError("--gdbext-kill needs pytest to run in the main thread") from error
 
     def _fail(self, *_: object) -> None:
         if self._board is not None and self._board.looks() and self._board.running() is not None:
@@ -220,6 +238,21 @@ class _ReportedVerdicts:
             self._properties = [("gdbext-verdict", found["summary"]), ("gdbext-files", found["files"])]
             report.sections.append((SECTION, found["text"]))
         report.user_properties += self._properties
+
+
+def _watcher_module() -> ModuleType:
+    """hosts/hang_watcher.py by Python's own loader: pytest's, which has every module of a plugin's package to rewrite,
+    compiles it in each run where nothing is cached, as in a fresh container."""
+    import gdbext.hosts
+
+    name = "gdbext.hosts.hang_watcher"
+    if name not in sys.modules:
+        spec = PathFinder.find_spec(name, gdbext.hosts.__path__)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def _read(path: str) -> dict[str, str] | None:
