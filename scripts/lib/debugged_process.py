@@ -4,7 +4,6 @@ its console."""
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from gdbext.engine.targets.live.debugger_guard import Healer
 from gdbext.engine.targets.live.proc_checks import thread_states
 from support.installed import gdbs, lldbs, probing
 from support.programs import harness
+from support.programs.debugger_terminal import PipedDebugger
 from support.programs.harness import ROOT
 from support.programs.mi_session import WELL_FORMED, MiSession
 
@@ -62,7 +62,10 @@ class DebuggedJob:
             return f"is in state {state}"
         if probing.links_on(self.pid):
             return "has probes"
-        places = changed_places(self.pid)
+        try:
+            places = changed_places(self.pid)
+        except (ProcessLookupError, FileNotFoundError):
+            return "is ending"
         if places:
             return f"has foreign instructions at {', '.join(map(hex, places[:5]))}"
         return self._is_held_up()
@@ -117,27 +120,21 @@ class GdbSession(MiSession):
         return [line for line in self.lines if line and not WELL_FORMED.fullmatch(line)]
 
 
-class LldbSession:
+class LldbSession(PipedDebugger):
     """LLDB, which reads its commands from a pipe."""
 
     def __init__(self, lldb: str) -> None:
         words = [lldb, "--no-lldbinit", "-O", "settings set target.preload-symbols false"]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
+        super().__init__(words, subprocess.STDOUT)
         self._said = b""
         self._marks = 0
 
     def send_console(self, command: str) -> None:
         """Have it begin a command."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n".encode())
-        self.process.stdin.flush()
+        self.write(f"{command}\n".encode())
 
     def run(self, command: str, seconds: float = 120) -> list[str]:
         """The lines until a command is over."""
-        assert self.process.stdout is not None
         self._marks += 1
         self.send_console(command)
         self.send_console(f"script print('over', {self._marks}, 'over')")
@@ -145,20 +142,8 @@ class LldbSession:
         while mark not in self._said[first:]:
             left = end - time.monotonic()
             assert left > 0, f"{command} did not end in {seconds} s: {self._said[first:][-2000:]!r}"
-            if select.select([self.process.stdout], [], [], left)[0]:
-                data = os.read(self.process.stdout.fileno(), 1 << 16)
-                assert data, f"LLDB has ended: {self._said[first:][-2000:]!r}"
-                self._said += data
+            self._said += self.read(left)
         return self._said[first:].decode(errors="replace").splitlines()
-
-    def close(self) -> None:
-        """End it."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
 
 
 class Debugger:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import subprocess
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from support.programs.debugger_terminal import PipedDebugger
 
-class DapSession:
+
+class DapSession(PipedDebugger):
     """One debugger; every message that it sent is in ``messages``."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        super().__init__(words)
         self.messages: list[dict[str, Any]] = []
         self._data = b""
         self._number = 0
@@ -58,28 +56,15 @@ class DapSession:
         outputs = (each["body"] for each in self.messages if each["type"] == "event" and each["event"] == "output")
         return "".join(each["output"] for each in outputs)
 
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-
     def _send(self, command: str, arguments: dict[str, Any]) -> int:
         self._number += 1
         message = {"seq": self._number, "type": "request", "command": command, "arguments": arguments}
         data = json.dumps(message).encode()
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
-        self.process.stdin.flush()
+        self.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
         return self._number
 
     def _read(self, seconds: float) -> None:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return
-        self._data += os.read(self.process.stdout.fileno(), 1 << 16)
+        self._data += self.read(seconds)
         while b"\r\n\r\n" in self._data:
             head, _, rest = self._data.partition(b"\r\n\r\n")
             length = int(head.rpartition(b":")[2])

@@ -1,10 +1,11 @@
-"""A debugger at a terminal of its own, driven as a user does."""
+"""A debugger at a terminal of its own, driven as a user does; or by pipes, as an editor does."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -51,3 +52,39 @@ class DebuggerTerminal:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         os.close(self._screen)
+
+
+class PipedDebugger:
+    """A debugger that reads and writes pipes. One that aborts leaves no core behind."""
+
+    def __init__(self, words: Sequence[str], stderr: int | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment
+        )
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_CORE, (0, hard))
+
+    def write(self, data: bytes) -> None:
+        """Have it read this."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read(self, seconds: float) -> bytes:
+        """What it has written, or writes in that time; b"" for nothing. Raises AssertionError where it has ended."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            return b""
+        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        assert data, f"the debugger has ended, status {self.process.wait()}"
+        return data
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
-import subprocess
 import time
 from collections.abc import Sequence
+
+from support.programs.debugger_terminal import PipedDebugger
 
 WELL_FORMED = re.compile(
     r'\d*\^(done|running|connected|error|exit)(,.*)?|\d*[*=+][a-z-]+(,.*)?|[~&@]"([^"\\]|\\.)*"|\(gdb\) ?'
@@ -15,14 +14,13 @@ WELL_FORMED = re.compile(
 """A line of MI's output: a result, an asynchronous record, a stream record, the prompt."""
 
 
-class MiSession:
+class MiSession(PipedDebugger):
     """One gdb with the commands loaded."""
 
     def __init__(self, gdb: str, source: str) -> None:
         words = [gdb, "-nx", "-q", "--interpreter=mi3", "-iex", "set debuginfod enabled off", "-iex",
                  "set auto-solib-add off"]  # fmt: skip
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        super().__init__(words)
         self.lines: list[str] = []
         """Everything that gdb has said, without line feeds."""
         self._rest = b""
@@ -49,9 +47,7 @@ class MiSession:
             self._read(left)
 
     def send(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text.encode())
-        self.process.stdin.flush()
+        self.write(text.encode())
 
     def console(self, command: str, seconds: float = 90) -> list[str]:
         """A command of gdb's console, as editors run it."""
@@ -62,20 +58,8 @@ class MiSession:
         found = [line for line in lines if line.startswith(f"{self._token}^")]
         return found[-1].partition("^")[2].partition(",")[0] if found else ""
 
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-
     def _read(self, seconds: float) -> None:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return
-        data = self._rest + os.read(self.process.stdout.fileno(), 1 << 16)
-        *lines, self._rest = data.split(b"\n")
+        *lines, self._rest = (self._rest + self.read(seconds)).split(b"\n")
         self.lines += [line.decode(errors="replace") for line in lines]
 
 
