@@ -45,6 +45,8 @@ COMMANDS = {
     "samples": ("dispatch-diagnose --samples 100 --interval 0.1", ""),
     "break": (f"dispatch-break call {ADD} --continue", ""),
     "break-probes": (f"dispatch-break call {ADD} --engine probes", ""),
+    "break-stop": (f"dispatch-break call {ADD}", ""),
+    "break-seldom": ("dispatch-break call aten::sub.Tensor", ""),
     "break-breakpoints": (f"dispatch-break call {ADD} --engine breakpoints --continue", ""),
 }
 """Name → the command, and what has it end by itself."""
@@ -198,7 +200,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             line, ends = COMMANDS[command]
             if "kill" in options.scenes:
                 yield kills(name, debugger, line, options.times, options.loads)
-            if "repeat" in options.scenes and command != "break-probes":
+            if "repeat" in options.scenes and command not in ("break-probes", "break-stop", "break-seldom"):
                 once = SAMPLES if command == "samples" else f"{line} {ends}".strip()
                 yield repeats(name, debugger, once, options.times)
         if "mi" in options.scenes and debugger.has_machine_interface:

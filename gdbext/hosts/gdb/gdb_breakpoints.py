@@ -282,17 +282,6 @@ class GdbCatch:
         gdb.post_event(self.delete)
 
 
-@contextmanager
-def catching(signal: int, reached: Callable[[], bool]) -> Iterator[None]:
-    """gdb calls ``reached`` when a thread has stopped by that signal, and stops where that is true. Raises
-    TargetError."""
-    catch = GdbCatch(signal, reached)
-    try:
-        yield
-    finally:
-        catch.delete()
-
-
 class ProbedThread(SelectedThread):
     """The thread that a probe has stopped: its registers as they were there."""
 

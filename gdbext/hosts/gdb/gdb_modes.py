@@ -5,20 +5,31 @@ Tried with gdb 13.1 and 18.1: with ``scheduler-locking on`` one thread runs, and
 what it needs (a GIL); with ``detach-on-fork off`` the other side of a fork stands still until somebody lets it go, and
 a parent that waits for its child with it; with ``follow-fork-mode child`` gdb lets the parent go, without a breakpoint
 in it.
+
+The table of signals, too, is the user's: while kernel probes stop threads by a signal gdb has to stop for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gdb
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
-from gdbext.engine.targets.system.linux import is_alive
-from gdbext.errors import ProbesRefused, TargetError, UsageError
+from gdbext.engine.targets.live import ptrace
+from gdbext.engine.targets.system.linux import is_alive, signal_name
+from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import execute
+
+if TYPE_CHECKING:
+    from gdbext.hosts.resume.timed_run import TimedRun
+    from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
 def check_pause_works(alternative: str) -> None:
@@ -54,6 +65,130 @@ def stops_by_interrupt() -> bool:
     the program would get a SIGINT that nobody sent."""
     rows = [line.split() for line in execute("info signals SIGINT").splitlines()]
     return any(row[:1] == ["SIGINT"] and row[1:4:2] == ["Yes", "No"] for row in rows)
+
+
+@contextmanager
+def stopping_for(number: int) -> Iterator[bool]:
+    """gdb stops for a signal meanwhile; True where it does by the user's own will. Raises TargetError."""
+    name = signal_name(number)
+    rows = [line.split() for line in execute(f"info signals {name}").splitlines()]
+    before = next(
+        (tuple(word == "Yes" for word in row[1:4]) for row in rows if row[:1] == [name]), (False, False, True)
+    )
+    execute(f"handle {name} stop print")
+    try:
+        yield before[0]
+    finally:
+        words = (word if wanted else f"no{word}" for word, wanted in zip(("stop", "print", "pass"), before))
+        quietly(f"handle {name} {' '.join(words)}")
+
+
+_READS_RUNNING = 12
+"""The first gdb that reads the memory of a thread that runs."""
+
+
+class ProbedThreads:
+    """Handles the threads that kernel probes stop before gdb sees them. A catchpoint would take one of the user's
+    numbers and show in an editor's list, and a stop for each would have the editor look at everything anew.
+
+    gdb's main thread is the tracer. Within gdb's event loop it waits for the threads itself, and lets each go on as gdb
+    does for a signal that nobody wants to know of (linux_nat_filter_event, gdb/linux-nat.c). For those that gdb gets
+    first, in the moments in between, it stops.
+    """
+
+    _TURN, _PAUSE = 0.2, 0.002
+    """Seconds after which gdb has its turn, though the process has no news for it; and between two looks."""
+    _BUSY = 10
+    """Turns without waiting, once there were news: gdb has more to do for each than one."""
+
+    def __init__(self, hooks: ProbeHooks, handle: Callable[[int], bool], fail: Callable[[BaseException], None]) -> None:
+        """``handle`` raises nothing, and says whether gdb is to stop the process there; ``fail`` gets what else
+        fails."""
+        self._signal = hooks.signal
+        self._hooks = hooks
+        self._handle = handle
+        self._fail = fail
+        self._run: object = None
+        self._busy = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Handle the threads of the process, which runs meanwhile. Raises ProbesRefused."""
+        if int(gdb.VERSION.partition(".")[0]) < _READS_RUNNING or _is_stepped():
+            self._hooks.arm()
+            yield
+            return
+        if _stands_at_a_place():
+            self._hooks.arm()  # what comes next must not be missed
+        self._run, self._busy = object(), 0
+        gdb.post_event(partial(self._turn, self._run))
+        try:
+            yield
+        finally:
+            self._run = None
+
+    def _turn(self, run: object) -> None:
+        """Called in gdb's event loop, in the run that it belongs to or after it."""
+        if run is not self._run:
+            return
+        try:
+            self._hooks.arm()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            try:
+                is_over = self._handle_all()
+            finally:
+                signal.raise_signal(signal.SIGCHLD)  # gdb looks for itself
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        except (GdbextError, OSError, KeyboardInterrupt) as error:
+            self._fail(error)
+            quietly("interrupt")
+            return
+        if not is_over:
+            gdb.post_event(partial(self._turn, run))
+
+    def _handle_all(self) -> bool:
+        """Handle threads until gdb has something to do; True where that is to stop the process."""
+        end, seen = time.monotonic() + self._TURN, set[int]()
+        while True:
+            for thread in self._hooks.waiting():
+                if self._is_stopped(thread):
+                    if self._handle(thread):
+                        return True
+                    self._let_go(thread)
+                    seen.discard(thread)
+            news = self._news()
+            if news is not None and news[1] == self._signal and news[0] not in seen:
+                seen.add(news[0])  # it has got to a probe since
+                continue
+            self._busy = self._BUSY if news is not None else max(self._busy - 1, 0)
+            if news is not None or self._busy or time.monotonic() >= end:
+                return False
+            signal.sigtimedwait({signal.SIGCHLD}, self._PAUSE)
+
+    def _is_stopped(self, thread: int) -> bool:
+        with suppress(ChildProcessError):
+            return ptrace.stopped_for(thread) == (thread, self._signal)
+        return False
+
+    def _let_go(self, thread: int) -> None:
+        with suppress(OSError):
+            os.waitpid(thread, ptrace.WALL)
+            ptrace.go_on(thread)
+
+    def _news(self) -> tuple[int, int] | None:
+        with suppress(ChildProcessError):
+            return ptrace.stopped_for()
+        return None
+
+
+def _is_stepped() -> bool:
+    """gdb steps each thread for a watchpoint of the user's: whoever lets one go on would let it run away."""
+    return any(each.enabled and each.type == gdb.BP_WATCHPOINT for each in gdb.breakpoints())
+
+
+def _stands_at_a_place() -> bool:
+    """The process has stopped at a breakpoint, or after a step: not anywhere, by a signal."""
+    return any(word in execute("info program") for word in ("breakpoint", "stepped"))
 
 
 def refusal() -> TargetError | None:
@@ -195,6 +330,14 @@ class QuietConsole:
         if self._is_ours:
             self._is_ours = False
             quietly(f"set {self._SETTING} off")
+
+
+def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
+    """Called in gdb's event loop: the process may have stopped before."""
+    thread = gdb.selected_thread()
+    if timed.is_running and thread is not None and thread.is_running():
+        quiet.begin()
+        quietly("interrupt")
 
 
 def quietly(command: str) -> bool:

@@ -12,7 +12,7 @@ with to_string, gdb.write would write into that string, and MI would miss the ^r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +21,22 @@ import gdb
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
+from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb.gdb_batch import stopped_target
 from gdbext.hosts.gdb.gdb_modes import (
     Forks,
+    ProbedThreads,
     QuietConsole,
     check_interrupt,
     check_pause_works,
     check_probes,
+    interrupt_running,
     quietly,
     refusal,
+    stopping_for,
     stops_by_interrupt,
 )
 from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word
@@ -64,14 +69,6 @@ def pause_of(target: Target) -> Pause:
         return GdbTarget(gdb.selected_inferior())
 
     return pause
-
-
-def _interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
-    """Called in gdb's event loop: the process may have stopped before."""
-    thread = gdb.selected_thread()
-    if timed.is_running and thread is not None and thread.is_running():
-        quiet.begin()
-        quietly("interrupt")
 
 
 def _look_again(pid: int, seconds: float, watch: Watch) -> Target:
@@ -161,6 +158,9 @@ class GdbRunControl:
         self._is_replaced = False
         self.quiet = QuietConsole()
         self._probes: ProbeHooks | None = None
+        self._probed: ProbedThreads | None = None
+        self._probed_thread = 0
+        self._stops_anyway = False
 
     def use_probes(self) -> None:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
@@ -201,6 +201,7 @@ class GdbRunControl:
         """The low 8 bytes of a vector register of the selected thread's innermost frame. Raises TargetError."""
         if self._probes is not None:
             self._probes.check_vectors()
+            return ptrace.float_registers(self._probed_thread, stopped_target().architecture)[name]
         try:
             return low_word(_evaluate(f"${name}"))
         except gdb.error as error:
@@ -250,7 +251,7 @@ class GdbRunControl:
             raise refused
         check_interrupt()
         timed = TimedRun(work, lambda: gdb.post_event(interrupt))
-        interrupt = partial(_interrupt_running, timed, self.quiet)
+        interrupt = partial(interrupt_running, timed, self.quiet)
         with timed:
             ending = self.run()
         return timed.ending(ending)
@@ -263,15 +264,18 @@ class GdbRunControl:
         gdb.events.new_objfile.connect(self._loaded)
         gdb.events.stop.connect(self._stopped)
         forks = Forks()
+        ending: Ending | None = None
         try:
             with self._catching(), forks.watched():
-                while True:
+                while ending is None:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     ending = self._continue(forks)
-                    if ending is not None:
-                        return ending
+            return ending
         finally:
             self.quiet.end()
+            if self._probes is not None and ending is not None and ending.kind in _STOPS:
+                with suppress(gdb.error):
+                    gdb.execute("frame", False, False)  # gdb was not to say more of its stops than of ours
             gdb.events.new_objfile.disconnect(self._loaded)
             gdb.events.stop.disconnect(self._stopped)
 
@@ -281,24 +285,38 @@ class GdbRunControl:
         if self._probes is None:
             yield
             return
-        from gdbext.hosts.gdb.gdb_breakpoints import catching
-
-        self._probes.begin()
-        with catching(self._probes.signal, self._reached_probe):
+        self._probes.begin(arms=False)
+        self.quiet.begin()
+        with stopping_for(self._probes.signal) as self._stops_anyway:
+            self._probed = ProbedThreads(self._probes, self._reached_probe, self.fail)
             yield
 
-    def _reached_probe(self) -> bool:
-        """Called by gdb where a thread has stopped by the probes' signal."""
+    def _reached_probe(self, tid: int) -> bool:
+        """A thread has stopped by the probes' signal: True where gdb is to stop there."""
         assert self._probes is not None
+        self._probed_thread = tid
         try:
-            over = self._probes.handle(gdb.selected_thread().ptid[1])
+            self.asked = self._probes.handle(tid)
         except (GdbextError, OSError, gdb.error, KeyboardInterrupt) as error:
             self.fail(error)
             return True
-        if over:
-            self.asked = True
+        if self.asked:
             self.quiet.begin()
-        return over
+        return self.asked
+
+    def _was_probed(self) -> bool:
+        """Handle whoever waits where gdb has stopped for the probes' signal; True where nobody else wants to know of
+        that stop."""
+        if self._probes is None or self._stop is None or self._stop.signal != signal_name(self._probes.signal):
+            return False
+        if self.asked or self._failure is not None:
+            return True
+        waiting = self._probes.waiting()
+        for tid in waiting:
+            if self.asked or self._failure is not None:
+                break
+            self._reached_probe(tid)
+        return bool(waiting) or not self._stops_anyway
 
     def _continue(self, forks: Forks) -> Ending | None:
         """One run; None where the process is to go on."""
@@ -306,7 +324,8 @@ class GdbRunControl:
         self.asked = self._is_replaced = False
         self._ran = _program()
         try:
-            gdb.execute("continue", False, False)
+            with self._probed.watched() if self._probed is not None else nullcontext():
+                gdb.execute("continue", False, False)
         except KeyboardInterrupt:
             self._interrupt()
             return Ending(EndingKind.INTERRUPTED, "interrupted")
@@ -314,14 +333,18 @@ class GdbRunControl:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
+        is_probe = self._was_probed()
         if self._failure is not None:
             return ending_of_failure(self._failure, "gdb")
+        if is_probe and not self.asked:
+            return None
         return forks.ending or self._why_stopped()
 
     def _why_stopped(self) -> Ending | None:
         if self._is_replaced:
             return _REPLACED
         if self.asked:
+            self._select_probed()
             return Ending(EndingKind.ASKED, "")
         stop = self._stop
         if stop is None:
@@ -334,6 +357,12 @@ class GdbRunControl:
             numbers = stop.breakpoints
             return Ending(EndingKind.STOPPED, f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
         return Ending(EndingKind.STOPPED, "gdb stopped the process")
+
+    def _select_probed(self) -> None:
+        """Select the thread that was the last to get to a probe: gdb may have been told of another one first."""
+        for thread in gdb.selected_inferior().threads():
+            if self._probed_thread == thread.ptid[1] and thread != gdb.selected_thread():
+                thread.switch()
 
     def _is_another_program(self) -> bool:
         """It is not the program that ran when the process was resumed."""
@@ -359,6 +388,7 @@ class GdbRunControl:
         self._stop = _stop_of(event)
 
 
+_STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)
 _REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
 
 

@@ -60,6 +60,7 @@ class ThreadStopper:
         """The signal by which a thread stops."""
         self._keeper: ProbeKeeper | None = None
         self._added: dict[str, list[ProbePlace]] = {}
+        self._unarmed: set[int] = set()
         self._descriptors: list[int] = []
         self._kernel = kernel = Bpf.of(architecture)
         probing = architecture.probing
@@ -94,9 +95,14 @@ class ThreadStopper:
         ))  # fmt: skip
 
     def add(self, number: int, path: str, offset: int) -> None:
-        """Stop at that offset of a file from the next place_added() on. Raises ProbesRefused."""
-        self.want(number, True)
+        """Stop at that offset of a file from the next place_added() and arm() on."""
         self._added.setdefault(path, []).append(ProbePlace(offset, number))
+        self._unarmed.add(number)
+
+    def arm(self) -> None:
+        """Switch on what was added. Raises ProbesRefused."""
+        while self._unarmed:
+            self.want(self._unarmed.pop(), True)
 
     def place_added(self) -> None:
         """Place what was added, together: the kernel takes 0.1 s to take a link away. Raises ProbesRefused."""
@@ -109,6 +115,7 @@ class ThreadStopper:
 
     def want(self, number: int, wanted: bool) -> None:
         """Switch a place on or off; one that is off costs the thread a microsecond. Raises ProbesRefused."""
+        self._unarmed.discard(number)
         key = struct.pack("<Q", number)
         try:
             if wanted:
@@ -117,6 +124,13 @@ class ThreadStopper:
                 self._kernel.take(self._wanted, key, 8)
         except OSError as error:
             raise refused("a probe cannot be switched", error) from error
+
+    def waiting(self) -> list[int]:
+        """The threads that have got to a probe, and whose hits were not taken. Raises ProbesRefused."""
+        try:
+            return [int.from_bytes(key.raw, "little") for key in self._kernel.keys(self._hits, 8)]
+        except OSError as error:
+            raise refused("stops cannot be read", error) from error
 
     def hit(self, tid: int) -> ProbeHit | None:
         """Take the hit that a thread stopped for; None where it stopped for something else. Raises ProbesRefused."""
@@ -230,9 +244,21 @@ class ProbeHooks:
             raise ProbesRefused(f"no probe can be placed at {address:#x}", why=why, help=_HELP)
         return found
 
-    def begin(self) -> None:
-        """Place the probes: the process is about to run. Raises ProbesRefused."""
+    def begin(self, arms: bool = True) -> None:
+        """Place the probes: the process is about to run. Nobody stops there before arm(); ``arms``: it is called now.
+        Raises ProbesRefused."""
         self._stopper.place_added()
+        if arms:
+            self.arm()
+
+    def arm(self) -> None:
+        """Have threads stop at the probes from now on. Raises ProbesRefused."""
+        if not self.is_spent:
+            self._stopper.arm()
+
+    def waiting(self) -> list[int]:
+        """The threads that stop, or are about to, and were not handled. Raises ProbesRefused."""
+        return [] if self.is_spent else self._stopper.waiting()
 
     def register(self, name: str) -> int | None:
         """A register as it was at the probe, inside a handler; None for one that was not noted."""
@@ -261,7 +287,7 @@ class ProbeHooks:
                 value = int.from_bytes(self._read((value + spec.load) & _WORD, 8), "little")
             over = spec.handler(tid, cfa, value)
             if not self.is_spent:
-                self._stopper.place_added()
+                self.begin()
             return over
         finally:
             self._hit = None

@@ -18,6 +18,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import STOP_SIGNALS
 from gdbext.errors import TargetError, TargetGone
 
+PTRACE_CONT = 7
 PTRACE_DETACH = 17
 PTRACE_GETSIGINFO = 0x4202
 PTRACE_GETREGSET = 0x4204
@@ -66,6 +67,19 @@ def interrupt(tid: int) -> None:
 def detach(tid: int, signal: int = 0) -> None:
     """Let a stopped thread go on, with the signal that was held back. Raises OSError (ESRCH: it is gone)."""
     _request(PTRACE_DETACH, tid, None, signal or None)
+
+
+def go_on(tid: int) -> None:
+    """Let a stopped thread go on, without the signal that it stopped for. Raises OSError (ESRCH: it is gone)."""
+    _request(PTRACE_CONT, tid, None, None)
+
+
+def stopped_for(tid: int | None = None) -> tuple[int, int] | None:
+    """(thread id, signal or event << 8 | SIGTRAP) of a traced thread's stop that nobody has fetched, which stays so;
+    of any thread for None. Raises ChildProcessError where it is gone."""
+    kind, number = (os.P_ALL, 0) if tid is None else (os.P_PID, tid)
+    found = os.waitid(kind, number, os.WSTOPPED | os.WNOWAIT | os.WNOHANG | WALL)
+    return None if found is None else (found.si_pid, found.si_status)
 
 
 def poll(tid: int) -> PtraceStop | None:

@@ -218,6 +218,21 @@ class Bpf:
             raise
         return value.raw
 
+    def keys(self, descriptor: int, size: int) -> Iterator[ctypes.Array[ctypes.c_char]]:
+        """The keys of a hash, ``size`` bytes each; the one that was given may be taken away. Raises OSError."""
+        key, following = (ctypes.create_string_buffer(size) for _ in range(2))
+        before = 0
+        while True:
+            try:
+                self(_MAP_NEXT, struct.pack("<I4xQQ", descriptor, before, ctypes.addressof(following)))
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return
+                raise
+            key.raw = following.raw
+            before = ctypes.addressof(key)
+            yield key
+
     def values(self, descriptor: int, entries: int, size: int) -> bytes:
         """All values of an array, ``size`` bytes each, one after the other. Raises OSError."""
         after, keys = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4 * entries)
@@ -271,20 +286,12 @@ class CounterMap:
 
     def totals(self) -> Iterator[tuple[bytes, int]]:
         """(key, sum over all processors) of every entry. Raises OSError."""
-        key, following = (ctypes.create_string_buffer(self._key_size) for _ in range(2))
         values = ctypes.create_string_buffer(8 * self._processors)
         unpack = struct.Struct(f"<{self._processors}Q").unpack
-        before = 0
-        while True:
-            try:
-                self._bpf(_MAP_NEXT, struct.pack("<I4xQQ", self.descriptor, before, ctypes.addressof(following)))
-            except OSError as error:
-                if error.errno == errno.ENOENT:
-                    return
-                raise
-            key.raw = following.raw
-            before = ctypes.addressof(key)
-            self._bpf(_MAP_LOOKUP, struct.pack("<I4xQQQ", self.descriptor, before, ctypes.addressof(values), 0))
+        for key in self._bpf.keys(self.descriptor, self._key_size):
+            self._bpf(
+                _MAP_LOOKUP, struct.pack("<I4xQQQ", self.descriptor, ctypes.addressof(key), ctypes.addressof(values), 0)
+            )
             yield key.raw, sum(unpack(values.raw))
 
 

@@ -25,7 +25,6 @@ SOURCE = f"{ROOT}/gdbext/init.py"
 TRACE = "dispatch-trace --engine breakpoints --all --limit 3"
 VALUES = "dispatch-values print aten::add.Tensor --limit 1"
 BY_BREAKPOINTS = f"{VALUES} --engine breakpoints"
-"""Takes no number of the user's; probes take one, for a catchpoint that is gone at the end."""
 SAMPLES = "dispatch-diagnose --samples 3 --interval 0.1"
 
 
@@ -51,13 +50,8 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
         settings = console_text(editor.console("show"))
         for command, said in ((TRACE, "[call] op=[aten::add.Tensor]"), (BY_BREAKPOINTS, "Number of elements: 4")):
             lines = editor.console(command)
-            assert editor.result(lines) == "running", lines
-            stopped = [line for line in lines if line.startswith("*stopped")]
-            assert len(stopped) == 1, lines
-            assert ",frame={" in stopped[0]
-            assert ",thread-id=" in stopped[0]
+            assert len(stops(editor, lines)) == 1, lines
             assert said in console_text(lines)
-            assert not [line for line in lines if line.startswith("=breakpoint")], lines
             assert "killed (kill -9) while breakpoints are in the code" in console_text(lines)
         lines = editor.console(SAMPLES)
         assert "samples over" in console_text(lines)
@@ -73,6 +67,16 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
     finally:
         editor.close()
     goes_on(job)
+
+
+def stops(editor: MiSession, lines: list[str]) -> list[str]:
+    """The stops of a command that lets the process run, which has a result, stops with a frame and a thread, and shows
+    in no list of breakpoints."""
+    assert editor.result(lines) == "running", lines
+    found = [line for line in lines if line.startswith("*stopped")]
+    assert all(",frame={" in line and ",thread-id=" in line for line in found), lines
+    assert not [line for line in lines if line.startswith("=breakpoint")], lines
+    return found
 
 
 def test_the_debug_adapter_protocol(job: Inferior) -> None:
@@ -216,10 +220,12 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command:
         try:
             editor.command(f"-target-attach {job.pid}")
             lines = editor.console(f"{command} --limit 3")
-            assert editor.result(lines) == "running", lines
-            assert len([line for line in lines if line.startswith("*stopped")]) == 1, lines
+            assert stops(editor, lines), lines
             assert said in console_text(lines)
             assert not changed_text(job.pid)
+            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+            editor.command("-break-insert -f nowhere_at_all")
+            assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "probes took a number of the user's"
             editor.send(f'-interpreter-exec console "{command}"\n')
             wait_until(lambda: links_on(job.pid), "the probes are placed")
         finally:
