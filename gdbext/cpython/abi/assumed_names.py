@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from gdbext.engine.record import late_pattern
+
 TAKES_GIL = (
     "take_gil",
     "PyEval_RestoreThread",
@@ -221,9 +223,17 @@ EXECUTOR_ITEMS = "pending_work_items"
 EXECUTOR_PROCESSES = "processes"
 """Its dict of worker processes by pid."""
 
-_LIBRARY, _PACKAGES = "/lib/python", ("/site-packages/", "/dist-packages/")
+_LIBRARY = late_pattern(r"/lib(?:64)?/python3(?:\.\d+t?|\d*\.zip)?/")
+"""The folder of Python's own library, and the beginning of that of installed packages (sysconfig, posix_prefix): a
+program may well lie in a folder lib/python_tools."""
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+def is_below_library(file: str) -> bool:
+    """A source file of Python's own library, or of a package installed below it."""
+    return "/lib" in file and _LIBRARY.search(file) is not None
 
 
 def is_of_program(file: str) -> bool:
     """True for a source file of a program or package, False for one of Python's own library."""
-    return _LIBRARY not in file or any(each in file for each in _PACKAGES)
+    return not is_below_library(file) or any(each in file for each in _PACKAGES)

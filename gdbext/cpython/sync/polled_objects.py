@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
+from gdbext.cpython.abi.assumed_names import Waitable, is_below_library, is_of_program
 from gdbext.cpython.abi.python_structures import PyFunctionObject
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
 from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -108,7 +108,7 @@ def asked_question(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Que
 
 def _is_inside(frame: PythonFrame) -> bool:
     """True for a function of Python's own library, by which a debugger reads a line."""
-    return "/lib/python" in frame.file
+    return is_below_library(frame.file)
 
 
 def _question(runtime: PythonRuntime, address: int = 0) -> str:
@@ -182,7 +182,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
                 flags.setdefault(each.address, each)
             elif each is not None and _is_looked_at(each, names):
                 found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
-    return [*found.values()] or ([*flags.values()] if "/lib/python" not in frame.file else [])
+    return [*found.values()] or ([*flags.values()] if not is_below_library(frame.file) else [])
 
 
 _CALLS = 2

@@ -22,6 +22,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.engine.record import Record
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ class FrameKind(Enum):
     PYTHON = "python"
 
 
-_LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/")
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def is_users_file(file: str) -> bool:
     """The file of Python code is outside of Python's library and site-packages."""
-    return file[:1] != "<" and not any(folder in file for folder in _LIBRARIES)
+    return file[:1] != "<" and not is_below_library(file) and not any(folder in file for folder in _LIBRARIES)
 
 
 class LocalVariable(Record):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -80,7 +81,7 @@ def _text(found: Question, thread: ThreadSnapshot) -> str:
 
 
 def _is_users(frame: Frame) -> bool:
-    return "/lib/python" not in frame.file and frame.file[:1] != "<"
+    return not is_below_library(frame.file) and frame.file[:1] != "<"
 
 
 def _is_heard(thread: ThreadSnapshot) -> bool | None:

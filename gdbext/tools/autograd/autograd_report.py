@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.diagnosis.report.thread_report import BackwardNode
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError
@@ -191,7 +192,7 @@ def _outermost_operator(snapshot: ThreadSnapshot | None) -> str | None:
 def _line(snapshot: ThreadSnapshot | None) -> str:
     """The innermost line of the program, outside of libraries."""
     frames = snapshot.python if snapshot is not None else ()
-    own = next((f for f in frames if "/lib/python" not in f.file and f.file[:1] != "<"), None)
+    own = next((f for f in frames if not is_below_library(f.file) and f.file[:1] != "<"), None)
     return own.place if own is not None else ""
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.bounded_input import read_file
 from gdbext.engine.formats.workplace import Workplace
@@ -52,7 +52,7 @@ _KEPT: Mapping[str, Any] = {
 """The fields of a report that --scrub keeps; all others are left out."""
 _REMAINS = (
     "verdicts, states and waits by kind; names of operators and dispatch keys; functions, files and lines of libraries "
-    "(extensions in C++ among them); thread ids; versions"
+    "(extensions in C++ and all installed packages among them); thread ids; versions"
 )
 _EPILOG = """\
 FILE.tar.gz has verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
@@ -182,19 +182,30 @@ def scrub(value: Any, allowed: Any) -> Any:
 
 def _scrub_frame(frame: dict[str, Any]) -> None:
     """Keep of libraries the function and the part of the path from the package on."""
-    file, module = str(frame.get("file") or ""), str(frame.get("module") or "")
-    if frame.get("kind") == "python" and (not file or is_users_file(file)):
-        frame["function"] = frame["file"] = _HIDDEN
+    if frame.get("kind") == "python":
+        file = _from_package(str(frame.get("file") or ""))
+        frame["file"] = file or _HIDDEN
+        frame["function"] = frame["function"] if file else _HIDDEN
         return
     if "file" in frame:
-        frame["file"] = _from_package(file) if frame.get("kind") == "python" else ""
+        frame["file"] = ""
     if "module" in frame:
-        frame["module"] = module.rpartition("/")[2]
+        frame["module"] = str(frame.get("module") or "").rpartition("/")[2]
+
+
+_PLACE = re.compile(
+    r"(?:.*/lib(?:64)?/python3(?:\.\d+t?)?/|<frozen )(?P<packages>(?:site|dist)-packages/)?(?P<file>.*)", re.DOTALL
+)
+"""The folder in which Python has its own modules and installed packages, or a module that is a part of its program."""
 
 
 def _from_package(file: str) -> str:
-    for folder in ("/site-packages/", "/dist-packages/", "/lib/python"):
-        _, found, after = file.rpartition(folder)
-        if found:
-            return after
-    return file if file.startswith("<") else _HIDDEN
+    """The path from the package on; "" where the file belongs neither to an installed package nor to Python itself, as
+    far as its place and its name can tell."""
+    place = _PLACE.fullmatch(file)
+    if place is None:
+        return ""
+    first = re.split(r"[/.>]", place["file"])[0]
+    if not place["packages"] and first not in getattr(sys, "stdlib_module_names", ()):
+        return ""
+    return file if file.startswith("<") else place["file"]

@@ -162,7 +162,7 @@ class RecordingTarget(Target):
             auxv=dict(self.auxv()),
             environ=linux.shown(self.environ()),
             facts=_public(self.files.facts, self._secrets),
-            kept=dict(self.files.texts),
+            kept={name: str(_public_fact("", text, self._secrets)) for name, text in self.files.texts.items()},
             modules=self.files.recorded_modules(),
             files=self.files.recorded_files(),
             memory=self._memory(),

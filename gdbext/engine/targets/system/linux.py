@@ -96,8 +96,10 @@ def parse_maps(text: str) -> list[MemoryMapping]:
 
 
 def command_text(data: bytes) -> str:
-    """The words of /proc/PID/cmdline with spaces between."""
-    return " ".join(data.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+    """The words of /proc/PID/cmdline with spaces between, and asterisks in place of the secrets in them."""
+    words = data.rstrip(b"\0").split(b"\0")
+    public = (blanked(word, [each for each in found if each[:1] != b"/"]) for word, found in _secrets_of(words))
+    return b" ".join(public).decode("utf-8", "replace")
 
 
 def stat_fields(stat: str | bytes) -> list[str]:
@@ -208,27 +210,30 @@ def secrets_among(words: Sequence[bytes]) -> list[bytes]:
 
     The longest first, so that none is left in part. Paths are none (SSH_AUTH_SOCK): files are told by them.
     """
-    found = {value for value in _values(words) if len(value) >= _SHORTEST and not value.startswith(b"/")}
+    values = (value for _, found in _secrets_of(words) for value in found)
+    found = {value for value in values if len(value) >= _SHORTEST and not value.startswith(b"/")}
     return sorted(found, key=lambda each: (-len(each), each))
 
 
-def _values(words: Sequence[bytes]) -> Iterator[bytes]:
+def _secrets_of(words: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Each word with the secrets in it, by its own name or by that of the option before it."""
     previous = ""
     for word in words:
         name, equals, value = word.partition(b"=")
-        text = name.decode("latin-1")
+        text, found = name.decode("latin-1"), list[bytes]()
         if equals and is_secret(text):
-            yield value
+            found = [value]
         elif previous.startswith("-") and is_secret(previous) and not word.startswith(b"-"):
-            yield word
+            found = [word]
         elif b"://" in word:
-            yield from (found.encode("latin-1") for found in _USER_IN_URL.findall(word.decode("latin-1")))
+            found = [each.encode("latin-1") for each in _USER_IN_URL.findall(word.decode("latin-1"))]
+        yield word, found
         previous = "" if equals else text
 
 
 def blanked(data: bytes, secrets: Sequence[bytes]) -> bytes:
     """``data`` with asterisks in place of the secrets."""
-    for secret in secrets:
+    for secret in filter(None, secrets):
         if secret in data:
             data = data.replace(secret, b"*" * len(secret))
     return data

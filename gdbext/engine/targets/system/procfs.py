@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.host_files import HostFiles, link_of
-from gdbext.engine.targets.system.linux import number, signal_name, stat_fields
+from gdbext.engine.targets.system.linux import command_text, number, signal_name, stat_fields
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
 if TYPE_CHECKING:
@@ -187,7 +187,8 @@ class ProcFs:
         """``brief``: without the pipes that its threads may wait for."""
         name, state = self._name_and_state(pid)
         ending = self._ending(pid) if state is ProcessState.ENDED else ""
-        command = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND).replace("\0", " ").strip()
+        words = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND)
+        command = command_text(words.encode("utf-8", "surrogateescape")).strip()
         waits = None if brief else self._waits_for_us(pid)
         return ChildProcess(pid, name, state, waits, ending, command, self._call(pid))
 

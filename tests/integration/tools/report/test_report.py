@@ -8,6 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+from gdbext.engine.targets.recording import container
 from support.programs.harness import DISPATCH, ROOT, run
 
 PROGRAM = """
@@ -16,8 +17,10 @@ def secret_function(secret_argument="hunter2-in-a-value"):
     secret_local = "hunter3"
     print("there", flush=True)
     threading.Event().wait()
+exec(compile("def secret_text(call): call()", "<secret-text>", "exec"))
+exec(compile("def secret_library(call): secret_text(call)", "/opt/lib/python3.11/secret_module.py", "exec"))
 threading.current_thread().name = "secret-thread"
-threading.Thread(target=secret_function, name="secret-worker").start()
+threading.Thread(target=secret_library, args=(secret_function,), name="secret-worker").start()
 """
 
 
@@ -27,10 +30,12 @@ def bundle(path: Path) -> dict[str, bytes]:
 
 
 def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
-    script = tmp_path / "secret_program.py"
+    script = tmp_path / "lib" / "python_secret" / "secret_program.py"
+    script.parent.mkdir(parents=True)
     script.write_text(PROGRAM)
     environment = {"SECRET_PLACE": "hunter4", "PATH": "/usr/bin"}
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=environment) as process:
+    words = [sys.executable, script, "--token=hunter5"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
         whole = run([DISPATCH, "report", "-p", str(process.pid), "--output", tmp_path / "whole.tar.gz"])
@@ -41,6 +46,9 @@ def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
     assert set(files) == {"recording.rec", "verdict.txt", "verdict.json", "threads.json", "info.txt", "page.html"}
     assert all(name in whole.stdout for name in files)
     assert b"secret_function" in files["verdict.txt"]
+    files["contents"] = container.unwrap(files["recording.rec"])
+    assert b"secret_program.py --token=*******" in files["page.html"]
+    assert [name for name, data in files.items() if b"hunter5" in data or b"hunter4" in data] == []
     (tmp_path / "again.rec").write_bytes(files["recording.rec"])
     assert "secret_function" in run([DISPATCH, "-r", tmp_path / "again.rec"]).stdout
     kept = bundle(tmp_path / "less.tar.gz")

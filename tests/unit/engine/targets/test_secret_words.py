@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gdbext.engine.targets.system import linux
-from gdbext.engine.targets.system.linux import HIDDEN, blanked, is_secret, program_only, secrets_among, without_user
+from gdbext.engine.targets.system.linux import (
+    HIDDEN,
+    blanked,
+    command_text,
+    is_secret,
+    program_only,
+    secrets_among,
+    without_user,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,6 +45,16 @@ def test_a_command_without_its_arguments() -> None:
     command = "/usr/bin/g++\0-c\0/tmp/x/main.cpp\0-DKEY=abc\0--password\0hunter2\0https://a:b@c/x.py\0"
     assert program_only(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
     assert (program_only(""), program_only("sleep\0")) == ("", "sleep\0")
+
+
+def test_a_command_line_that_is_shown_has_no_secrets() -> None:
+    words = b"python\0x.py\0--token=abc\0--db-password\0hunter2\0--key\0/a/file\0A=redis://me:pw@host\0--lr=1\0\xff\0"
+    assert (
+        command_text(words)
+        == "python x.py --token=*** --db-password ******* --key /a/file A=redis://*****@host --lr=1 \ufffd"
+    )
+    assert command_text(b"") == ""
+    assert command_text(b"-p\0--password=\0") == "-p --password="
 
 
 def test_secrets_among_the_words_of_a_process() -> None:

@@ -399,6 +399,7 @@ def test_a_secret_of_the_process_is_nowhere_in_the_recording(process: Process) -
     target = RecordingTarget(process)
     target.read(heap, PAGE)
     target.files.facts["text /proc/9/cmdline"] = "python\0-m\0x\0--token=abc\0train.py\0--local-rank=3\0hunter2\0"
+    target.files.texts["origin"] = f"python train.py --db-pass {word}\nhost"
     target.files.facts["line 1 of x.py"] = [f"login({secret!r})"]
     recording = recorded(target)
     data = json.dumps(recorder.parts(recording)[0]).encode() + b"".join(recording.memory.pieces)
