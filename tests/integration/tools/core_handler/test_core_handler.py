@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.tools import core_handler
 from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
 from support.programs import procfs
 from support.programs.harness import DISPATCH, ROOT, Outcome, run
@@ -28,6 +29,16 @@ def crash():
 crash()
 """
 NOBODY = 65534
+HURRY = f"""
+import os, sys
+from argparse import Namespace
+from pathlib import Path
+sys.path.append({str(ROOT)!r})
+from gdbext.tools import core_handler
+os.setpriority(os.PRIO_PROCESS, 0, 0)
+core_handler._Crash(Namespace(pid=os.getpid(), mode=1), Path(sys.argv[1])).hurry()
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
 
 
 @pytest.fixture
@@ -96,10 +107,52 @@ def test_what_is_refused_and_what_is_limited(process: subprocess.Popen[bytes], t
     assert handle(process.pid, folder, head=b"no core").status == 0
     (told,) = folder.glob("crash-*.txt")
     assert "nothing could be said" in told.read_text()
-    os.utime(told, (1, 1))
     assert handle(process.pid, folder, "--keep", "1").status == 0
     assert not told.exists() or "crashed" in told.read_text()
     assert len({file.stem for file in folder.glob("crash-*")}) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can have files of several users")
+def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
+    """The files are their user's, who makes one large, or young, and crashes again and again."""
+
+    def kept(name: str, time: str, uid: int, size: int = 4096) -> str:
+        file = tmp_path / f"crash-{name}-7-20260101-{time}.rec"
+        file.write_bytes(b"x" * size)
+        os.chown(file, uid, uid)
+        return file.name
+
+    others = {kept(f"other{number}", f"0000{number:02}", 1000 + number) for number in range(5)}
+    hostile = [kept(f"hostile{number}", f"0100{number:02}", NOBODY) for number in range(5)]
+    os.truncate(tmp_path / hostile[0], 1 << 40)
+    os.utime(tmp_path / hostile[0], (4e9, 4e9))
+    newest = kept("new", "020000", 1000)
+
+    def left(keep: int, size: int) -> set[str]:
+        core_handler._make_room(tmp_path, newest.removesuffix(".rec"), keep, size)
+        return {file.name for file in tmp_path.iterdir()}
+
+    assert left(100, 512 << 20) == {*others, *hostile, newest}  # a hole takes no room
+    assert left(9, 512 << 20) == {*others, *hostile[2:], newest}
+    large = kept("large", "010009", NOBODY, 4 << 20)
+    assert left(100, 5 << 20) == {*others, *hostile[2:], large, newest}
+    assert left(100, 3 << 20) == {*others, newest}
+    assert left(1, 1) == {newest}
+
+
+def test_crash_after_crash_does_not_come_before_all_others(tmp_path: Path) -> None:
+    """Only the first crash of a user in a minute is looked at with priority."""
+    hurried = []
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-c", HURRY, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            hurried.append(int(process.stdout.read()))
+    if os.getuid() == 0:
+        assert hurried == [-10, 0]
+    else:
+        assert hurried == [0, 0]
 
 
 def test_install_sets_core_pattern_and_uninstall_restores_it(tmp_path: Path) -> None:
