@@ -40,14 +40,16 @@ from gdbext.hosts.gdb.gdb_modes import (
     stops_by_interrupt,
 )
 from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word
-from gdbext.hosts.resume.host import HookSpec, TimedRun, check_pause, ending_of_failure
+from gdbext.hosts.resume.host import HookSpec
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
-    from gdbext.hosts.resume.host import AddressHook, Work
+    from gdbext.hosts.resume.host import AddressHook
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 

@@ -18,7 +18,7 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
-from gdbext.hosts.resume.host import TimedRun, check_pause, ending_of_failure
+from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.lldb.selection import Selection
-    from gdbext.hosts.resume.host import AddressHook, HookSpec, Work
+    from gdbext.hosts.resume.host import AddressHook, HookSpec
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 

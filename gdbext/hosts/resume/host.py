@@ -1,40 +1,30 @@
 """The host of a live command: whoever runs it, and so can let the process run.
 
-What a live command needs of a debugger: to be called at addresses, and to let the process run. Inside a user's debugger
-it runs by the debugger's own ``continue``, while another thread of ours works. That thread waits some seconds, or reads
-what kernel probes see, and has the process stopped when it is done. Detaching and attaching again would do as well, and
-did; but an editor ends its session when its process is detached from, and a program that the debugger started cannot be
-attached to again.
+What a live command needs of a debugger: to be called at addresses, and to let the process run.
 """
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
-from gdbext.errors import GdbextError, ProbesRefused, TargetError, TargetGone, UsageError
+from gdbext.errors import ProbesRefused, TargetError, UsageError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
-    from types import TracebackType
 
     from gdbext.diagnosis.report.report import Ending, Report
     from gdbext.diagnosis.session import Session
     from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.torch.stack.lookup_sites import CfaRule
-
-    Work = Callable[["TimedRun"], None]
-
 
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 
@@ -223,92 +213,3 @@ class LiveTool(Tool):
 def needs_debugger() -> UsageError:
     """The error of a command that cannot work without one."""
     return UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")
-
-
-class TimedRun:
-    """A context manager around what lets the process run and returns when it has stopped: when ``work`` is done, in
-    another thread, that calls ``stop``."""
-
-    def __init__(self, work: Work, stop: Callable[[], None]) -> None:
-        """``stop`` must do nothing once ``is_running`` is false: the process may have stopped by itself."""
-        self._work = work
-        self._stop = stop
-        self._cancelled = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._do, daemon=True)
-        self.is_over = False
-        """True when the work is done."""
-        self.is_running = False
-        """The process has not been seen to stop."""
-
-    def __enter__(self) -> TimedRun:
-        self.is_running = True
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.is_running = False
-        self._cancelled.set()
-        self._thread.join()
-
-    @property
-    def came(self) -> bool:
-        """The process has stopped by itself, or the user has stopped it: the work is to end."""
-        return self._cancelled.is_set()
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, in the work; ends that where the process has stopped."""
-        if self._cancelled.wait(seconds):
-            raise _CancelledError
-
-    def ending(self, ending: Ending) -> Ending:
-        """The reason why the run ended: ASKED where the work was done, else ``ending``. Raises what the work raised."""
-        if self._error is not None:
-            raise self._error
-        return Ending(EndingKind.ASKED, "") if self.is_over and ending.kind is EndingKind.INTERRUPTED else ending
-
-    def _do(self) -> None:
-        try:
-            self._work(self)
-        except _CancelledError:
-            return
-        except BaseException as error:
-            self._error = error
-        self.is_over = not self.came
-        self._stop()
-
-
-class _CancelledError(Exception):
-    """The process has stopped before its time."""
-
-
-def check_pause(ending: Ending, alternative: str) -> None:
-    """Raise what else ended a pause than its time: KeyboardInterrupt, TargetGone, TargetError with the help
-    ``alternative``."""
-    if ending.kind is EndingKind.ASKED:
-        return
-    if ending.kind is EndingKind.INTERRUPTED:
-        raise KeyboardInterrupt
-    if ending.error is not None:
-        raise ending.error
-    if ending.kind.leaves_process:
-        raise TargetError(
-            f"{ending.text} stopped the process before the next look",
-            why="--samples lets the process run between its looks",
-            help=f"disable what stops it, or {alternative}",
-        )
-    raise TargetGone(ending.text)
-
-
-def ending_of_failure(error: BaseException, debugger: str) -> Ending:
-    """The ending of a run in which a hook of ours, or the ``debugger`` itself, raised this."""
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(EndingKind.INTERRUPTED, "interrupted")
-    if isinstance(error, GdbextError):
-        return Ending(EndingKind.FAILED, error.what, error=error)
-    if isinstance(error, OSError):
-        what = f"the trace cannot be written: {error.strerror or error}"
-        return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
-    return Ending(EndingKind.FAILED, str(error), error=TargetError(f"{debugger}: {error}"))

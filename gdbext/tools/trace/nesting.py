@@ -27,7 +27,7 @@ from gdbext.tools.trace.tracing import MakeSink, Traced
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.host import Work
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.trace_output import Sink

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.report import Ending, Report
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.host import Host, Work
+    from gdbext.hosts.resume.host import Host
+    from gdbext.hosts.resume.timed_run import Work
     from gdbext.render.style import Style
 
 MAX_SECONDS = 86400.0

@@ -1,0 +1,220 @@
+"""gdb, as hosts/debugger/base_debugger.py asks for it.
+
+gdb's own ``bt`` shows more than native frames by a frame filter. Only gdb's frames are asked, for the program counter
+and the stack pointer: no symbol of any library is read for this.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import gdb
+from gdb.FrameDecorator import FrameDecorator
+
+from gdbext.engine.terminal import shown
+from gdbext.hosts.debugger.base_debugger import Debugger
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.samples import Pause
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.debugger.base_debugger import Job
+    from gdbext.hosts.debugger.frame_source import FrameSource
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.hosts.resume.host import RunControl
+
+
+_CHANGES = ("stop", "cont", "exited", "memory_changed", "register_changed", "new_objfile", "clear_objfiles",
+            "inferior_deleted", "inferior_call")  # fmt: skip
+"""gdb's events after which what was read may be wrong. Older gdbs lack some."""
+
+
+class GdbDebugger(Debugger):
+    """Imports what is needed when it is: most commands only want a target."""
+
+    name = "gdb"
+
+    def __init__(self) -> None:
+        self._filter: AddedFrameFilter | None = None
+        self._unwritten: list[str] = []
+
+    def target(self) -> Target:
+        """gdb's selected inferior, or its core."""
+        from gdbext.hosts.gdb.gdb_batch import current_target
+
+        return current_target()
+
+    def stopped_target(self) -> Target:
+        """The selected inferior, also inside a breakpoint's stop()."""
+        from gdbext.hosts.gdb.gdb_batch import stopped_target
+
+        return stopped_target()
+
+    def has_process(self) -> bool:
+        """The selected inferior has one."""
+        return bool(gdb.selected_inferior().pid)
+
+    def identity(self) -> Hashable:
+        """Inferior, process, connection, and where files are looked for."""
+        inferior = gdb.selected_inferior()
+        connection = getattr(inferior, "connection", None)
+        number = connection.num if connection is not None else 0
+        return inferior.num, inferior.pid, number, gdb.parameter("sysroot")
+
+    def thread_numbers(self) -> Sequence[int]:
+        """The numbers that ``info threads`` shows."""
+        return [thread.num for thread in gdb.selected_inferior().threads()]
+
+    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Connect ``action`` to all events of that kind; gives what disconnects it."""
+
+        def changed(_: Any) -> None:
+            action()
+
+        events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
+        for event in events:
+            event.connect(changed)
+
+        def disconnect() -> None:
+            for event in events:
+                event.disconnect(changed)
+
+        return disconnect
+
+    def run_control(self) -> RunControl:
+        """Give the object that runs the selected inferior."""
+        from gdbext.hosts.gdb.gdb_run_control import GdbRunControl
+
+        return GdbRunControl()
+
+    def pause(self, target: Target) -> Pause:
+        """Pause by gdb's own continue. Raises UsageError."""
+        from gdbext.hosts.gdb.gdb_run_control import pause_of
+
+        return pause_of(target)
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Give the object that sets gdb's ordinary breakpoints."""
+        from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
+
+        return GdbBreakpointSetter()
+
+    def write(self, text: str) -> None:
+        """Write text to gdb's standard output; from another thread than gdb's own: soon."""
+        self._unwritten.append(shown(text))
+        if threading.current_thread() is threading.main_thread():
+            self._write_all()
+        else:
+            gdb.post_event(self._write_all)
+
+    def _write_all(self) -> None:
+        while self._unwritten:
+            gdb.write(self._unwritten.pop(0))
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        """Add frames to the stacks of gdb by a frame filter."""
+        if self._filter is not None:
+            self._filter.remove()
+            self._filter = None
+        if source is not None:
+            self._filter = AddedFrameFilter(source)
+
+    def open(self, job: Job, live: bool) -> Target:
+        """Attach, load or start. Raises TargetError and its relatives."""
+        from gdbext.hosts.gdb.gdb_batch import open_target
+
+        return open_target(job, live)
+
+    def let_go(self, job: Job, runs_on: bool) -> None:
+        """Detach, or end the program."""
+        from gdbext.hosts.gdb.gdb_batch import let_go
+
+        let_go(job, runs_on)
+
+
+def debugger() -> Debugger:
+    """The debugger inside which this runs: gdb."""
+    return GdbDebugger()
+
+
+NAME = "dispatch-frames"
+_INDENT = "    "
+_WORD = (1 << 64) - 1
+_PRIORITY = 50
+"""A priority below the 100 of most filters, which then see gdb's own frames only."""
+
+
+class AddedDecorator(FrameDecorator):  # type: ignore[misc]
+    """Shows one added frame. It borrows a frame of gdb's, whose number gdb prints only once: for the frame itself."""
+
+    def __init__(self, lender: gdb.Frame, added: AddedFrame) -> None:
+        super().__init__(lender)
+        self._added = added
+
+    def function(self) -> str:
+        """A Python function's name, or PyTorch's words for a pass through the dispatcher; below gdb's numbers."""
+        return _INDENT + frame_function(self._added.frame)
+
+    def filename(self) -> str | None:
+        """The source file of a Python function."""
+        return frame_source(self._added.frame)[0] or None
+
+    def line(self) -> int | None:
+        """The current line of a Python function."""
+        return frame_source(self._added.frame)[1] or None
+
+    def address(self) -> int | None:
+        """None: there is no code of its own. gdb's DAP server takes no None (gdb 14 to 18) and gets the
+        native frame's."""
+        return int(self.inferior_frame().pc()) if "gdb.dap" in sys.modules else None
+
+    def frame_args(self) -> None:
+        """None that gdb could read."""
+
+    def frame_locals(self) -> None:
+        """None that gdb could read."""
+
+
+class AddedFrameFilter:
+    """The filter, as gdb wants it; it stands in ``gdb.frame_filters`` while it is wanted."""
+
+    def __init__(self, source: FrameSource) -> None:
+        self.name = NAME
+        self.priority = _PRIORITY
+        self.enabled = True
+        self._source = source
+        gdb.frame_filters[self.name] = self
+
+    def filter(self, frames: Iterator[FrameDecorator]) -> Iterator[FrameDecorator]:
+        """Called by gdb for each stack that it shows."""
+        thread = gdb.selected_thread()
+        if thread is None:
+            return frames
+        pid, lwp, _ = thread.ptid
+        return self._with_added(frames, lwp or pid)
+
+    def _with_added(self, frames: Iterator[FrameDecorator], tid: int) -> Iterator[FrameDecorator]:
+        lender = gdb.newest_frame()
+        for each in interleaved(frames, _position, self._source.of(tid)):
+            if isinstance(each, AddedFrame):
+                yield AddedDecorator(lender, each)
+            else:
+                lender = each.inferior_frame()
+                yield each
+
+    def remove(self) -> None:
+        """Remove our frames: only native ones are shown then."""
+        if gdb.frame_filters.get(self.name) is self:
+            del gdb.frame_filters[self.name]
+
+
+def _position(decorator: FrameDecorator) -> Position | None:
+    frame = decorator.inferior_frame()
+    with suppress(gdb.error):
+        if frame.type() != gdb.INLINE_FRAME:
+            return frame.pc(), int(frame.read_register("sp")) & _WORD
+    return None
