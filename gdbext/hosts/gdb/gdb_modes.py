@@ -28,7 +28,7 @@ from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import execute
 
 if TYPE_CHECKING:
-    from gdbext.hosts.resume.host import TimedRun
+    from gdbext.hosts.resume.timed_run import TimedRun
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 
