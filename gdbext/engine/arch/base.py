@@ -327,6 +327,12 @@ class Architecture(ABC):
     def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         """(offset in ``code``, target) of each direct call of ``targets``, offsets from the start of ``code``, too."""
 
+    def slot_calls(self, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
+        """(offset in ``code``, slot) of each call through one of ``slots``, words at fixed addresses: offsets from the
+        start of ``code``, too."""
+        del code, slots
+        yield from ()
+
     def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
         """Places of the words of each argument of a call, by the calling convention; [] where nobody has written that
         down yet."""

@@ -59,6 +59,7 @@ def _relocations(image: ElfImage) -> Iterator[tuple[int, int]]:
                 yield slot, info >> 32
 
 
+_OFFSETS = ".got"
 _SECTIONS = (".plt", ".plt.sec", ".plt.got")
 
 
@@ -111,6 +112,15 @@ class CodeReader:
                 return found
             size //= 2
         return b""
+
+    def imported(self, slot: int) -> int | None:
+        """The function whose address the loader has put into a slot of a module's global offset table; None for any
+        other place. With -fno-plt, calls go through such slots."""
+        module = self._modules.find(slot)
+        table = module.image.sections.get(_OFFSETS) if module is not None and module.image is not None else None
+        if module is None or table is None or not 0 <= module.vaddr(slot) - table.address < table.size:
+            return None
+        return self._memory.try_u64(slot) or None
 
     def is_code(self, address: int) -> bool:
         """True where the address is in executable memory (as far as is known: a core may lack permissions)."""

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.process.code_reader import import_stubs
+from gdbext.engine.process.code_reader import import_stubs, imported_slots
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
@@ -134,8 +134,8 @@ class AllCalls:
         """Number of functions of one library that call operators, or report that there is no kernel, and of which no
         lookup is found."""
         seen = {each.function.start for each in self.lookups_in(module)} | {*self.copies(module)}
-        stubs = import_stubs(module, self._session.memory.architecture, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
-        callers = {function.start for function in self._functions_at(self.direct_calls(module, stubs))}
+        calls = self._calls_of_imports(module, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
+        callers = {function.start for function in self._functions_at(calls)}
         return len(callers - seen)
 
     def open_at(self, lookup: int) -> IsOpen | None:
@@ -166,8 +166,7 @@ class AllCalls:
 
     def _find_lookups(self, module: Module) -> Iterator[SharedLookup]:
         copies = self.copies(module)
-        stubs = import_stubs(module, self._session.memory.architecture, LOOKUP.examples)
-        calls = self.direct_calls(module, {*copies, *stubs})
+        calls = self._calls_of_imports(module, LOOKUP.examples, copies)
         for function in self._functions_at([*calls, *self.table_accesses(module)]):
             if function.start not in copies:
                 role = classify(function)
@@ -215,6 +214,19 @@ class AllCalls:
             for offset, target in architecture.direct_calls(code, [target - start for target in targets])
         }
 
+    def _calls_of_imports(self, module: Module, names: Collection[str], also: Collection[int] = ()) -> list[int]:
+        """Addresses of the calls of these functions in one library, by its linkage table or (-fno-plt) through the
+        slots of its imports, and of the direct calls of ``also``; ascending."""
+        architecture = self._session.memory.architecture
+        slots = imported_slots(module.image, names) if module.image is not None else ()
+        through = (
+            start + offset
+            for start, code in (self._text(module, _CALL) if slots else ())
+            for offset, _ in architecture.slot_calls(code, {module.base + slot - start for slot in slots})
+        )
+        stubs = import_stubs(module, architecture, names)
+        return sorted({*through, *self.direct_calls(module, {*also, *stubs})})
+
     def _text(self, module: Module, overlap: int) -> Iterator[tuple[int, bytes]]:
         image = module.image
         text = image.sections.get(".text") if image is not None else None
@@ -249,8 +261,7 @@ class AllCalls:
         wanted = STEP_CALLBACKS.address(self._session.symbolizer)
         if wanted is None:
             return []
-        stubs = import_stubs(module, self._session.memory.architecture, STEP_CALLBACKS.names)
-        return [*self.direct_calls(module, {wanted, *stubs})]
+        return self._calls_of_imports(module, STEP_CALLBACKS.names, [wanted])
 
 
 def _names_callbacks(module: Module) -> bool:

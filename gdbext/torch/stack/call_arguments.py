@@ -51,9 +51,9 @@ class CallSites:
         self._leaving: dict[int, bool] = {}
         """Functions that may end in a jump through a pointer, by their start."""
         self._evaluated_of: NativeStack | None = None
-        self._evaluated: dict[tuple[int, int], int | None] = {}
-        """Values by level and number, of the stack that was asked for last: the operator and its keyset are looked for
-        among the same arguments."""
+        self._evaluated: dict[int, list[int | None]] = {}
+        """Values by level, of the stack that was asked for last: the operator and its keyset are looked for among the
+        same arguments."""
 
     def function(self, stack: NativeStack, level: int) -> Function | None:
         """The function of frame ``level``; one without a name where no symbol, but call frame information covers it."""
@@ -133,18 +133,23 @@ class CallSites:
 
     def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
-        if stack is not self._evaluated_of:
-            self._evaluated_of, self._evaluated = stack, {}
-        place = level, number
-        if place not in self._evaluated:
-            sources = self.site(stack, level).sources
-            location = sources[number] if number < len(sources) else None
-            self._evaluated[place] = None if location is None else self._evaluate(location, stack, level)
-        return self._evaluated[place]
+        values = self._arguments(stack, level)
+        return values[number] if number < len(values) else None
 
     def arguments(self, stack: NativeStack, level: int, count: int) -> list[int | None]:
         """The first ``count`` arguments in registers of the call that frame ``level`` made."""
-        return [self.argument(stack, level, number) for number in range(count)]
+        values = self._arguments(stack, level)[:count]
+        return values + [None] * (count - len(values))
+
+    def _arguments(self, stack: NativeStack, level: int) -> list[int | None]:
+        if stack is not self._evaluated_of:
+            self._evaluated_of, self._evaluated = stack, {}
+        values = self._evaluated.get(level)
+        if values is None:
+            sources = self.site(stack, level).sources
+            values = [None if one is None else self._evaluate(one, stack, level) for one in sources]
+            self._evaluated[level] = values
+        return values
 
     def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """The low 8 bytes of floating-point argument ``number`` in registers, None where that is not certain."""

@@ -78,6 +78,10 @@ class DispatchStackReader:
         """Calls of the engine, by a stack's path."""
         self._unread_levels: dict[tuple[int, ...], list[int]] = {}
         """Levels of frames without names, by a stack's path."""
+        self._elided_at: dict[tuple[int, int], FunctionRole | None] = {}
+        """Openers that left by a tail call, by where the frame stands and where it returns to."""
+        self._nameless: dict[tuple[int, int], bool] = {}
+        """Frames without names that may be unread, by the same."""
         self._keysets: dict[int, DispatchKeySet] = {}
         self._recovered: dict[int, tuple[NativeStack, Steps]] = {}
         """Recovered calls by the identity of a stack: its arguments are asked for after its steps."""
@@ -128,15 +132,21 @@ class DispatchStackReader:
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
         """Code without a name that is no known kernel, called through a pointer by code that looks kernels up."""
+        place = stack.frames[level].lookup_pc, stack.frames[level + 1].lookup_pc
+        if place not in self._nameless:
+            self._nameless[place] = self._is_nameless(stack, level)
+        if not self._nameless[place]:
+            return False
+        return self._sites.function(stack, level) is None or bool(self._events.layers(stack, level + 1))
+
+    def _is_nameless(self, stack: NativeStack, level: int) -> bool:
         module = stack.frames[level].module
         if module is None or stack.function(level) is not None or not self._links.uses_dispatcher(module):
             return False
-        function = self._sites.function(stack, level)
-        if function is None:
+        if self._sites.function(stack, level) is None:
             return True
-        if self._role(stack, level).role.is_kernel_entry or self._sites.ends_in_pointer(stack, level + 1) is False:
-            return False
-        return bool(self._events.layers(stack, level + 1))
+        is_entry = self._role(stack, level).role.is_kernel_entry
+        return not is_entry and self._sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
         calls = self._calls(stack)
@@ -185,15 +195,22 @@ class DispatchStackReader:
         """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
         found = {}
         for level in range(len(stack) - 1):
-            if roles[level].role.opens or roles[level].role in (Role.LOOKUP, Role.ENTERING):
-                continue
-            target = self._sites.direct_target(stack, level + 1)
-            if target is None:
-                continue
-            opener = self._role_at(target)
-            if opener.role.opens and roles[level].mangled != opener.mangled and not self._on_the_way(stack, level):
+            place = stack.frames[level].pc, stack.frames[level + 1].lookup_pc
+            if place not in self._elided_at:
+                self._elided_at[place] = self._elided_by(stack, level, roles[level])
+            opener = self._elided_at[place]
+            if opener is not None:
                 found[level] = opener
         return found
+
+    def _elided_by(self, stack: NativeStack, level: int, role: FunctionRole) -> FunctionRole | None:
+        if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):
+            return None
+        target = self._sites.direct_target(stack, level + 1)
+        opener = self._role_at(target) if target is not None else None
+        if opener is None or not opener.role.opens or role.mangled == opener.mangled:
+            return None
+        return None if self._on_the_way(stack, level) else opener
 
     def _on_the_way(self, stack: NativeStack, level: int) -> bool:
         """The frame stands in the PLT stub through which it is about to enter the opener."""

@@ -23,7 +23,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.engine.unwind.unwinder import NativeStack
-from gdbext.errors import BadData, GdbextError
+from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
     KERNEL_MACHINERY,
     KERNEL_MACHINERY_PARTS,
@@ -385,11 +385,8 @@ class KernelMatcher:
 
     def _start_by_frame_table(self, stack: NativeStack, level: int) -> int | None:
         """The start of code without symbols (a stripped extension), as its call frame information tells."""
-        try:
-            found = self._frame_tables.entry(stack.frames[level].lookup_pc)
-        except BadData:
-            return None
-        return None if found is None else found[0].base + found[1].start
+        found = self._frame_tables.extent(stack.frames[level].lookup_pc)
+        return None if found is None else found.start
 
 
 def in_lookup(position: int, _kernel: KernelFunction) -> bool:

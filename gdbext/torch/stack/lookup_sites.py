@@ -211,7 +211,13 @@ class SiteFinder:
         code = list(self._architecture.decode(raw, start))
         if any(one.kind == "trap" for one in code):
             code = list(self._architecture.decode(self._files.read(start, size) or raw, start))
-        return code
+        return [self._bound(one) for one in code]
+
+    def _bound(self, one: Instruction) -> Instruction:
+        """Give it the target of a call or jump through the slot of an import, which then is as good as a direct one."""
+        slot = one.fixed_operand if one.kind in ("call", "jmp") else None
+        target = self._files.imported(slot) if slot is not None else None
+        return one if target is None else one._replace(target=target)
 
     def dispatch_step(self, one: Instruction) -> str:
         """ "lookup" where an instruction looks a kernel up, "kernel" where it may enter one, or what boxes its

@@ -37,8 +37,6 @@ def test_every_pass_in_other_ways(compiler: str, way: str) -> None:
     compiler = matrix.clang() if compiler == "clang++" else compiler
     if not compiler:
         pytest.skip("there is no clang++")
-    if (way, compiler) != ("O0-g", matrix.clang()) and not matrix.is_built(way, compiler):
-        pytest.skip("not compiled yet, which takes half a minute: scripts/measure_cpp.py does, and keeps it")
     with matrix.running(way, compiler) as program:
         assert_right(program)
 
@@ -154,16 +152,21 @@ def test_values_of_the_programs_own_calls() -> None:
 
 
 @pytest.fixture(scope="module")
-def turning() -> Iterator[Matrix]:
-    """A program without symbols that has every lookup inlined into the functions that make the calls."""
-    library = matrix.build("O3-s-hidden", name="turns")
+def turning(request: pytest.FixtureRequest) -> Iterator[Matrix]:
+    """A program that has every lookup inlined into the functions that make the calls: without symbols, or in which
+    calls of the dispatcher go through slots, not stubs."""
+    library = matrix.build(getattr(request, "param", "O3-s-hidden"), name="turns")
     with matrix.started(matrix.host(), library) as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    ("engine", "limit"),
-    [pytest.param("probes", "150", marks=PROBES), pytest.param("breakpoints", "60", marks=pytest.mark.gdb)],
+    ("turning", "engine", "limit"),
+    [
+        pytest.param("O3-s-hidden", "probes", "150", marks=PROBES),
+        pytest.param("O2-no-plt", "breakpoints", "60", marks=pytest.mark.gdb),
+    ],
+    indirect=["turning"],
 )
 def test_traces_are_nested_as_the_program_says(turning: Matrix, engine: str, limit: str) -> None:
     """A call has ended where its caller goes on: what is called then is not inside of it."""

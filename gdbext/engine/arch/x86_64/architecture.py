@@ -140,6 +140,9 @@ class X8664(base.Architecture):
     def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         return patterns.direct_calls(code, targets)
 
+    def slot_calls(self, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
+        return patterns.slot_calls(code, slots)
+
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         return patterns.table_accesses(code, displacement, shift, within)
 

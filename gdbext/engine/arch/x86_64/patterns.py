@@ -91,7 +91,7 @@ def called(before: bytes, returns_to: int) -> int | None:
 
 def called_slot(before: bytes, returns_to: int) -> int | None:
     """The slot through which the ``call *slot(%rip)`` that ends ``before`` goes (an import, with -fno-plt)."""
-    if len(before) < 6 or before[-6:-4] != b"\xff\x15":
+    if len(before) < 6 or before[-6:-4] != _SLOT_CALL:
         return None
     return returns_to + int.from_bytes(before[-4:], "little", signed=True)
 
@@ -162,6 +162,18 @@ def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, i
                 yield at, target
 
 
+def slot_calls(code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
+    """(offset, slot) of each ``call *slot(%rip)`` (FF 15) through one of ``slots``, which are offsets, too."""
+    at = code.find(_SLOT_CALL) if slots else -1
+    while at >= 0:
+        end = at + len(_SLOT_CALL) + 4
+        slot = end + int.from_bytes(code[end - 4 : end], "little", signed=True)
+        if slot in slots and end <= len(code):
+            yield at, slot
+        at = code.find(_SLOT_CALL, at + 1)
+
+
+_SLOT_CALL = b"\xff\x15"
 _ADD_TO_RAX = b"\x48\x05"
 
 

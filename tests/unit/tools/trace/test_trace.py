@@ -14,7 +14,7 @@ import pytest
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.arch.x86_64.patterns import direct_calls
+from gdbext.engine.arch.x86_64.patterns import direct_calls, slot_calls
 from gdbext.engine.formats.cfi_program import OFFSET, CfiRow, Rule
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
@@ -353,6 +353,13 @@ def test_arguments_stay_in_their_registers_until_something_writes_them() -> None
     assert found["rsi"] == SavedArgument("rsi")
     assert found["xmm2"] == SavedArgument("xmm2")
     assert "xmm0" not in found
+
+
+def test_calls_through_slots() -> None:
+    """As -fno-plt makes them; bytes that look like one lead elsewhere, or are cut off."""
+    code = bytes.fromhex("90ff15fa0f0000 ff15ffffffff ff1515000000 ff15")
+    assert list(slot_calls(code, {0x1001, 0x28, 0x19})) == [(1, 0x1001), (13, 0x28)]
+    assert list(slot_calls(code, ())) == []
 
 
 def test_direct_calls_are_all_found() -> None:
