@@ -24,7 +24,7 @@ from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.render.style import escape
 from gdbext.tools.family import descendants, end_processes, look_at_family
-from gdbext.tools.program import Program
+from gdbext.tools.program import Program, seconds
 from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 TIMED_OUT, FAILED, NOT_INVOKED, NOT_FOUND = 124, 125, 126, 127
 """Exit statuses of timeout(1): the command took too long; we failed; it cannot be invoked; it was not found."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask for the end of the command. It is explained first, save on Ctrl+C and Ctrl+\\."""
 _BY_KEY = (signal.SIGINT, signal.SIGQUIT)
@@ -126,18 +125,6 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
             has_duration = True
         at += 1
     return words, []
-
-
-def seconds(text: str) -> float:
-    """The duration that timeout(1) takes: a number, and perhaps a unit. Raises UsageError."""
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
-    try:
-        found = float(number) * unit
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 1e9:
-        raise UsageError(f"{text!r} is not a duration", help="a number of seconds, or one with s, m, h or d")
-    return found
 
 
 def _signal(text: str) -> int:

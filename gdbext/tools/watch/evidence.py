@@ -70,7 +70,7 @@ class EvidenceFolder:
     def __init__(self, folder: str | None, dispatch: Dispatch) -> None:
         """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written there."""
         self._folder = folder
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         if folder is not None:
             Workplace(folder).close()
 
@@ -81,13 +81,13 @@ class EvidenceFolder:
         stem = f"hang-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
         with Workplace(self._folder) as place:
             looked = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{stem}.rec"]
-            status = run_aside(self._dispatch, [*looked, "--json", "dispatch-diagnose"], place, f"{stem}.json")
+            status = run_aside(self.dispatch, [*looked, "--json", "dispatch-diagnose"], place, f"{stem}.json")
             verdict, waits, wrong = _verdict(place, f"{stem}.json")
             if status != 0:
                 raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
             named = f"{os.path.abspath(self._folder)}/{stem}"  # noqa: PTH100 - a text for people
             again = ["-r", f"{stem}.rec", "--named", f"{named}.rec", "dispatch-diagnose", "--html", f"{stem}.html"]
-            run_aside(self._dispatch, again, place, f"{stem}.txt")
+            run_aside(self.dispatch, again, place, f"{stem}.txt")
             return Evidence(self._folder, stem, verdict, _publish(place, stem, ENDINGS), waits)
 
     def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:
@@ -95,9 +95,9 @@ class EvidenceFolder:
         stem = f"{evidence.stem}.job"
         words = ["ranks", "-p", str(pid), "--timeout", _TIMEOUT, "--json", "--html", f"{stem}.html"]
         with Workplace(evidence.folder) as place:
-            if run_aside(self._dispatch, words, place, f"{stem}.json") != 0:
+            if run_aside(self.dispatch, words, place, f"{stem}.json") != 0:
                 raise TargetError("there is no report on the job: dispatch ranks failed")
-            run_aside(self._dispatch, ["ranks", "--reports", f"{stem}.json"], place, f"{stem}.txt")
+            run_aside(self.dispatch, ["ranks", "--reports", f"{stem}.json"], place, f"{stem}.txt")
             _publish(place, stem, _JOB_ENDINGS)
         return tuple(f"job.{ending}" for ending in _JOB_ENDINGS)
 

@@ -19,10 +19,10 @@ from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render.style import escape
-from gdbext.tools.program import Program
+from gdbext.tools.program import Program, seconds
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
-from gdbext.tools.watch.progress_watch import ProgressWatch, with_torch
+from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -36,6 +36,8 @@ MAX_SECONDS = 86400.0
 _LOOKS = 12
 """Looks in the time after which a process is said to hang."""
 _LONGEST = 15.0
+_SHORTEST = 5.0
+"""Seconds that a history has at the least: a look takes one."""
 _MOST = 8
 """Processes of one program that are diagnosed: the ranks of a node."""
 _HEALTHY = ("slow", "busy", "idle")
@@ -53,10 +55,12 @@ descendants that have it are diagnosed, up to eight of them.
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
 scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
 hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and us a percent of a processor
-or more; --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the
-process's memory, for which the process stands still until it is written. COMMAND is run by the shell, and finds
-GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html,
-.json, .rec) in its environment.
+or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours) the
+dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
+--job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
+for which the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
+GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
+in its environment.
 Then it goes on watching. It ends with the process; with PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
@@ -89,6 +93,13 @@ class WatchProgram(Program):
             metavar="S",
             help="with --save: also write the last S seconds of a trace",
         )
+        parser.add_argument(
+            "--history",
+            type=seconds,
+            default=0.0,
+            metavar="TIME",
+            help="with --save: also keep what the last minutes (10m) looked like",
+        )
         parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
         parser.add_argument(
             "--metrics",
@@ -114,10 +125,12 @@ class Watch:
         """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
-        if (args.core or args.job or args.trace) and not args.save:
-            raise UsageError("--core, --job and --trace need --save DIR", why="they keep what may be large")
+        if (args.core or args.job or args.trace or args.history) and not args.save:
+            raise UsageError("--core, --job, --trace and --history need --save DIR", why="they keep what may be large")
         if not 0 <= args.trace <= MAX_SECONDS:
             raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
+        if args.history and not _SHORTEST <= args.history <= MAX_SECONDS:
+            raise UsageError(f"--history takes {_SHORTEST:.0f} seconds to a day", help="--history 10m")
         self._args = args
         self._folder = EvidenceFolder(args.save, dispatch)
         self._commands: list[subprocess.Popen[bytes]] = []
@@ -132,7 +145,8 @@ class Watch:
         """The processes with PyTorch that are diagnosed, once there are any."""
         self._trace: TraceBuffer | None = None
         self._make_trace = partial(TraceBuffer, seconds=args.trace, folder=args.save, dispatch=dispatch)
-        if args.trace:
+        self._history: History | None = None
+        if args.trace or args.history:
             Workplace(args.save).close()
         # What the program itself writes to standard output stays alone there.
         self._output = sys.stderr if program else sys.stdout
@@ -148,8 +162,9 @@ class Watch:
                 self._tell("ended", "interrupted; the process goes on")
                 return 0
             finally:
-                if self._trace is not None:
-                    self._trace.end()
+                for beside in (self._trace, self._history):
+                    if beside is not None:
+                        beside.end()
             return self._ended()
 
     def _interrupted(self, *_: object) -> None:
@@ -174,6 +189,8 @@ class Watch:
                 progress.pulse = _pulse(self._subjects[0]) if len(self._subjects) == 1 else None
             if tried:
                 self._keep_trace()
+            if self._history is not None and not hangs:
+                self._history.keep()
             found = progress.look()
             now = time.monotonic()
             dispatches += found.dispatches
@@ -198,6 +215,9 @@ class Watch:
             self._tell("watching", f"process{'es' if many else ''} {names} of it use{'' if many else 's'} PyTorch")
         if self._subjects and self._args.trace:
             self._trace = self._make_trace(self._subjects[0])
+        if self._subjects and self._args.history:
+            args = self._args
+            self._history = History(self._subjects[0], args.history, args.save, self._folder.dispatch)
         return bool(self._subjects)
 
     def _count(self, hangs: bool, idle: float, dispatches: int | None) -> None:
@@ -261,6 +281,8 @@ class Watch:
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
         """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
         steps: list[Callable[[], Sequence[str]]] = []
+        if self._history is not None and is_first:
+            steps.append(lambda: self._take_history(evidence))
         trace = self._trace
         if trace is not None and is_first:
             steps.append(lambda: [trace.take(evidence.stem)])
@@ -273,6 +295,14 @@ class Watch:
                 self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
             except TargetError as error:
                 self._tell("failed", error.what)
+
+    def _take_history(self, evidence: Evidence) -> Sequence[str]:
+        """Keep the history and show what changed; its ending. Raises TargetError."""
+        if self._history is None:
+            return ()
+        ending, lines = self._history.take(evidence.stem)
+        self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
+        return [ending]
 
     def _start(self, evidence: Evidence, pid: int) -> None:
         told = {
@@ -306,7 +336,8 @@ class Watch:
                 told |= {"verdict": evidence.verdict, "file": evidence.start}
             line = shown_json(json.dumps(told))
         else:
-            line = f"{stamp} {escape(text if evidence is None else text.partition(':')[0])}"
+            words = text if evidence is None else text.partition(":")[0]
+            line = f"{stamp} " + "\n".join(map(escape, words.split("\n")))
             if evidence is not None:
                 line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(shown(line), file=self._output, flush=True)

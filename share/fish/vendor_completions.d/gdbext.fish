@@ -185,6 +185,7 @@ complete -c gdbext -n '__fish_seen_subcommand_from watch' -l save -d 'keep the d
 complete -c gdbext -n '__fish_seen_subcommand_from watch' -l core -d 'with --save: also write a core dump (by gcore)'
 complete -c gdbext -n '__fish_seen_subcommand_from watch' -l job -d 'with --save: also write the report on all ranks of its job'
 complete -c gdbext -n '__fish_seen_subcommand_from watch' -l trace -d 'with --save: also write the last S seconds of a trace'
+complete -c gdbext -n '__fish_seen_subcommand_from watch' -l history -d 'with --save: also keep what the last minutes (10m) looked like'
 complete -c gdbext -n '__fish_seen_subcommand_from watch' -l run -d 'a shell command to run at each hang'
 complete -c gdbext -n '__fish_seen_subcommand_from watch' -l metrics -d 'keep figures for Prometheus'\'' node_exporter (textfile collector) in that file'
 complete -c gdbext -f -n 'not __fish_seen_subcommand_from dispatch-bt bt all-threads threads dispatch-diagnose diagnose dispatch-keyset keyset dispatch-op op dispatch-lookup lookup dispatch-tls tls dispatch-tensor tensor dispatch-autograd autograd dispatch-compile compile dispatch-info info dispatch-collectives collectives dispatch-top top dispatch-break break dispatch-values values dispatch-trace trace dispatch-frames frames watch timeout core-handler ranks known ps report measure mcp shell' -a timeout -d 'Run a command; when it takes too long, explain it and its children, then end it.'

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gdbext.tools.watch import progress_watch
+from gdbext.tools.watch.progress_watch import History
+from support.installed.probing import PROBES
 from support.programs import procfs
 from support.programs.harness import DISPATCH, run, wait_until
 
@@ -123,7 +126,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
         (["-p", "1", "--", "true"], "say what to watch"),
         (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
         (["-p", "x"], "invalid int value"),
-        (["--core", "--", "true"], "--core, --job and --trace need --save"),
+        (["--core", "--", "true"], "--core, --job, --trace and --history need --save"),
     ],
 )
 def test_wrong_usage(words: list[str], said: str) -> None:
@@ -136,3 +139,49 @@ def test_a_program_that_cannot_be_started() -> None:
     outcome = run([DISPATCH, "watch", "--", "/nonexistent/program"])
     assert outcome.status == 1, outcome
     assert "cannot be started" in outcome.stderr
+
+
+CHANGES = """
+import sys, threading, time, pathlib, torch
+folder = pathlib.Path(sys.argv[1])
+a = torch.randn(64, 64)
+print("runs", flush=True)
+for step in ("sin", "cumsum"):
+    while not (folder / step).exists():
+        a.sin() if step == "sin" else a.cumsum(0)
+        time.sleep(0.01)
+threading.Lock().acquire(), time.sleep(1000)
+"""
+"""Does another thing, then nothing, when files are there."""
+
+
+@pytest.mark.torch
+@PROBES
+def test_the_history_shows_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_watch, "_COUNTED", 0.2)
+    script, folder, kept = tmp_path / "changes.py", tmp_path / "told", tmp_path / "kept"
+    script.write_text(CHANGES)
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, script, folder], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"runs\n"
+        history = History(process.pid, 600, str(kept), lambda words: subprocess.call([DISPATCH, *words]))
+        history.period = 0.0  # one look after the other
+
+        def has_seen(operator: str) -> bool:
+            history.keep()
+            return bool(history._looks) and operator in dict(history._looks[-1].rates)
+
+        try:
+            for step in ("sin", "cumsum"):
+                wait_until(lambda name=f"aten::{step}": has_seen(name), f"{step} was counted")
+                (folder / step).touch()
+            ending, lines = history.take("hang")
+        finally:
+            history.end()
+            process.kill()
+    text = "\n".join(lines)
+    assert 0 < text.index("aten::sin ") < text.index("aten::cumsum "), text
+    assert f"{script}:" in lines[-1]
+    assert text in (kept / f"hang.{ending}").read_text()
+    assert [path.name for path in kept.iterdir()] == [f"hang.{ending}"]

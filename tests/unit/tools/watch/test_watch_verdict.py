@@ -51,7 +51,8 @@ def test_a_process_that_waits_for_children_that_compute_does_not_hang(
     assert wrong == ""
     told: list[str] = []
     watch: Any = Watch.__new__(Watch)
-    watch.pid, watch._trace, watch._args = 1, None, SimpleNamespace(run=None, job=False, core=False)
+    watch.pid, watch._trace, watch._history = 1, None, None
+    watch._args = SimpleNamespace(run=None, job=False, core=False)
     watch._subjects = ()
     watch._folder = SimpleNamespace(take=lambda _: Evidence(str(tmp_path), "hang", verdict, "", waits))
     watch._tell = lambda event, *_: told.append(event)
@@ -88,7 +89,8 @@ def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monke
     monkeypatch.setattr("gdbext.tools.watch.watch.with_torch", lambda _: (7, 8))
     told: list[tuple[Any, ...]] = []
     watch: Any = Watch.__new__(Watch)
-    watch.pid, watch._trace, watch._args = 1, None, SimpleNamespace(run=None, job=False, core=False)
+    watch.pid, watch._trace, watch._history = 1, None, None
+    watch._args = SimpleNamespace(run=None, job=False, core=False)
     watch._folder = SimpleNamespace(
         take=lambda pid: Evidence(str(tmp_path), f"hang-{pid}", {"kind": "blocked", "summary": f"{pid} is stuck"}, "")
     )

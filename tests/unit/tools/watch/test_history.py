@@ -1,0 +1,91 @@
+"""What the last minutes of a watched process looked like: bounded, by looks of made programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gdbext.tools.watch import progress_watch
+from gdbext.tools.watch.progress_watch import History, HistoryLook
+from support.programs.harness import wait_until
+
+
+def look(seconds: float, place: str = "train.py:3 (step)", **rates: float) -> HistoryLook:
+    named = tuple((f"aten::{name}", rate) for name, rate in rates.items())
+    return HistoryLook(seconds, sum(rates.values()), named, (("MainThread (tid 7)", "running", (place,)),))
+
+
+def stretches(*looks: HistoryLook) -> list[str]:
+    """The lines that say what changed, without times of day and places."""
+    return [line[22:] for line in progress_watch._summary(looks) if line[:1].isdigit()]
+
+
+def test_what_is_alike_is_one_line() -> None:
+    found = stretches(
+        look(0, mm=100, relu=90), look(30, "data.py:9 (load)", mm=130, relu=110), look(60, mm=90, relu=100),
+        look(90, sort=200), look(120, sort=190, mm=1),
+        look(150), look(180),
+    )  # fmt: skip
+    assert found == [
+        "240 calls of operators a second: aten::mm 130, aten::relu 110",
+        "191 calls of operators a second: aten::sort 190, aten::mm 1",
+        "nothing was dispatched",
+    ]
+
+
+def test_slower_and_elsewhere_is_a_change() -> None:
+    assert len(stretches(look(0, mm=100), look(30, mm=30))) == 2
+    assert len(stretches(look(0), look(30, "train.py:9 (step)"), look(60, "data.py:9 (load)"))) == 2
+
+
+@pytest.mark.parametrize(("span", "period"), [(600, 30), (20, 1), (86400, 360), (7200, 30)])
+def test_the_longer_the_rarer(span: float, period: float, tmp_path: Path) -> None:
+    history = History(7, span, str(tmp_path), lambda _words: 1)
+    assert history.period == period
+    history.end()
+    assert not list(tmp_path.iterdir())
+
+
+def looks(words: Sequence[str]) -> int:
+    """As dispatch-top where probes are not permitted, and all-threads."""
+    frames = [
+        {"file": "/usr/lib/python3.11/queue.py", "line": 5, "function": "get"},
+        {"file": "/home/me/train.py", "line": 8, "function": "step"},
+    ]
+    thread = {"tid": 7, "name": "python", "python_name": "MainThread", "state": "waiting", "python_frames": frames}
+    idle = {"tid": 8, "state": "idle"}
+    document: dict[str, object] = {"threads": [{**thread, "wait": {"kind": "sleep"}}, idle]}
+    if "dispatch-top" in words:
+        document = {"errors": [{"what": "no probes for you"}]}
+    os.write(1, json.dumps(document).encode())
+    return 0
+
+
+def test_it_keeps_no_more_than_its_time(tmp_path: Path) -> None:
+    history = History(7, 6, str(tmp_path), looks)
+    assert history._looks.maxlen is not None
+    history._looks.extend(look(0.0, mm=5) for _ in range(1000))
+    assert len(history._looks) == history._looks.maxlen  # those of 1970 are too old to be told
+    history._looks.clear()
+
+    def has_looked() -> bool:
+        history.keep()
+        return len(history._looks) == 2
+
+    try:
+        wait_until(has_looked, "two looks", 20)
+        ending, lines = history.take("one")
+    finally:
+        history.end()
+    assert [path.name for path in tmp_path.iterdir()] == [f"one.{ending}"]
+    assert [line[22:] for line in lines] == [
+        "dispatches are not known: no probes for you",
+        "MainThread (tid 7): /home/me/train.py:8 (step) (2 times)",
+    ]
+    text = (tmp_path / f"one.{ending}").read_text()
+    assert text.startswith("The last 6 s of process 7, a look every 0.3 s; nobody was stopped.\n")
+    assert text.count("    MainThread (tid 7), waiting, sleep\n        /home/me/train.py:8 (step)\n") == 2
