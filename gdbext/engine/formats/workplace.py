@@ -54,6 +54,11 @@ class Workplace:
             os.unlink(name, dir_fd=self._inside)
         return os.open(name, _NEW, PRIVATE, dir_fd=self._inside)
 
+    def write(self, name: str, text: str) -> None:
+        """Write a new file in it. Raises OSError."""
+        with open(self.create(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
     def read(self, name: str) -> str:
         """The text of a file in it. Raises OSError."""
         with open(name, errors="replace", opener=self._open) as file:

@@ -229,9 +229,7 @@ class History:
         ]
         name = f"{stem}.history.txt"
         try:
-            made = self._place.create(name)
-            with open(made, "w", encoding="utf-8") as file:
-                file.write("".join(f"{line}\n" for line in lines))
+            self._place.write(name, "".join(f"{line}\n" for line in lines))
             self._place.publish(name)
         except OSError as error:
             raise TargetError(f"the history cannot be kept: {error.strerror}", help="name another --save") from error
