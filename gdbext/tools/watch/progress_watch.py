@@ -244,7 +244,7 @@ class History:
         self._place.close()
 
     def _read(self) -> HistoryLook:
-        """What the two children have left."""
+        """Read the reports that the two children have left."""
         rates, problem = _rates(self._place.data("top.json"))
         threads = _threads(self._place.data("threads.json"))
         total = None if problem else sum(rates.values())
@@ -252,7 +252,7 @@ class History:
 
 
 def _little() -> None:
-    """In a child: write no large files, and end with the watch."""
+    """Let a child write no large files."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
