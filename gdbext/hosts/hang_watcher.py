@@ -152,16 +152,17 @@ class HangWatcher:
         from gdbext.hosts.cli import launcher
 
         self._board.tell(number, 0)
+        self._print(f"{name} has run for {self._threshold:g} s", "\n")
         file = ""
         try:
             stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-_STEM:].decode("utf-8", "ignore")
             stem = stem.strip("._") or "test"
-            found = _family().look_at_family(self._pid, self._folder, stem, launcher.main)
+            found = _family().look_at_family(self._pid, self._folder, stem, launcher.main, tell=self._print)
             text = found.text
             file = self._keep(name, found)
         except GdbextError as error:
             text = f"nothing can be said: {error.what}\n"
-        self._print(f"{name} has run for {self._threshold:g} s\n{text}")
+        self._print(f"{name}, in full:\n{text}", "\n")
         self._board.tell(number, number, file)
 
     def _keep(self, name: str, found: FamilyEvidence) -> str:
@@ -176,12 +177,12 @@ class HangWatcher:
         whole_file.write(path, json.dumps(document).encode(), whole_file.PRIVATE)
         return path
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, start: str = "") -> None:
         from gdbext.engine.terminal import write
 
         lines = "".join(f"gdbext: {line}\n" for line in text.rstrip().split("\n"))
         try:
-            write(2, f"\n{lines}")
+            write(2, f"{start}{lines}")
         except OSError:
             return
 
@@ -196,7 +197,7 @@ class HangWatcher:
         _family().end_processes(started, 0.0, signal.SIGKILL)
         if has_ended or self._has_ended(number):
             return
-        self._print("the test cannot be failed: its process is ended")
+        self._print("the test cannot be failed: its process is ended", "\n")
         _family().end_processes([self._pid, *self._others()], 0.0, signal.SIGKILL)
 
     def _others(self) -> list[int]:

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -139,9 +139,17 @@ def prepare() -> None:
         import_module(name)
 
 
-def look_at_family(pid: int, folder: str, name: str, dispatch: Dispatch, more: Collection[int] = ()) -> FamilyEvidence:
+def look_at_family(
+    pid: int,
+    folder: str,
+    name: str,
+    dispatch: Dispatch,
+    more: Collection[int] = (),
+    tell: Callable[[str], None] | None = None,
+) -> FamilyEvidence:
     """Look at a process, its descendants but us, and ``more``, and keep what was seen in ``folder``, in files whose
-    names begin with ``name``. Each of them stands still for a moment, and goes on. Raises TargetError."""
+    names begin with ``name``. Each of them stands still for a moment, and goes on. ``tell`` gets the verdicts a line
+    each as they come, before anything is recorded, which takes four times as long. Raises TargetError."""
     prepare()
     generations = [[pid], *_generations(pid), list(more)]
     family = list(dict.fromkeys(each for some in generations for each in some if is_alive(each)))[:_LOOKS_LIMIT]
@@ -152,6 +160,8 @@ def look_at_family(pid: int, folder: str, name: str, dispatch: Dispatch, more: C
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     programs = {each: _program(each) for each in family}
     with Workplace(folder) as place:
+        if tell is not None:
+            _tell_first(_FirstLooks(stem, place, dispatch, tell), generations, programs)
         for some in generations:  # a parent tells the states of its children, as they are before they are looked at
             _run_together([partial(_look, each, stem, place, dispatch) for each in some if each in family], place)
         looks = tuple(_kept(place, each, programs[each], f"{stem}-{each}") for each in family)
@@ -161,12 +171,51 @@ def look_at_family(pid: int, folder: str, name: str, dispatch: Dispatch, more: C
     return FamilyEvidence(f"{os.path.abspath(folder)}/{stem}", looks, job)  # noqa: PTH100 - a text for people
 
 
+class _FirstLooks(Record):
+    """The verdicts that are told before anything is recorded: of which names their files are, and to whom."""
+
+    stem: str
+    place: Workplace
+    dispatch: Dispatch
+    tell: Callable[[str], None]
+
+    def name(self, pid: int) -> str:
+        """The file of one process."""
+        return f"{self.stem}-{pid}.first"
+
+    def look(self, pid: int) -> int:
+        """Diagnose one process, in a child of ours."""
+        _print_to(self.place, self.name(pid))
+        return self.dispatch([*_looked_at(pid), "--json", "dispatch-diagnose"])
+
+
+def _tell_first(first: _FirstLooks, generations: Sequence[Sequence[int]], programs: Mapping[int, str]) -> None:
+    """Tell the verdict of the first process, those of others that are more than idle, and the job's in a line each."""
+    ranks = [pid for pid in programs if is_rank(pid)]
+    for number, some in enumerate(generations):
+        members = [pid for pid in some if pid in programs]
+
+        def ended(at: int, members: Sequence[int] = members, is_first: bool = number == 0) -> None:
+            pid = members[at]
+            look = _kept(first.place, pid, programs[pid], "", first.name(pid))
+            if is_first or look.kind not in _QUIET:
+                first.tell(escape(look.line))
+
+        _run_together([partial(first.look, pid) for pid in members], first.place, ended)
+    if len(ranks) > 1:
+        job = _merged(first.place, [first.name(pid) for pid in ranks], f"{first.stem}.first-job", first.dispatch)
+        first.tell("".join(f"the job: {line}" for line in job.split("\n")[:1]))
+
+
+def _looked_at(pid: int) -> list[str]:
+    return ["-p", str(pid), "--debugger", "none", "--timeout", str(_TIMEOUT)]
+
+
 def _look(pid: int, stem: str, place: Workplace, dispatch: Dispatch) -> int:
     """Diagnose and record in a child of ours, then replay for the text."""
     name = f"{stem}-{pid}"
     _print_to(place, f"{name}.json")
-    looked = ["-p", str(pid), "--debugger", "none", "--timeout", str(_TIMEOUT), "--record", f"{name}.rec"]
-    status = dispatch([*looked, "--json", "dispatch-diagnose"])
+    status = dispatch([*_looked_at(pid), "--record", f"{name}.rec", "--json", "dispatch-diagnose"])
     _print_to(place, f"{name}.txt")
     return status or dispatch(["-r", f"{name}.rec", "dispatch-diagnose"])
 
@@ -177,10 +226,10 @@ def _print_to(place: Workplace, name: str) -> None:
     os.close(made)
 
 
-def _kept(place: Workplace, pid: int, program: str, name: str) -> ProcessLook:
+def _kept(place: Workplace, pid: int, program: str, name: str, file: str = "") -> ProcessLook:
     """The verdict that a look has left in ``place``."""
     try:
-        document = json.loads(place.read(f"{name}.json"))
+        document = json.loads(place.read(file or f"{name}.json"))
         verdict = document["verdict"] or {}
         problem = "; ".join(str(each["what"]) for each in document["errors"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -206,18 +255,24 @@ def _job(place: Workplace, reports: list[str], stem: str, family: Sequence[int],
     """The merged verdict on the ranks of the family; "" where less than two of them are ranks."""
     if sum(is_rank(pid) for pid in family) < 2 or len(reports) < 2:
         return ""
+    text = _merged(place, reports, f"{stem}.job.txt", dispatch)
+    with contextlib.suppress(OSError):
+        place.publish(f"{stem}.job.txt")
+    return text
+
+
+def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispatch) -> str:
+    """The text of dispatch ranks on these reports, which stays in a file of that name; "" where there is none."""
 
     def merge() -> int:
-        _print_to(place, f"{stem}.job.txt")
+        _print_to(place, name)
         return dispatch(["ranks", "--reports", *reports])
 
     _run_together([merge], place)
     try:
-        text = place.read(f"{stem}.job.txt")
-        place.publish(f"{stem}.job.txt")
+        return place.read(name)
     except OSError:
         return ""
-    return text
 
 
 def is_rank(pid: int) -> bool:
@@ -241,17 +296,22 @@ def _program(pid: int) -> str:
 # --- processes of our own ------------------------------------------------------------------------
 
 
-def _run_together(works: Sequence[Callable[[], int]], place: Workplace) -> None:
-    """Run each in a child of ours, one for each processor at once; one that takes far too long is killed."""
-    waiting, running = list(works)[::-1], dict[int, float]()
+def _run_together(
+    works: Sequence[Callable[[], int]], place: Workplace, ended: Callable[[int], None] = lambda _: None
+) -> None:
+    """Run each in a child of ours, one for each processor at once; one that takes far too long is killed. ``ended`` is
+    called with the number of each that has ended."""
+    waiting, running = list(enumerate(works))[::-1], dict[int, tuple[int, float]]()
     while waiting or running:
         while waiting and len(running) < max(2, os.cpu_count() or 1):
-            running[start_child(waiting.pop(), place)] = time.monotonic() + 2 * _TIMEOUT
-        for child, deadline in list(running.items()):
+            number, work = waiting.pop()
+            running[start_child(work, place)] = number, time.monotonic() + 2 * _TIMEOUT
+        for child, (number, deadline) in list(running.items()):
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
             if os.waitpid(child, os.WNOHANG)[0]:
                 del running[child]
+                ended(number)
         time.sleep(_STEP if running else 0)
 
 

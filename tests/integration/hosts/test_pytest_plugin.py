@@ -79,7 +79,9 @@ def test_hanging_tests_are_explained_and_failed(tmp_path: Path) -> None:
     assert "seems to hold itself" in found["test_a_thread"]["gdbext-verdict"]
     assert "waits for child process" in found["test_a_forked_child"]["gdbext-verdict"]
     assert "seems to hold itself" in found["test_a_forked_child"]["gdbext-verdict"]
-    assert "test_hanging.py" in outcome.stderr  # at once, past pytest's own capturing
+    verdict, _, full = outcome.stderr.partition("test_a_thread, in full:")
+    assert "seems to hold itself" in verdict.rpartition("test_a_thread has run for")[2]  # at once, before the recording
+    assert "test_hanging.py" in full  # past pytest's own capturing
     assert found["test_quick"] == {}
     start = Path(found[LONG]["gdbext-files"].removesuffix("-*"))
     recordings = sorted(start.parent.glob(f"{start.name}-*.rec"))
