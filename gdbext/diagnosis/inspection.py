@@ -297,13 +297,17 @@ def _with_nodes(
 
 
 def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
-    """Thread id → its loop. A process without a frame of asyncio has none that runs."""
-    users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
+    """Thread id → its loop. A process without a frame of asyncio or trio has none that runs."""
+    users = [thread.tid for thread in process.threads if any(_runs_tasks(frame.file) for frame in thread.python)]
     if not users:
         return {}
     from gdbext.diagnosis.waits.event_loops import event_loops
 
     return event_loops(process, users)
+
+
+def _runs_tasks(file: str) -> bool:
+    return "/asyncio/" in file or "/trio/_core/" in file
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:

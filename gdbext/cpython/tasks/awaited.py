@@ -22,21 +22,26 @@ if TYPE_CHECKING:
 
 
 class Awaitable(Enum):
-    """The value is what it is called in a sentence; ``{}`` is its address."""
+    """The value is what it is called in a sentence; the first ``{}`` is its address, the second the package whose it
+    is."""
 
     TASK = "a task"
-    LOCK = "the lock {} (asyncio.Lock)"
-    SEMAPHORE = "the semaphore {} (asyncio.Semaphore)"
-    CONDITION = "the condition {} (asyncio.Condition)"
-    EVENT = "the event {} (asyncio.Event)"
-    QUEUE = "the queue {} (asyncio.Queue)"
+    LOCK = "the lock {} ({}.Lock)"
+    SEMAPHORE = "the semaphore {} ({}.Semaphore)"
+    CONDITION = "the condition {} ({}.Condition)"
+    EVENT = "the event {} ({}.Event)"
+    QUEUE = "the queue {} ({}.Queue)"
     SLEEP = "sleep"
     DESCRIPTOR = "a descriptor"
-    BARRIER = "the barrier {} (asyncio.Barrier)"
+    BARRIER = "the barrier {} ({}.Barrier)"
     PROCESS = "the end of a process"
     EXECUTOR = "the end of the default executor's jobs"
-    JOIN = "all tasks of the queue {} (asyncio.Queue) to be done"
+    JOIN = "all tasks of the queue {} ({}.Queue) to be done"
     JOB = "the job {} (concurrent.futures.Future)"
+    LIMITER = "the limiter {} ({}.CapacityLimiter)"
+    CHANNEL = "the memory channel {} ({})"
+    THREAD = "a function that a thread runs"
+    CANCEL = "being cancelled"
     FUTURE = "the future {}"
 
 
@@ -54,6 +59,9 @@ class Awaited(Record):
     pid: int | None = None
     status: int | None = None
     """The exit status of a process that has ended; None for one of which asyncio knows no end."""
+    package: str = "asyncio"
+    holder: int = 0
+    """The task that has it, where the object itself keeps that; 0 where it does not."""
     pipes: tuple[int, ...] = ()
     """Descriptors of that process's pipes that are still open here."""
 

@@ -257,15 +257,16 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
             return None
         coroutine, waiter, loop, name = fields
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
-        outer = frames[-1] if frames else _running_frame(runtime, coroutine)
+        outer = frames[-1] if frames else running_frame(runtime, coroutine)
         variables = locals_of(runtime, frames[0]) if frames else {}
-        entered = tuple(dict.fromkeys(each for frame in frames for each in _entered(runtime, frame)))
+        entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
         return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered, outer)
     except GdbextError:
         return None
 
 
-def _running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
+def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
+    """The frame of a coroutine, also while it runs; None for any other object."""
     try:
         is_one = runtime.objects.type_of(coroutine).name == "coroutine"
         return _frame_of(runtime, coroutine) if is_one else None
@@ -297,7 +298,8 @@ def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int,
     return own["_coro"], waiter, own.get("_loop", 0), _text(runtime, own.get("_name", 0))
 
 
-def _entered(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+    """The objects inside whose ``with`` or ``async with`` the frame is; none where they cannot be read."""
     try:
         return entered_in(runtime, frame)
     except GdbextError:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
-from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE
+from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
@@ -186,12 +187,13 @@ def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterat
 
 
 def attributes(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
-    """The attributes of an instance by name; empty where there are none or they cannot be read."""
+    """The attributes of an instance by name, those in slots included; empty where there are none or they cannot be
+    read."""
     found: dict[str, int] = {}
     try:
         if not runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
             return found
-        for key, value in runtime.dicts.attributes(address):
+        for key, value in chain(runtime.dicts.attributes(address), slot_attributes(runtime.objects, address)):
             found[runtime.objects.text(key, 128)] = value
             if len(found) >= _ATTRIBUTES:
                 break

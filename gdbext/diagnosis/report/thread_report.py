@@ -153,6 +153,8 @@ class EventLoop(Record):
     tasks: tuple[AsyncTask, ...]
     watches_itself: bool = False
     """True if nothing outside of the process can wake it: no timer, no signal's handler, no descriptor of others."""
+    always_timed: bool = False
+    """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
 
     @property
     def is_stuck(self) -> bool:

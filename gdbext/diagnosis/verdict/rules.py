@@ -111,7 +111,8 @@ def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
     """The thread runs an event loop that only other threads could wake, and none of them will."""
     if thread.loop is None or not thread.loop.is_stuck or not seen.complete:
         return False
-    waits = thread.wait is not None and thread.wait.kind is WaitKind.IO and not thread.wait.timed
+    waits = thread.wait is not None and thread.wait.kind is WaitKind.IO
+    waits = waits and (thread.loop.always_timed or not (thread.wait is not None and thread.wait.timed))
     return waits and not any(_may_wake_others(other) for other in seen.threads if other is not thread)
 
 

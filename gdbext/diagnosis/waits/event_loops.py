@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
+from gdbext.cpython.tasks.library_tasks import TRIO, trio_awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-_HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
+_HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER)
 _FROM_HERE = frozenset({
     Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE,
-    Awaitable.BARRIER, Awaitable.JOIN,
+    Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL,
 })  # fmt: skip
-"""Things of asyncio that only code which runs in the process ends. Any callback may complete a bare future."""
-_LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE})
+"""Things of asyncio and trio that only code which runs in the process ends. Any callback may complete a bare future."""
+_LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER})
 """Those that no program gives back in a signal's handler."""
 _SHOWN_PIPES = 3
 _NO_NAME = "Task-"
@@ -90,7 +91,9 @@ def _may_accept(thread: ThreadSnapshot, state: State | None) -> bool:
 def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python is not None
     runtime = process.python.runtime
-    awaited = {task.address: awaited_by(runtime, task) for task in loop.tasks if task.waiter}
+    is_trio = loop.kind.startswith(TRIO)
+    awaited_in = trio_awaited if is_trio else awaited_by
+    awaited = {task.address: awaited_in(runtime, task) for task in loop.tasks if task.waiter}
     names = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
     for task in loop.tasks:
@@ -101,7 +104,7 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
     itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
     by_name = tuple(sorted(tasks, key=lambda task: task.name))
-    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself)
+    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself, is_trio)
 
 
 def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:
@@ -112,12 +115,14 @@ def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool
 
 
 def _label(task: RunningTask) -> str:
-    """``reader``; ``credit (train.py:12, Task-2)`` for a task that nobody has given a name."""
+    """``reader``; ``credit (train.py:12, Task-2)`` for a task without a name of its own, ``credit (train.py:12)`` for
+    trio's ``__main__.credit``."""
     name = task.name or f"{task.address:#x}"
-    if task.outer is None or (task.name and not task.name.startswith(_NO_NAME)):
+    is_function = task.outer is not None and name.endswith(f".{task.outer.function.rpartition('.')[2]}")
+    if task.outer is None or (task.name and not is_function and not task.name.startswith(_NO_NAME)):
         return name
     file = task.outer.file.rpartition("/")[2]
-    return f"{task.outer.function} ({file}:{task.outer.line or '?'}, {name})"
+    return f"{task.outer.function} ({file}:{task.outer.line or '?'}{'' if is_function else f', {name}'})"
 
 
 def _task(
@@ -138,13 +143,16 @@ def _task(
     found = awaited.get(task.address)
     if found is None:
         return AsyncTask(name, task.address, TaskState.READY, frames=frames, label=names[task.address])
-    holders = _holders(inside.get(found.address, ()), task) if found.kind in _HELD else ()
+    kept = (found.holder,) if found.holder in names else ()
+    holders = kept or (_holders(inside.get(found.address, ()), task) if found.kind in _HELD else ())
     known = holders or tuple(each for each in found.tasks if each in names)
-    text = _text(process, found, [names[each] for each in known], bool(holders))
+    text = _text(
+        process, found, [names[each] for each in known], "holds" if kept else "seems to hold" if holders else ""
+    )
     needs = () if found.first else known
     sleeps = found.kind is Awaitable.SLEEP
     return AsyncTask(
-        name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, sleeps, frames,
+        name, task.address, TaskState.WAITING, text, needs, bool(holders) and not kept, found.timed, sleeps, frames,
         names[task.address], found.kind in _FROM_HERE,
     )  # fmt: skip
 
@@ -156,7 +164,7 @@ def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...
     return others if len(others) == 1 else ()
 
 
-def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool) -> str:
+def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str) -> str:
     if found.kind is Awaitable.SLEEP:
         return f"sleeps ({span(found.delay)} s)" if found.delay is not None else "sleeps"
     if found.kind is Awaitable.TASK:
@@ -166,11 +174,11 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool
         return _process_text(process, found, found.pid)
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
-    text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
+    text = f"waits for {found.kind.value.format(f'{found.address:#x}', found.package)}"
     if found.kind is Awaitable.JOB and process.python is not None and found.address in process.python.running_jobs:
         ident = process.python.running_jobs[found.address]
         return f"{text}, which thread {process.python.tid_of_ident(ident) or '?'} runs"
-    return f"{text}, which {_some(names)} seems to hold" if held else text
+    return f"{text}, which {_some(names)} {held}" if held else text
 
 
 def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:

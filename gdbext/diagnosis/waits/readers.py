@@ -142,7 +142,7 @@ class PythonView(Protocol):
         """concurrent.futures.Future → ident of the thread that runs its job."""
 
     def loops(self) -> Sequence[RunningLoop]:
-        """The event loops of asyncio that have tasks."""
+        """The event loops of asyncio that have tasks, and the runners of trio."""
 
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""

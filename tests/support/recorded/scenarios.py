@@ -102,6 +102,7 @@ REPORTED = [
     Scenario("task-cycle", python="3.15"),
     Scenario("asyncio-waits", python="3.10"),
     Scenario("asyncio-waits", python="3.14"),
+    Scenario("trio-waits", python="3.12", packages="trio==0.35.0"),
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
     Scenario("others-end", ("sockets",), python="3.11"),

@@ -52,3 +52,12 @@ def test_what_a_loop_waits_for_stands_behind_the_wait_of_its_thread():
     found = judge(Observations([runs], 1)).verdict.finding
     assert found.kind is FindingKind.WAITING_EXTERNAL
     assert found.summary.endswith("its event loop has 2 tasks, 1 of them ready: task-1 waits for ().")
+
+
+def test_a_loop_that_only_other_threads_could_wake_is_stuck_also_where_it_always_sleeps_for_a_time():
+    stuck = loop(task(1, only_from_here=True))._replace(watches_itself=True)
+    timed = wait("io", name="epoll_wait on fd 3")._replace(timed=True)
+    trios = judge(Observations([thread(1, timed)._replace(loop=stuck._replace(always_timed=True))], 1)).verdict.finding
+    assert trios.kind is FindingKind.BLOCKED
+    asyncios = judge(Observations([thread(1, timed)._replace(loop=stuck)], 1)).verdict.finding
+    assert asyncios.kind is FindingKind.WAITING_EXTERNAL
