@@ -182,7 +182,7 @@ class Session:
 
     def _prepare_walk(self) -> Callable[[], None] | None:
         """The questions that a process that runs must be asked while it stands still."""
-        from gdbext.cpython.threads.standing_walk import prepare_walk
+        from gdbext.cpython.sync.locks import prepare_walk
 
         return prepare_walk(self.target, self.modules, self.symbolizer)
 

@@ -34,9 +34,9 @@ SAME_NAME = {"__init__.py", "__main__.py"}
 FOREIGN = re.compile(
     r"(Lib|Objects|InternalDocs|torchgen|concurrent|multiprocessing|importlib|tools/autograd)/.*"
     r"|torch/(_\w+|utils|nn|distributed|autograd|fx|version)\b.*"
-    r"|triton/.*|tqdm/_monitor\.py|(futures/)?_base\.py"
+    r"|trio/.*|triton/.*|tqdm/_monitor\.py|(futures/)?_base\.py"
 )
-"""Files of CPython, PyTorch and Triton that docstrings give as the source of a fact."""
+"""Files of CPython, PyTorch, Triton and trio that docstrings give as the source of a fact."""
 FOREIGN_NAMES = {
     "_base", "_monitor", "base_events", "base_subprocess", "connection", "convert_frame", "cpp_wrapper_cpu",
     "futures", "gen_inplace_or_view_type", "gen_trace_type", "model", "output_graph", "pin_memory", "pool", "queue",
