@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
 from support.programs import procfs
 
@@ -33,6 +34,9 @@ HUNG_SECONDS = 60.0
 
 class Worker:
     """A forked process that is told ``KIND:SEED`` a line, and answers a result a line."""
+
+    _ends: ClassVar[set[int]] = set()
+    """Our ends of all workers' pipes: a worker that kept a copy of another's would keep that one from its end of file."""
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self._kinds = kinds
@@ -86,10 +90,14 @@ class Worker:
     def end(self) -> None:
         """End the process; idempotent."""
         if self._pid:
-            os.close(self._commands)
-            os.close(self._answers)
+            self._close()
             os.waitpid(self._pid, 0)
             self._pid = 0
+
+    def _close(self) -> None:
+        for end in (self._commands, self._answers):
+            self._ends.discard(end)
+            os.close(end)
 
     def _lost(self) -> Result:
         self._trace.seek(0)
@@ -97,8 +105,7 @@ class Worker:
 
     def _ended(self, what: str, how: str) -> Result:
         kind, seed = self._asked or ("", 0)
-        os.close(self._commands)
-        os.close(self._answers)
+        self._close()
         status = os.waitpid(self._pid, 0)[1]
         self._pid, self._buffer, self._asked = 0, b"", None
         took = time.monotonic() - self._since
@@ -112,8 +119,8 @@ class Worker:
         if not self._pid:
             status = 1
             try:
-                os.close(told)
-                os.close(answers)
+                for end in (told, answers, *self._ends):
+                    os.close(end)
                 faulthandler.register(signal.SIGUSR1, self._trace)
                 _serve(self._kinds, commands, said)
                 status = 0
@@ -125,6 +132,7 @@ class Worker:
         os.close(commands)
         os.close(said)
         self._commands, self._answers = told, answers
+        self._ends.update((told, answers))
 
 
 def _serve(kinds: Mapping[str, Kind], commands: int, answers: int) -> None:

@@ -7,6 +7,8 @@ import json
 import random
 from typing import Any
 
+import pytest
+
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.tools.table import Outcome
 from support.fuzzing import campaign, json_damage, judge, kinds, memory_damage, subjects, worker
@@ -173,11 +175,12 @@ def test_what_a_look_leaves_behind_is_a_failure() -> None:
     assert [(what, how.partition(":")[0]) for what, how in result.failures] == [("left behind", "garbage collection")]
 
 
-def test_a_look_costs_no_more_than_itself(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_look_costs_no_more_than_itself(monkeypatch: Any, jobs: int) -> None:
     monkeypatch.setattr(worker, "HUNG_SECONDS", 0.5)
     results: list[Result] = []
-    rows = campaign.run([Broken()], 0, campaign.Limits(looks=6), 1, results.append)
-    assert [(result.seed, [what for what, _ in result.failures]) for result in results] == [
+    rows = campaign.run([Broken()], 0, campaign.Limits(looks=6), jobs, results.append)
+    assert sorted((result.seed, [what for what, _ in result.failures]) for result in results) == [
         (0, []), (1, ["uncaught"]), (2, ["died"]), (3, ["hung"]), (4, ["uncaught"]), (5, []),
     ]  # fmt: skip
     assert rows["broken"].looks == 6
