@@ -36,7 +36,7 @@ class Worker:
     """A forked process that is told ``KIND:SEED`` a line, and answers a result a line."""
 
     _ends: ClassVar[set[int]] = set()
-    """Our ends of all workers' pipes: a worker that kept a copy of another's would keep that one from its end of file."""
+    """Our ends of all pipes: a worker that kept a copy of another's would keep that one from its end of file."""
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self._kinds = kinds
