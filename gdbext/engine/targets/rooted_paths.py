@@ -53,13 +53,28 @@ def rights_of(pid: int | str) -> Rights:
 
     Raises OSError.
     """
-    with open(f"/proc/{pid}/status", "rb") as file:
-        lines = dict(line.partition(b":")[::2] for line in file.read().splitlines())
+    lines = _status(pid)
     try:
         uids, gids, groups = ([int(word) for word in lines[name].split()] for name in (b"Uid", b"Gid", b"Groups"))
     except (KeyError, ValueError) as error:
         raise OSError(errno.EIO, f"/proc/{pid}/status does not say whose process this is") from error
     return Rights(_least(uids), _least(gids), tuple(sorted(groups)))
+
+
+def capabilities_of(pid: int | str) -> int:
+    """The permitted capabilities of a process, a bit each (linux/capability.h); 0 where they are not told.
+
+    Raises OSError.
+    """
+    try:
+        return int(_status(pid)[b"CapPrm"], 16)
+    except (KeyError, ValueError):
+        return 0
+
+
+def _status(pid: int | str) -> dict[bytes, bytes]:
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return dict(line.partition(b":")[::2] for line in file.read().splitlines())
 
 
 def _least(ids: list[int]) -> int:

@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import signal
+import struct
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,8 @@ from gdbext.cache import is_ours
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.live.dying_process import SOURCE
 from gdbext.engine.targets.live.local_process import thread_name
-from gdbext.engine.targets.rooted_paths import Rights, rights_of
+from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_of
+from gdbext.engine.targets.system.procfs import started_at
 from gdbext.engine.terminal import quoted
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.family import end_with_parent
@@ -42,10 +44,16 @@ AT_ONCE = 16
 """Crashes that are looked at at the same time; of further ones nothing is kept."""
 _PRIORITY = -10
 """The nice value of a look: a program that crashed stands until it is over, however busy the machine is."""
+_GRACE = 0.5
+"""Seconds after which a handler that cannot even end its look, as its folder's disk does not answer, ends itself."""
 _LARGEST = 32 << 20
 """Most bytes of one file that a look may write."""
 _NO_NEW_PRIVS = 38
 """The option PR_SET_NO_NEW_PRIVS of prctl(2) (linux/prctl.h)."""
+_KEEP_CAPABILITIES = 8
+"""The option PR_SET_KEEPCAPS of prctl(2): a change of the user leaves them, until they are set."""
+_CAPABILITY_VERSION = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3 (linux/capability.h): two words each of effective, permitted and inheritable ones."""
 _SUFFIXES = ("txt", "json", "rec")
 _BLOCK = 512
 """Bytes that st_blocks counts in (stat(2))."""
@@ -107,9 +115,16 @@ class CoreHandlerProgram(Program):
             crash = _Crash(args, folder)
             crash.hurry()
             crash.look(dispatch, began + args.seconds)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             crash.keep()
             _make_room(folder, crash.stem, args.keep, args.disk << 20)
         return Outcome(0)
+
+
+def _called_at() -> float:
+    """The moment on the monotonic clock at which the kernel started this process: the crash waits since then."""
+    began = started_at(os.getpid())
+    return time.monotonic() - (time.time() - began if began is not None else 0.0)
 
 
 class _Slot:
@@ -153,6 +168,7 @@ class _Crash:
             )
         try:
             self._rights = rights_of(self._pid)
+            self._capabilities = capabilities_of(self._pid)
             self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise TargetError(f"process {self._pid} cannot be read: {error.strerror}") from error
@@ -183,7 +199,9 @@ class _Crash:
         os.close(self._memory)
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > deadline:
-                os.kill(child, signal.SIGKILL)
+                for end in (os.killpg, os.kill):  # its own children, which keep the pipe, too
+                    with contextlib.suppress(ProcessLookupError):
+                        end(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 self._problem = "the look at it took too long, and was ended"
                 return
@@ -203,7 +221,8 @@ class _Crash:
         status = 1
         try:
             end_with_parent(signal.SIGKILL)
-            _drop(self._rights, deadline)
+            os.setpgid(0, 0)
+            _drop(self._rights, self._capabilities, deadline)
             os.environ["XDG_CACHE_HOME"] = cache
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             source = f"{SOURCE}{self._pid}:{self._memory}:0"
@@ -243,17 +262,24 @@ class _Crash:
         return data.replace(f"-r /proc/self/fd/{self._outputs['rec']}".encode(), kept).replace(pipe, kept)
 
 
-def _drop(rights: Rights, deadline: float) -> None:
-    """Take on the user's ids for good, and limits of time and size. Raises OSError."""
+def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
+    """Take on the user's ids for good, no capability that the process has not, and limits of time and size. Raises
+    OSError."""
     import ctypes
 
+    libc = ctypes.CDLL(None, use_errno=True)
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
     os.setgroups(rights.groups)
+    libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
     os.setresgid(rights.gid, rights.gid, rights.gid)
     os.setresuid(rights.uid, rights.uid, rights.uid)
-    ctypes.CDLL(None).prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    kept = capabilities & capabilities_of(os.getpid())
+    low, high = kept & 0xFFFFFFFF, kept >> 32
+    if libc.capset(struct.pack("<Ii", _CAPABILITY_VERSION, 0), struct.pack("<6I", low, low, 0, high, high, 0)):
+        raise OSError(ctypes.get_errno(), "the capabilities cannot be taken back")
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     end_with_parent(signal.SIGKILL)  # which a change of ids has taken back
 
 

@@ -32,6 +32,14 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def children(pid: int) -> list[int]:
+    """The children of its main thread."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def status(pid: int) -> dict[str, str]:
     """/proc/PID/status, {} when the process is gone."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -3,6 +3,8 @@ memory is read in the process. The kernel itself is set up by install.sh, which 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -16,9 +18,10 @@ import pytest
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.tools import core_handler
+from gdbext.tools.core_handler import AT_ONCE
 from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
 from support.programs import procfs
-from support.programs.harness import DISPATCH, ROOT, Outcome, run
+from support.programs.harness import DISPATCH, ROOT, Outcome, run, wait_until
 
 CRASHING = """
 import os, sys, threading
@@ -107,9 +110,66 @@ def test_what_is_refused_and_what_is_limited(process: subprocess.Popen[bytes], t
     assert handle(process.pid, folder, head=b"no core").status == 0
     (told,) = folder.glob("crash-*.txt")
     assert "nothing could be said" in told.read_text()
-    assert handle(process.pid, folder, "--keep", "1").status == 0
-    assert not told.exists() or "crashed" in told.read_text()
-    assert len({file.stem for file in folder.glob("crash-*")}) == 1
+    for number in range(3):
+        (folder / f"crash-old-{number}-20260101-00000{number}.txt").write_bytes(bytes(400 << 10))
+    assert handle(process.pid, folder, "--disk", "1", head=b"").status == 0
+    assert old_crashes(folder) == [1, 2], "as many of the newest as have room in a megabyte"
+    assert handle(process.pid, folder, "--keep", "2", head=b"").status == 0
+    assert old_crashes(folder) in ([2], []), "the two newest"
+    assert len({file.stem for file in folder.glob("crash-*")}) == 2
+
+
+def old_crashes(folder: Path) -> list[int]:
+    return sorted(int(file.name.split("-")[2]) for file in folder.glob("crash-old-*"))
+
+
+def test_a_crash_is_held_up_no_longer_than_its_limit(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """The core's head never comes: the kernel would wait for as long as somebody has the other end of its pipe."""
+    pipe, kernels_end = os.pipe()
+    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds=0.5"]
+    with subprocess.Popen(command, stdin=pipe) as handler:
+        os.close(pipe)
+        assert handler.wait(60) == 0
+    with pytest.raises(BrokenPipeError):
+        os.write(kernels_end, b"x")
+    os.close(kernels_end)
+    (text,) = (tmp_path / "kept").glob("crash-*.txt")
+    assert "took too long" in text.read_text() or "could be said" in text.read_text()
+
+
+def limited_child(pid: int) -> dict[str, str]:
+    """The status of a child that can gain no rights any more, {} where there is none."""
+    found = map(procfs.status, procfs.children(pid))
+    return next((status for status in found if status.get("NoNewPrivs") == "1"), {})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has rights to drop")
+@pytest.mark.parametrize("process", [os.getuid(), NOBODY], indirect=True)
+def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    pipe, kernels_end = os.pipe()
+    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds", "60"]
+    with subprocess.Popen(command, stdin=pipe) as handler:
+        os.close(pipe)
+        status = wait_until(lambda: limited_child(handler.pid), "a child that has dropped its rights")
+        names = ("Uid", "Gid", "Groups", "CapPrm")
+        theirs = procfs.status(process.pid)
+        assert [status[name] for name in names] == [theirs[name] for name in names]
+        assert status["CapEff"] == status["CapPrm"]
+        assert status["CapInh"].strip("0") == ""
+        os.close(kernels_end)
+        assert handler.wait(60) == 0
+
+
+def test_only_so_many_crashes_are_looked_at_at_once(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o700)
+    with contextlib.ExitStack() as stack:
+        for number in range(AT_ONCE):
+            slot = stack.enter_context((folder / f".slot-{number}").open("wb"))
+            fcntl.flock(slot, fcntl.LOCK_EX)
+        assert "are being looked at already" in handle(process.pid, folder, head=b"").stderr
+    assert list(folder.glob("crash-*")) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can have files of several users")
