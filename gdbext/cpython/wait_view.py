@@ -24,7 +24,7 @@ from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
-    from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
+    from gdbext.cpython.sync.helper_threads import LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
@@ -100,6 +100,19 @@ class PythonWaitView:
         state = next(iter(self.states(tid)), None)
         found = lost_executor(self.runtime, future)
         return lost_loop(self.runtime, state, future) if found is None and state is not None else found
+
+    def lost_users(self, address: int) -> Sequence[ThreadObject]:
+        """The threads that run no more and still have the object at hand."""
+        from gdbext.cpython.sync.helper_threads import lost_users
+
+        return lost_users(self.runtime, address)
+
+    def lost_pool(self, tid: int) -> LostPool | None:
+        """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
+        from gdbext.cpython.sync.helper_threads import lost_pool
+
+        stacks = (self.runtime.frames.stack(state).frames[:_LOOKING] for state in self.states(tid))
+        return next((pool for frames in stacks if (pool := lost_pool(self.runtime, frames)) is not None), None)
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""

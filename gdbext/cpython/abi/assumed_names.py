@@ -150,6 +150,9 @@ JOB_FUTURE = "future"
 EXECUTOR_THREADS = "_threads"
 """The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
 
+EXECUTOR_QUEUE = "_work_queue"
+"""The attribute of ThreadPoolExecutor with the queue of its jobs."""
+
 WAITING_FUNCTIONS = frozenset({
     ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
     ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
@@ -208,6 +211,8 @@ PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
 
 POOL_PROCESSES = "_pool"
 """The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
+POOL_RESULTS = "_cache"
+"""The attribute of multiprocessing.pool.Pool with its dict of results that are not there yet."""
 POOL_HELPERS = (
     ("_task_handler", "hands out the jobs"),
     ("_result_handler", "takes the results"),

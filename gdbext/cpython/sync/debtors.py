@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
+from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
-from gdbext.cpython.objects.objects import FLAG_TYPE
+from gdbext.cpython.objects.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.sync.helper_threads import ThreadObject, thread_objects
-from gdbext.cpython.threads.frame_variables import attributes, closure_names, locals_of, names_used, namespace_of
+from gdbext.cpython.threads.frame_variables import (
+    attributes,
+    closure_names,
+    locals_of,
+    names_used,
+    namespace_of,
+    variables,
+)
 from gdbext.cpython.threads.loop_names import names_of_code
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
@@ -25,7 +33,7 @@ from gdbext.errors import GdbextError
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-    from gdbext.cpython.threads.loop_names import LoopNames
+    from gdbext.cpython.threads.loop_names import LoopNames, NamedMember
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _ENDED_BY: Mapping[Waitable, frozenset[str]] = {
@@ -57,7 +65,8 @@ class Acting(Record):
     function: PythonFunction
     method: str
     by_name: bool
-    """It calls the method of the very object, by a name that stands for it; else of a variable of its own."""
+    """It is proven to call the method of the very object: a variable that has it, or an attribute of an object that
+    keeps it. Else it does so of a variable of its own, or of an attribute of that name, which may be others."""
     hands_on: bool = False
     """It takes the method as a value, for others to call, or is a coroutine or generator: no thread need be in it."""
 
@@ -84,14 +93,15 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
     ended = [each for each in thread_objects(runtime) if each.has_ended]
     keepers = {each.address: _names_in(runtime, each.address, address) for each in ended}
-    calls = _Calls(runtime, address, _attribute_names(runtime, frames, address).union(*keepers.values()), methods)
+    calls = _Calls(runtime, address, _Holders(runtime, frames, keepers, address), methods)
     functions = [*_functions(runtime, frames), *_of_threads(runtime, ended)]
     own = {frame.code for frame in frames}
     alike = [each for each in frames if calls.by_frame(each)] if _BY_ALIKE.intersection(methods) else []
     found = [Acting(_function_of(runtime, each), "wait", True) for each in alike]
     theirs = (calls.acting(each, space) for each, space in functions if each.code not in own)
     found += [each for each in theirs if each is not None]
-    acting = tuple(each for each in found if each.by_name) or tuple(found)
+    likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
+    acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
     codes = {each.function.code for each in acting}
     idents = tuple(
         other.ident for other in runtime.thread_states()
@@ -225,26 +235,54 @@ def _with_methods(runtime: PythonRuntime, values: Iterable[int]) -> Iterator[int
             continue
 
 
-def _attribute_names(runtime: PythonRuntime, frames: Iterable[PythonFrame], address: int) -> frozenset[str]:
-    """The attributes under which objects that the frames have at hand keep the object."""
-    names: set[str] = set()
-    for frame in frames:
+class _Holders:
+    """The objects that have the object among their attributes: those that frames have at hand, and threads."""
+
+    def __init__(
+        self, runtime: PythonRuntime, frames: Iterable[PythonFrame], keepers: Mapping[int, frozenset[str]], address: int
+    ) -> None:  # fmt: skip
+        self._runtime = runtime
+        self._names = {holder: names for holder, names in keepers.items() if names}
+        for value in dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values()):
+            names = _names_in(runtime, value, address)
+            if names:
+                self._names[value] = names
+        self._methods: dict[int, frozenset[int]] = {}
+
+    def have(self, name: str) -> bool:
+        """An object has it as its attribute ``name``."""
+        return any(name in names for names in self._names.values())
+
+    def is_one(self, value: int, name: str) -> bool:
+        """``value`` is an object that has it as its attribute ``name``."""
+        return name in self._names.get(value, ())
+
+    def is_method(self, code: int, name: str) -> bool:
+        """The code is that of a method of an object which has it as its attribute ``name``."""
+        return any(name in names and code in self._methods_of(holder) for holder, names in self._names.items())
+
+    def _methods_of(self, holder: int) -> frozenset[int]:
+        if holder not in self._methods:
+            self._methods[holder] = frozenset(self._codes(holder))
+        return self._methods[holder]
+
+    def _codes(self, holder: int) -> Iterator[int]:
         try:
-            values = locals_of(runtime, frame).values()
+            for kind in classes_of(self._runtime.objects, holder):
+                for _, value in self._runtime.dicts.class_items(kind):
+                    source = self._runtime.functions.source(value)
+                    if source is not None and source.code:
+                        yield source.code
         except GdbextError:
-            continue
-        for value in values:
-            names |= _names_in(runtime, value, address)
-    return frozenset(names)
+            return
 
 
 class _Calls:
     """Tells which code calls one of the methods of an object."""
 
     def __init__(
-        self, runtime: PythonRuntime, address: int, holders: Collection[str], methods: Collection[str]
+        self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]
     ) -> None:  # fmt: skip
-        """``holders``: attributes that have the object."""
         self._runtime = runtime
         self._address = address
         self._holders = holders
@@ -253,18 +291,58 @@ class _Calls:
     def acting(self, function: PythonFunction, namespace: int) -> Acting | None:
         """The function with the method that it calls, None where it calls none; ``namespace``: its globals."""
         names = names_of_code(self._runtime, function.code)
-        wanted = [pair for pair in names.pairs if pair[1] in self._methods] if names is not None else []
+        wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
         if names is None or not wanted:
             return None
         closure = closure_names(self._runtime, function.address)
-        for owner, method in wanted:
-            if owner in self._holders or closure.get(owner) == self._address or self._is_global(namespace, owner):
-                return Acting(function, method, True, self._hands_on(function, names, owner, method))
-        own = {*names.variables} - {*closure}
-        for owner, method in wanted:
-            if owner in own and not self._global(namespace, owner):
-                return Acting(function, method, False, self._hands_on(function, names, owner, method))
-        return None
+        proven = next((each for each in wanted if self._is_it(each, function, closure, namespace)), None)
+        possible = (each for each in wanted if self._may_be_it(each, closure, namespace))
+        found = proven or next(possible, None)
+        if found is None:
+            return None
+        hands_on = self._hands_on(function, names, found.owner, found.name)
+        return Acting(function, found.name, proven is not None, hands_on)
+
+    def _is_it(
+        self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int
+    ) -> bool:  # fmt: skip
+        """The owner of the method is proven to be the object."""
+        if member.kind is not LoadKind.ATTRIBUTE:
+            return self._value(member.kind, member.owner, closure, namespace) == self._address
+        if member.outer_kind is LoadKind.FAST and self._is_first(function.code, member.outer):
+            return self._holders.is_method(function.code, member.owner)
+        if member.outer_kind in (None, LoadKind.ATTRIBUTE):
+            return False
+        value = self._value(member.outer_kind, member.outer, closure, namespace)
+        return value is not None and self._holders.is_one(value, member.owner)
+
+    def _may_be_it(self, member: NamedMember, closure: Mapping[str, int], namespace: int) -> bool:
+        """The owner may be the object: an attribute of that name of something, or a variable of the function's own."""
+        if member.kind is LoadKind.ATTRIBUTE:
+            return self._holders.have(member.owner)
+        return self._value(member.kind, member.owner, closure, namespace) is None
+
+    def may_be_it(self, function: PythonFunction) -> bool:
+        """The function calls the method of an attribute that has the name under which an object keeps this one."""
+        names = names_of_code(self._runtime, function.code)
+        members = names.members if names is not None else ()
+        return any(
+            each.name in self._methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
+            for each in members
+        )
+
+    def _value(self, kind: LoadKind, name: str, closure: Mapping[str, int], namespace: int) -> int | None:
+        """The value of a function's variable, None where it is its own, or not known."""
+        if kind is LoadKind.CELL:
+            return closure.get(name)
+        return self._global(namespace, name) if kind in (LoadKind.GLOBAL, LoadKind.NAME) else None
+
+    def _is_first(self, code: int, name: str) -> bool:
+        """It is the first of the function's variables: ``self`` of a method."""
+        try:
+            return self._runtime.codes.get(code).local_names()[:1] == [name]
+        except GdbextError:
+            return False
 
     def _hands_on(self, function: PythonFunction, names: LoopNames, owner: str, method: str) -> bool:
         flags = PyCodeObject(self._runtime.space, function.code).co_flags
@@ -273,19 +351,19 @@ class _Calls:
     def by_frame(self, frame: PythonFrame) -> bool:
         """The code of a frame calls a method of the object by a name that the frame has for it."""
         names = names_of_code(self._runtime, frame.code)
-        wanted = [owner for owner, method in names.pairs if method in self._methods] if names is not None else []
+        wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
         if not wanted:
             return False
-        try:
-            local = locals_of(self._runtime, frame)
-            namespace = namespace_of(self._runtime, frame)
-        except GdbextError:
-            return False
-        same = (local.get(owner) == self._address or self._is_global(namespace, owner) for owner in wanted)
-        return any(same) or any(owner in self._holders for owner in wanted)
+        known = variables(self._runtime, frame)
+        return any(self._is_of_frame(each, known) for each in wanted)
 
-    def _is_global(self, namespace: int, name: str) -> bool:
-        return self._global(namespace, name) == self._address
+    def _is_of_frame(self, member: NamedMember, known: Mapping[str, int]) -> bool:
+        if member.kind is not LoadKind.ATTRIBUTE:
+            return known.get(member.owner) == self._address
+        outer = known.get(member.outer, 0) if member.outer_kind is not LoadKind.ATTRIBUTE else 0
+        if not outer:
+            return self._holders.have(member.owner)
+        return attributes(self._runtime, outer).get(member.owner) == self._address
 
     def _global(self, namespace: int, name: str) -> int | None:
         try:

@@ -11,19 +11,19 @@ Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multipro
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.sync.pools import futures_in_queue
-from gdbext.cpython.threads.frame_variables import attributes, items, method_owner, referent, variables
+from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, method_owner, referent, variables
 from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
-    from gdbext.cpython.threads.frame_reader import ThreadState
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _NAME = re.compile(r"Thread-\d+ \((.+)\)\Z", re.ASCII)
@@ -204,6 +204,83 @@ def _threads_queues(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
                     yield thread, queue
         except GdbextError:
             continue
+
+
+_STEPS = 3
+"""Attributes, arguments or items from one object to another that it reaches, at most."""
+_REACHED = 400
+"""Objects that are reached from a thread, or from the frames of one, at most."""
+
+
+def lost_users(runtime: PythonRuntime, address: int) -> tuple[ThreadObject, ...]:
+    """The threads that run no more and still have the object at hand: among what their function was given, or among
+    the attributes of what that belongs to. A thread that a fork left behind keeps all of that; one that has ended, the
+    attributes of a class of its own. Raises nothing."""
+    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    return tuple(each for each in ended if address in _reached(runtime, (each.address,), _STEPS))
+
+
+def _reached(runtime: PythonRuntime, start: Iterable[int], steps: int) -> dict[int, None]:
+    """The objects that some objects reach by attributes, items, closures and methods. Raises nothing."""
+    found, layer = dict.fromkeys(start), list(start)
+    for _ in range(steps):
+        inner = dict.fromkeys(each for address in layer for each in _parts(runtime, address))
+        layer = [each for each in inner if each not in found]
+        found.update(dict.fromkeys(layer[: max(0, _REACHED - len(found))]))
+    return found
+
+
+def _parts(runtime: PythonRuntime, address: int) -> Iterator[int]:
+    yield from attributes(runtime, address).values()
+    yield from items(runtime, address)
+    yield from method_owner(runtime, address)
+    yield from closure_of(runtime, address)
+
+
+class LostPool(Record):
+    """A pool of threads that has jobs, and none of the threads that should do them."""
+
+    kind: str
+    """The class of the pool."""
+    jobs: int
+    helpers: LostHelpers
+
+
+def lost_pool(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> LostPool | None:
+    """The pool with jobs and without threads that functions have at hand; None without one. Raises nothing."""
+    start = [value for frame in frames for value in variables(runtime, frame).values()]
+    running = running_threads(runtime)
+    for address in _reached(runtime, start, _STEPS):
+        own = attributes(runtime, address)
+        found = _of_pool(runtime, own, running) or _of_executor(runtime, own, running)
+        if found is not None:
+            return found._replace(kind=runtime.objects.type_of(address).name.rpartition(".")[2])
+    return None
+
+
+def _of_pool(runtime: PythonRuntime, own: Mapping[str, int], running: Collection[int]) -> LostPool | None:
+    """A multiprocessing.Pool, one of threads included: its dict ``_cache`` has the results that are not there yet."""
+    jobs = len(items(runtime, own.get(assumed_names.POOL_RESULTS, 0)))
+    for name, does in assumed_names.POOL_HELPERS[:2] if jobs else ():
+        thread = thread_object(runtime, own.get(name, 0), running)
+        if thread is not None and thread.has_ended:
+            return LostPool("", jobs, LostHelpers((thread,), does))
+    return None
+
+
+def _of_executor(runtime: PythonRuntime, own: Mapping[str, int], running: Collection[int]) -> LostPool | None:
+    """A ThreadPoolExecutor: jobs are in its queue, and each of its workers has ended."""
+    from gdbext.cpython.objects.object_items import set_items
+    from gdbext.cpython.sync.pools import jobs_in_queue
+
+    workers, queue = own.get(assumed_names.EXECUTOR_THREADS, 0), own.get(assumed_names.EXECUTOR_QUEUE, 0)
+    try:
+        known = [thread_object(runtime, each, running) for each in set_items(runtime, workers)] if workers else []
+    except GdbextError:
+        return None
+    threads = tuple(each for each in known if each is not None and each.has_ended)
+    jobs = len(jobs_in_queue(runtime, queue)) if threads and len(threads) == len(known) and queue else 0
+    return LostPool("", jobs, LostHelpers(threads, "should run them")) if jobs else None
 
 
 def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:

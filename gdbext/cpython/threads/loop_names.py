@@ -28,15 +28,29 @@ _CODE_LIMIT = 1 << 16
 _NAMES = 2_000
 
 
+class NamedMember(Record):
+    """``outer.owner.name``: an attribute or method, by the names of the code. ``kind`` is that of the owner, which is a
+    variable where it is not ATTRIBUTE; ``outer`` and ``outer_kind`` are those of what the owner is an attribute of,
+    "" and None where that has no name."""
+
+    name: str
+    owner: str
+    kind: LoadKind
+    outer: str = ""
+    outer_kind: LoadKind | None = None
+
+
 class LoopNames(Record):
     """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
     which the owner has a name, a variable's or an attribute's: (name, attribute); ``values`` those of the pairs that
-    are taken as a value at least once, and so may be called by others."""
+    are taken as a value at least once, and so may be called by others; ``members`` the pairs with what their owners
+    are."""
 
     variables: frozenset[str]
     attributes: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     values: frozenset[tuple[str, str]] = frozenset()
+    members: frozenset[NamedMember] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
@@ -47,7 +61,7 @@ class LoopNames(Record):
         """The names of both of them."""
         return LoopNames(
             self.variables | other.variables, self.attributes | other.attributes, self.pairs | other.pairs,
-            self.values | other.values,
+            self.values | other.values, self.members | other.members,
         )  # fmt: skip
 
 
@@ -175,16 +189,18 @@ def _texts(runtime: PythonRuntime, code: int, member: U64) -> list[str]:
 
 def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
     variables, attributes = set[str](), set[str]()
-    pairs, values = set[tuple[str, str]](), set[tuple[str, str]]()
-    before = ""
+    values, members = set[tuple[str, str]](), set[NamedMember]()
+    owner, outer = ("", LoadKind.ATTRIBUTE), ("", LoadKind.ATTRIBUTE)
     for load in loads:
         name = tables.name(load)
         if load.kind is LoadKind.ATTRIBUTE:
             attributes.add(name)
             if load.follows:
-                pairs.add((before, name))
-                values |= {(before, name)} if load.is_value else set()
+                members.add(NamedMember(name, *owner, outer[0], outer[1] if outer[0] else None))
+                values |= {(owner[0], name)} if load.is_value else set()
         else:
             variables.add(name)
-        before = name
-    return LoopNames(frozenset(variables), frozenset(attributes), frozenset(pairs), frozenset(values))
+        outer = owner if load.kind is LoadKind.ATTRIBUTE and load.follows else ("", LoadKind.ATTRIBUTE)
+        owner = (name, load.kind)
+    pairs = frozenset((each.owner, each.name) for each in members)
+    return LoopNames(frozenset(variables), frozenset(attributes), pairs, frozenset(values), frozenset(members))

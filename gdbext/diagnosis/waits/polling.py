@@ -40,7 +40,8 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if python is None:
         return wait
     if not found:
-        return _for_something(thread, repeated(thread, wait))
+        again = repeated(thread, wait)
+        return _for_something(thread, python_waits.with_lost_pool(thread, again) if again.repeated_at else again)
     from gdbext.cpython.sync.polled_objects import PolledKind
 
     telling = (PolledKind.PROCESS, PolledKind.FILE, PolledKind.THREAD, PolledKind.OBJECT, PolledKind.FLAG)
@@ -85,7 +86,7 @@ def repeated(thread: ThreadSnapshot, wait: Wait) -> Wait:
 def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
     outside = thread.process.outside
-    if not wait.repeated_at or outside is None:
+    if not wait.repeated_at or outside is None or wait.lost is not None:
         return wait
     return wait._replace(children=tuple(each for _, each in sorted(outside.children().items())))
 

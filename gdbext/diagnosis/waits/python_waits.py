@@ -26,6 +26,7 @@ from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import FutexWait, futex_wait
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
+from gdbext.engine.vocabulary import counted
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Acting, Debtors
@@ -345,7 +346,7 @@ def loss_of(thread: ThreadSnapshot, threads: Sequence[ThreadObject]) -> Loss:
 
 def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> Wait:
     known = python.debtors(thread.tid, found)
-    if known is None or (wait.expects and not (known.functions and known.functions[0].by_name)):
+    if known is None or (wait.expects and not any(each.by_name for each in known.functions)):
         return wait  # those that have it at hand may do anything with it
     there = [tid for ident in known.idents if (tid := python.tid_of_ident(ident)) is not None]
     alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
@@ -353,7 +354,31 @@ def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wa
         return wait._replace(expects=alive)
     nobody = "other thread" if there else "thread"
     lost = _lost(thread, python, known, may_be_handled=wait.set_by_handlers, nobody=nobody)
+    if lost is None or not lost.names:
+        lost = _left_behind(thread, python, found, wait) or lost
     return wait if lost is None else wait._replace(lost=lost, expects=())
+
+
+def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> LostThread | None:
+    """The threads of the parent process that had the object at hand, whatever functions they ran."""
+    if (wait.set_by_handlers and _may_be_set_by_handler(thread)) or not fork_evidence(thread.process):
+        return None
+    users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
+    source = python.runtime.functions.source(users[0].target) if users and users[0].target else None
+    place = f"{(source.file or '').rpartition('/')[2]}:{source.line}" if source is not None else ""
+    does = f"had it at hand in {users[0].function}{f' ({place})' if place else ''}" if users else ""
+    return LostThread(tuple(each.name for each in users), Loss.LEFT_BEHIND, does) if users else None
+
+
+def with_lost_pool(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The sleep of a loop that has a pool at hand which has jobs, and no threads to do them."""
+    python = thread.process.python
+    pool = python.lost_pool(thread.tid) if python is not None and fork_evidence(thread.process) else None
+    if pool is None or loss_of(thread, pool.helpers.threads) is not Loss.LEFT_BEHIND:
+        return wait
+    names = tuple(each.name for each in pool.helpers.threads)
+    lost = LostThread(names, Loss.LEFT_BEHIND, pool.helpers.does, is_recorded=True)
+    return wait._replace(lost=lost, looks_for=f"{counted(pool.jobs, 'job')} of a {pool.kind}", expects=())
 
 
 def _waits_alike(thread: ThreadSnapshot, python: PythonView, tid: int, address: int) -> bool:
@@ -384,20 +409,30 @@ def _lost(
     """The threads that have ended, and the functions that no thread is in, or no other than those that wait alike."""
     named = tuple(each for each in known.ended if each.function)
     ended = named or known.ended
-    functions = tuple(dict.fromkeys(map(_place, known.functions)))
     if any(each.hands_on for each in known.functions):
         return None  # whoever was given it may act, in whatever function
-    if not functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
+    if not known.functions or (may_be_handled and not named and _may_be_set_by_handler(thread)):
         return None
-    more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
-    of_it = " of it" if known.functions[0].by_name else ""
-    does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){of_it}"
-    clause = f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
+    clause = _nobody(known, named, nobody, sets)
     error = next((text for each in ended if (text := python.kept_error(each.address))), "")
     proven = bool(named)
     names = tuple(each.name for each in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED
     return LostThread(names, loss, nobody=clause, error=error, is_proven=proven)
+
+
+def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: str) -> str:
+    """The clause that no thread is in the functions that could end the wait. Those are named that are proven to act on
+    the very object, else the one of a thread that has ended."""
+    proven = [each for each in known.functions if each.by_name]
+    theirs = {each.function.rpartition(".")[2] for each in ended}
+    of_ended = [each for each in known.functions if each.function.qualname.rpartition(".")[2] in theirs]
+    functions = tuple(dict.fromkeys(map(_place, proven or of_ended)))
+    does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){' of it' if proven else ''}"
+    if not functions:
+        return f"no {nobody} is in a function of the program that {does} of such an object"
+    more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""
+    return f"no {nobody} is in {', '.join(functions[:_SHOWN])}{more}, which {does}"
 
 
 def _may_be_set_by_handler(thread: ThreadSnapshot) -> bool:

@@ -20,7 +20,7 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
-    from gdbext.cpython.sync.helper_threads import LostHelpers, ThreadObject
+    from gdbext.cpython.sync.helper_threads import LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.threads.object_text import HandledError
@@ -153,6 +153,12 @@ class PythonView(Protocol):
     def lost_executor(self, tid: int, future: int) -> LostHelpers | None:
         """The threads that should run, or hand out, the job of a future which thread ``tid`` waits for, where none of
         them runs."""
+
+    def lost_users(self, address: int) -> Sequence[ThreadObject]:
+        """The threads that run no more and still have the object at hand."""
+
+    def lost_pool(self, tid: int) -> LostPool | None:
+        """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
 
     def debtors(self, tid: int, found: PythonWait) -> Debtors | None:
         """The functions that could end the thread's wait, who is in them, and the threads that have ended."""
