@@ -62,6 +62,9 @@ class Pool(Record):
     """Frames between ``native`` and ``main`` of an idle worker, at most; 0 for any number."""
     spins: Functions = NOTHING
     """Native functions that look for work again and again, without sleeping."""
+    text: bytes = b""
+    """A text that each library with the pool built in has among its constants: a name of a source file, which Rust's
+    panics tell. It is looked for where a thread waits in a library without names of functions."""
     awaited_in: Functions = NOTHING
     """Native functions in which other threads wait for work of the pool: they need a thread with ``main``."""
     workers: str = ""
@@ -160,7 +163,10 @@ RAYON = Pool(
     main=_cpp("rayon_core::registry::main_loop", "rayon_core::registry::ThreadBuilder::run"),
     near_main=3,  # further out there is a job, which waits for another one
     awaited_in=_cpp("rayon_core::latch::LockLatch::wait_and_reset", "rayon_core::latch::LockLatch::wait"),
+    text=b"rayon-core-",
     workers="rayon worker threads",
+    advice_when_missing="Or set what forbids the library to use threads, before it is first used "
+    "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
 )
 TOKIO = Pool(
     "tokio",
@@ -168,7 +174,7 @@ TOKIO = Pool(
                 "tokio::runtime::scheduler::multi_thread::park::Parker::park",
                 "tokio::runtime::scheduler::multi_thread::park::Inner::park",
                 "tokio::runtime::blocking::pool::Inner::run"),
-    named=("tokio-runtime-w", "tokio-rt-worker"), within=6,
+    named=("tokio-runtime-w", "tokio-rt-worker"), within=6, text=b"/tokio-1.", workers="tokio worker threads",
 )  # fmt: skip
 _ORT = "N11onnxruntime11concurrency15ThreadPoolTemplINS_3EnvEE"
 ONNXRUNTIME = Pool(
@@ -280,6 +286,8 @@ class PoolIndex:
         self._functions = FunctionIndex(rows)
         self.without_names = tuple(pool for pool in pools if pool.named or pool.alone)
         """The pools whose workers are known by thread or library, too."""
+        self.built_in = tuple(pool for pool in pools if pool.text)
+        """The pools that any library may have built in, which its constants tell."""
 
     def functions_of(self, names: Iterable[str]) -> frozenset[PoolFunction]:
         """The parts that a native function plays, given all its names (mangled)."""

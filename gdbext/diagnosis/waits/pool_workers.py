@@ -20,7 +20,12 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
 from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
+from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.process.modules import Module
 
 _DEPTH = 8
 """Innermost Python frames of an idle worker, up to its main function: six in a worker that polls its queue."""
@@ -137,16 +142,34 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if wait.kind not in _ENDED_BY_WORKERS or plain:
         return wait
     library = _caller(thread)
-    pool = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
-    if pool is None or any(_is_of(pool, module) for other in thread.process.threads if other is not thread
-                           for module in _modules(other)):  # fmt: skip
-        return wait
-    forked = fork_evidence(thread.process)
+    forked = fork_evidence(thread.process) if library else ()
     if not forked:
+        return wait
+    known = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
+    pool = known or _built_in(thread)
+    others = (each for each in thread.process.threads if each is not thread)
+    if pool is None or any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
         return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
     missing = MissingWorkers(pool, forked=True)
     return wait._replace(missing_workers=missing, evidence=(*wait.evidence, none_seen, *forked))
+
+
+def _built_in(thread: ThreadSnapshot) -> Pool | None:
+    """The pool that the library in which a thread waits has built in, by a text among its constants."""
+    level = next((at for at in range(len(thread.frames)) if _is_callers(thread.module_name(at))), None)
+    module = thread.frames[level].module if level is not None else None
+    found = [pool for pool in thread.process.pools.built_in if module is not None and _has_text(module, pool.text)]
+    if module is None or not found:
+        return None
+    names = " or ".join(pool.name for pool in found)
+    return found[0]._replace(workers=f"{names} worker threads, which {module.name} has built in")
+
+
+def _has_text(module: Module, text: bytes) -> bool:
+    image = module.image
+    parts = [each for each in image.loads if not each.flags & PF_W] if image is not None else []
+    return image is not None and any(image.find(text, at.vaddr, at.vaddr + at.filesz) is not None for at in parts)
 
 
 def _is_of(pool: Pool, library: str) -> bool:
@@ -155,7 +178,11 @@ def _is_of(pool: Pool, library: str) -> bool:
 
 def _caller(thread: ThreadSnapshot) -> str:
     """The file name of the innermost module that is not below all others, "" where there is none."""
-    return next((name for name in _modules(thread) if not name.startswith(_RUNTIME)), "")
+    return next(filter(_is_callers, _modules(thread)), "")
+
+
+def _is_callers(module: str) -> bool:
+    return bool(module) and not module.startswith(_RUNTIME)
 
 
 def _modules(thread: ThreadSnapshot) -> Iterator[str]:
