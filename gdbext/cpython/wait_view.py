@@ -24,7 +24,7 @@ from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
-    from gdbext.cpython.sync.helper_threads import LostHelpers, LostPool, ThreadObject
+    from gdbext.cpython.sync.helper_threads import EndedProcess, LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
+_TAKEN = (assumed_names.Waitable.LOCK, assumed_names.Waitable.SEMAPHORE)
+"""Objects that whoever has taken them must give back, also where no function of the program calls ``release()``."""
 _LOOKING = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
 
@@ -107,6 +109,20 @@ class PythonWaitView:
 
         return lost_users(self.runtime, address)
 
+    def lost_callers(self, found: PythonWait) -> Sequence[ThreadObject]:
+        """The threads that run no more and had a method that ends the wait to call, as a Timer that was cancelled."""
+        from gdbext.cpython.sync.debtors import methods_that_end
+        from gdbext.cpython.sync.helper_threads import lost_callers
+
+        methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
+        return lost_callers(self.runtime, found.address, methods)
+
+    def ended_processes(self) -> Sequence[EndedProcess]:
+        """The processes of multiprocessing that have ended, and were waited for."""
+        from gdbext.cpython.sync.helper_threads import ended_processes
+
+        return tuple(ended_processes(self.runtime))
+
     def lost_pool(self, tid: int) -> LostPool | None:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""
         from gdbext.cpython.sync.helper_threads import lost_pool
@@ -120,7 +136,12 @@ class PythonWaitView:
 
         methods = methods_that_end(found.kind, found.frame.function.rpartition(".")[2])
         state = next(iter(self.states(tid)), None)
-        return debtors(self.runtime, state, found.address, methods) if state is not None and methods else None
+        if state is None or not methods:
+            return None
+        known = debtors(self.runtime, state, found.address, methods)
+        if known.functions or found.kind not in _TAKEN:
+            return known
+        return debtors(self.runtime, state, found.address, ("acquire",))
 
     def flag_debtors(self, tid: int, name: str) -> Debtors | None:
         """The functions that set a variable which the thread looks at, who is in them, and threads that have ended."""

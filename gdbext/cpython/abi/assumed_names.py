@@ -102,6 +102,7 @@ THREADING = "threading"
 ACTIVE_THREADS = "_active"
 """Its dict of running threads: threading.get_ident() to Thread."""
 DANGLING_THREADS = "_dangling"
+DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")
 """Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
 LIMBO_THREADS = "_limbo"
 """Its dict of Thread objects that are started and have not begun to run."""

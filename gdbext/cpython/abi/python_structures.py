@@ -372,11 +372,19 @@ class CoroutineWrapper(PyObject, of="PyCoroWrapper", cpp=""):
 
 
 class FutureObj(PyObject, of="FutureObj", cpp=""):
-    """The beginning of a future or task of the C module: its loop, and the callback that was added first
-    (Modules/_asynciomodule.c)."""
+    """The beginning of a future or task of the C module: its loop, the callback that was added first, and its exception
+    (Modules/_asynciomodule.c, 3.8 to 3.15)."""
 
     fut_loop = U64(at=16)
     fut_callback0 = U64(at=24)
+    fut_exception = U64(at=48)
+
+
+class PyTracebackObject(PyObject, of="PyTracebackObject", cpp="", size=40):
+    """One frame of a traceback, the outermost first (Include/cpython/traceback.h, 3.8 to 3.15)."""
+
+    tb_next = Link(lambda: PyTracebackObject, at=16)
+    tb_frame = Link(lambda: PyFrameObject, at=24)
 
 
 class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):

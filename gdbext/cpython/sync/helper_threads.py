@@ -63,22 +63,45 @@ def running_threads(runtime: PythonRuntime) -> frozenset[int]:
 def thread_objects(runtime: PythonRuntime) -> Iterator[ThreadObject]:
     """All Thread objects that are still in memory. Raises nothing."""
     running = running_threads(runtime)
-    for address in list(dict.fromkeys(_dangling(runtime)))[:_THREADS]:
+    threads = _in_weak_set(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
+    for address in list(dict.fromkeys(threads))[:_THREADS]:
         found = thread_object(runtime, address, running)
         if found is not None:
             yield found
 
 
-def _dangling(runtime: PythonRuntime) -> Iterator[int]:
+def _in_weak_set(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
     from gdbext.cpython.objects.object_items import set_items
 
-    for weak in module_globals(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS):
+    for weak in module_globals(runtime, module, name):
         try:
             data = attributes(runtime, weak).get("data", 0)
             references = set_items(runtime, data) if data else []
         except GdbextError:
             continue
-        yield from (thread for each in references if (thread := referent(runtime, each)))
+        yield from (found for each in references if (found := referent(runtime, each)))
+
+
+class EndedProcess(Record):
+    """A multiprocessing.Process that has ended, and whose object is still in memory."""
+
+    name: str
+    pid: int
+    status: int
+    """The exit status as multiprocessing has it: negative for a signal."""
+
+
+def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
+    """The processes that have ended and were waited for, of those that multiprocessing started. Raises nothing."""
+    for address in _in_weak_set(runtime, *assumed_names.DANGLING_PROCESSES):
+        own = attributes(runtime, address)
+        popen = attributes(runtime, own.get(assumed_names.PROCESS_POPEN, 0))
+        try:
+            status = runtime.objects.integer(popen.get("returncode", 0))
+            pid = runtime.objects.integer(popen.get(assumed_names.POPEN_PID, 0))
+        except GdbextError:
+            continue  # it runs: None is no number
+        yield EndedProcess(_text(runtime, own.get("_name", 0)), pid, status)
 
 
 def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]) -> ThreadObject | None:
@@ -218,6 +241,23 @@ def lost_users(runtime: PythonRuntime, address: int) -> tuple[ThreadObject, ...]
     attributes of a class of its own. Raises nothing."""
     ended = [each for each in thread_objects(runtime) if each.has_ended]
     return tuple(each for each in ended if address in _reached(runtime, (each.address,), _STEPS))
+
+
+def lost_callers(runtime: PythonRuntime, address: int, methods: Collection[str]) -> tuple[ThreadObject, ...]:
+    """The threads that run no more and have one of these methods of the object among their attributes, as a Timer has
+    the function that it calls. Raises nothing."""
+    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    return tuple(
+        each for each in ended
+        if any(_is_method_of(runtime, value, address, methods) for value in attributes(runtime, each.address).values())
+    )  # fmt: skip
+
+
+def _is_method_of(runtime: PythonRuntime, value: int, address: int, methods: Collection[str]) -> bool:
+    if address not in method_owner(runtime, value):
+        return False
+    source = runtime.functions.source(value)
+    return source is not None and source.qualname.rpartition(".")[2] in methods
 
 
 def _reached(runtime: PythonRuntime, start: Iterable[int], steps: int) -> dict[int, None]:

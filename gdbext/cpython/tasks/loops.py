@@ -104,6 +104,8 @@ _WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
 _EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
 _TASKS = 10_000
 _CALLBACKS = 64
+_ENDED = 16
+"""Tasks that have ended which are looked at."""
 _DONE = frozenset({"FINISHED", "CANCELLED"})
 _LOOP_WORDS = 256
 _LOWEST = 1 << 16
@@ -135,6 +137,16 @@ class RunningTask(Record):
         return self.variables.get("self", 0)
 
 
+class EndedTask(Record):
+    """A task that an exception has ended, and that something still refers to."""
+
+    name: str
+    error: str
+    """The exception, in words."""
+    raised_in: str
+    """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
+
+
 class RunningLoop(Record):
     """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where that is not known; ``queue``
     the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task
@@ -150,6 +162,7 @@ class RunningLoop(Record):
     watches_itself: bool = False
     """True if nothing that the loop watches can wake it but its own process: it has no timer, no handler of a signal,
     and no descriptor but that of ``call_soon_threadsafe``. False as well where that cannot be read."""
+    ended: tuple[EndedTask, ...] = ()
 
 
 def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
@@ -174,12 +187,38 @@ def _loops_of(
             current.update({loop: task} if task else {})
         addresses += listed_tasks(runtime, lists, interpreter)
     tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
+    ended: dict[int, list[EndedTask]] = {}
     for address in dict.fromkeys(addresses[:_TASKS]):
         found = _task(runtime, layout, address, runs=address in current.values())
         if found is not None:
             tasks.setdefault(found.loop, []).append(found)
+        elif sum(map(len, ended.values())) < _ENDED:
+            for owner, failed in _failed(runtime, layout, address):
+                ended.setdefault(owner, []).append(failed)
     for address, each in tasks.items():
-        yield _loop(runtime, address, current.get(address, 0), tuple(each), idents.get(address))
+        found_loop = _loop(runtime, address, current.get(address, 0), tuple(each), idents.get(address))
+        yield found_loop._replace(ended=tuple(ended.get(address, ())))
+
+
+_FINISHED = 2
+
+
+def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> Iterator[tuple[int, EndedTask]]:
+    """The task at an address with its loop, where an exception has ended it. Raises nothing."""
+    from gdbext.cpython.threads.object_text import exception_text, raised_in
+
+    try:
+        if not address or layout is None or runtime.objects.type_of(address).size != layout.task_size:
+            return
+        if runtime.memory.u32(address + layout.state) != _FINISHED:
+            return
+        future = py.FutureObj(runtime.space, address)
+        text = exception_text(runtime, future.fut_exception)
+        name = _text(runtime, runtime.memory.u64(address + layout.name))
+        if text:
+            yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
+    except GdbextError:
+        return
 
 
 def loop_at(runtime: PythonRuntime, address: int) -> RunningLoop | None:

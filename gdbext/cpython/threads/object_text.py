@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gdbext.cpython.abi.python_structures import PyFloatObject, PyThreadState
+from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.objects import classes_of
 from gdbext.cpython.threads.frame_reader import ThreadState
@@ -182,6 +183,33 @@ def exception_text(runtime: PythonRuntime, address: int) -> str:
             return ""
         arguments = runtime.objects.tuple_items(runtime.memory.u64(address + _EXCEPTION_ARGS))
         return f"{info.name}({', '.join(describe(runtime, each) for each in arguments[:_ITEMS])})"
+    except GdbextError:
+        return ""
+
+
+_TRACEBACKS = 1000
+"""Frames of a traceback that are followed."""
+
+
+def raised_in(runtime: PythonRuntime, exception: int) -> str:
+    """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
+    where that is not known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback."""
+    try:
+        notes = 8 if runtime.layout.abi.version >= (3, 11) else 0
+        entry = PyTracebackObject(runtime.space, runtime.memory.u64(exception + _EXCEPTION_ARGS + 8 + notes))
+        if not entry.address or runtime.objects.type_of(entry.address).name != "traceback":
+            return ""
+        for _ in range(_TRACEBACKS):
+            if not entry.tb_next.address:
+                break
+            entry = entry.tb_next
+        frame, form = entry.tb_frame, runtime.layout.abi.frames
+        if isinstance(form, FrameObjects):
+            address = frame.f_code
+        else:
+            address = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code) & ~form.tag_bits
+        code = runtime.codes.get(address)
+        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})"
     except GdbextError:
         return ""
 

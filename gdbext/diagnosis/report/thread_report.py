@@ -155,6 +155,8 @@ class EventLoop(Record):
     """True if nothing outside of the process can wake it: no timer, no signal's handler, no descriptor of others."""
     always_timed: bool = False
     """True of trio's, whose sleep ends once a day without a reason: that it is timed tells nothing."""
+    ended: tuple[str, ...] = ()
+    """The tasks that an exception has ended, for people: ``producer has ended with ValueError('x'), raised in …``."""
 
     @property
     def is_stuck(self) -> bool:

@@ -165,9 +165,11 @@ def task_deadlock(cycle: Sequence[AsyncTask], thread: ThreadReport) -> str:
 def stuck_loop(thread: ThreadReport, alone: bool) -> str:
     """``The event loop of MainThread (tid 1) waits for nothing that could come: …; its event loop has 2 tasks: …``"""
     nobody = "the process has no other thread" if alone else "no other thread of the process will go on"
+    ended = thread.loop.ended if thread.loop is not None else ()
     return (
         f"The event loop of {thread.label} has neither a timer, nor a descriptor or a signal's handler that could wake "
-        f"it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}."
+        f"it, and {nobody}: none of its tasks will ever run again{loop_clause(thread)}"
+        f"{'; ' if ended else ''}{listed(ended, _TASKS)}."
     )
 
 

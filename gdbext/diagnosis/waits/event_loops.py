@@ -14,7 +14,7 @@ from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
-    from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
+    from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -22,8 +22,10 @@ _HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER)
 _FROM_HERE = frozenset({
     Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE,
     Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL,
+    Awaitable.FUTURE,
 })  # fmt: skip
-"""Things of asyncio and trio that only code which runs in the process ends. Any callback may complete a bare future."""
+"""Things of asyncio and trio that only code which runs in the process ends: a bare future, too, where the loop has no
+timer, descriptor or handler whose callback could complete it."""
 _LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER})
 """Those that no program gives back in a signal's handler."""
 _SHOWN_PIPES = 3
@@ -104,7 +106,13 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
     itself = loop.watches_itself and _no_handler_wakes(process, {each.kind for each in awaited.values()})
     by_name = tuple(sorted(tasks, key=lambda task: task.name))
-    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself, is_trio)
+    ended = tuple(map(_ended, loop.ended))
+    return EventLoop(loop.address, loop.kind, tid, loop.ready, by_name, itself, is_trio, ended)
+
+
+def _ended(task: EndedTask) -> str:
+    raised = f", raised in {task.raised_in}" if task.raised_in else ""
+    return f"the task {task.name} has ended with {task.error}{raised}"
 
 
 def _no_handler_wakes(process: ProcessSnapshot, awaited: set[Awaitable]) -> bool:

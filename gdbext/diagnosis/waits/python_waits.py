@@ -353,15 +353,22 @@ def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wa
     if alive:
         return wait._replace(expects=alive)
     nobody = "other thread" if there else "thread"
-    lost = _lost(thread, python, known, may_be_handled=wait.set_by_handlers, nobody=nobody)
+    handled = wait.set_by_handlers or wait.kind.traits.handler_may_end_it
+    lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)
     if lost is None or not lost.names:
         lost = _left_behind(thread, python, found, wait) or lost
     return wait if lost is None else wait._replace(lost=lost, expects=())
 
 
 def _left_behind(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wait: Wait) -> LostThread | None:
-    """The threads of the parent process that had the object at hand, whatever functions they ran."""
-    if (wait.set_by_handlers and _may_be_set_by_handler(thread)) or not fork_evidence(thread.process):
+    """The threads that had a method which ends the wait to call, or those of the parent process that had the object at
+    hand, whatever functions they ran."""
+    if wait.set_by_handlers and _may_be_set_by_handler(thread):
+        return None
+    callers = python.lost_callers(found)
+    if callers:
+        return LostThread(tuple(each.name for each in callers), loss_of(thread, callers), "was to end this wait")
+    if not fork_evidence(thread.process):
         return None
     users = [each for each in python.lost_users(found.address) if loss_of(thread, (each,)) is Loss.LEFT_BEHIND]
     source = python.runtime.functions.source(users[0].target) if users and users[0].target else None

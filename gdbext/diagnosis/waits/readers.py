@@ -20,7 +20,7 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.sync.debtors import Debtors
-    from gdbext.cpython.sync.helper_threads import LostHelpers, LostPool, ThreadObject
+    from gdbext.cpython.sync.helper_threads import EndedProcess, LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.threads.object_text import HandledError
@@ -156,6 +156,12 @@ class PythonView(Protocol):
 
     def lost_users(self, address: int) -> Sequence[ThreadObject]:
         """The threads that run no more and still have the object at hand."""
+
+    def lost_callers(self, found: PythonWait) -> Sequence[ThreadObject]:
+        """The threads that run no more and had a method that ends the wait to call, as a Timer that was cancelled."""
+
+    def ended_processes(self) -> Sequence[EndedProcess]:
+        """The processes of multiprocessing that have ended, and were waited for."""
 
     def lost_pool(self, tid: int) -> LostPool | None:
         """The pool with jobs and without threads that the thread's innermost functions have at hand; None without."""

@@ -14,7 +14,8 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.code_reader import Syscall
 from gdbext.engine.record import Record
-from gdbext.engine.targets.system.peer import ChildProcess, Peer
+from gdbext.engine.targets.system.linux import signal_name
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, ProcessState
 from gdbext.errors import GdbextError
 
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
@@ -293,7 +294,19 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     what = process.outside.descriptor(fd) if process.outside is not None else ""
     if what:
         text += f" ({what})"
-    return f"{text}, {peer.text}" if peer is not None and peer.text else text
+    text = f"{text}, {peer.text}" if peer is not None and peer.text else text
+    return f"{text}{_ended_children(process)}" if peer is not None and peer.own and what.startswith("pipe:") else text
+
+
+def _ended_children(process: ProcessSnapshot) -> str:
+    """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be who should have written."""
+    children = process.outside.children() if process.outside is not None else {}
+    found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.state is ProcessState.ENDED}
+    for each in process.python.ended_processes() if process.python is not None else ():
+        how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"
+        found[each.pid] = f"{each.name}, {how}"
+    told = [f"{pid} ({what.strip(', ')})" for pid, what in sorted(found.items())][:_SHOWN]
+    return f"; of its processes {', '.join(told)} {'has' if len(told) == 1 else 'have'} ended" if told else ""
 
 
 def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
