@@ -67,15 +67,18 @@ def observe(
         _masters(process.threads, crashes),
         has_torch=has_torch,
         complete=len(threads) == len(process.tids),
-        stop=_process_stop(process),
+        stop=_process_stop(process, target),
         slowness=slowness,
         has_run=target.has_run,
         moved=target.threads_that_ran,
     )
 
 
-def _process_stop(process: ProcessSnapshot) -> ProcessStop | None:
+def _process_stop(process: ProcessSnapshot, target: Target) -> ProcessStop | None:
     """The stop that all threads were in before we came, None where they were in none."""
+    tracer = target.files.fact(f"tracer of {process.pid}", "", lambda: target.holder)
+    if tracer:
+        return ProcessStop(tracer=tracer)
     if process.frozen_group:
         return ProcessStop(group=process.frozen_group)
     if not process.threads or any(each.kernel_state != "T" for each in process.threads):

@@ -51,9 +51,12 @@ def open_core(path: str, sysroot: str = "") -> Target:
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
-    """A running process; an unknown PyTorch in it is measured first. Raises TargetError."""
+    """A running process; an unknown PyTorch in it is measured first. One that somebody else has stopped to trace it is
+    read as it stands. Raises TargetError."""
     _measure(pid)
-    if standstill is Standstill.NONE:
+    from gdbext.engine.targets.live.proc_checks import holder
+
+    if standstill is Standstill.NONE or holder(pid):
         from gdbext.engine.glibc.brief_look import unstopped
 
         return unstopped(pid)

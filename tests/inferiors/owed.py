@@ -11,7 +11,9 @@ import contextlib
 import ctypes
 import fcntl
 import getpass
+import logging.handlers
 import multiprocessing
+import multiprocessing.pool
 import os
 import pty
 import queue
@@ -42,12 +44,19 @@ def consume():
     raise SystemExit  # as an exception that nobody catches, but silent
 
 
+def another_queue():
+    """Its variable has the name of the module's, and is another queue."""
+    items = queue.Queue()
+    items.get()
+
+
 def queue_full():
     worker = threading.Thread(target=consume, name="consumer", daemon=True)
     worker.start()
     items.put("the last")
     worker.join()
-    tells("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it")
+    tells("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
+          never=["another_queue"])  # fmt: skip
     truth.ready()
     for number in range(3):
         items.put(number)
@@ -310,6 +319,63 @@ def fork_writer():
     in_child(child)
 
 
+def fork_listener():
+    """A queue of the log that a thread of Python's own library empties."""
+    lines = queue.Queue(1)
+    logging.handlers.QueueListener(lines, logging.NullHandler()).start()
+
+    def child():
+        tells(
+            "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
+        )
+        truth.ready()
+        while True:
+            lines.put("line")
+
+    in_child(child)
+
+
+def fork_polled():
+    """A loop looks whether jobs of a pool are done, as joblib's does."""
+    pool = multiprocessing.pool.ThreadPool(1)
+
+    def child():
+        tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
+        result = pool.apply_async(int)
+        truth.ready()
+        while not (lambda: result.ready())():
+            time.sleep(0.05)
+
+    in_child(child)
+
+
+def lock_kept():
+    """A thread took a lock, and ended without giving it back."""
+    lock = threading.Lock()
+
+    def write():
+        lock.acquire()
+        raise SystemExit
+
+    worker = threading.Thread(target=write, name="writer", daemon=True)
+    worker.start()
+    worker.join()
+    tells("blocked", "the thread writer has ended", "write (owed.py:", "calls acquire() of it")
+    truth.ready()
+    lock.acquire()
+
+
+def timer_cancelled():
+    event = threading.Event()
+    timer = threading.Timer(truth.FOREVER, event.set)
+    timer.start()
+    timer.cancel()
+    timer.join()
+    tells("blocked", f"the thread {timer.name}, which was to end this wait, has ended")
+    truth.ready()
+    event.wait()
+
+
 def barrier_short():
     barrier = threading.Barrier(3)
 
@@ -398,6 +464,26 @@ def loop_lost():
 
     tells("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
     truth.ready()
+    asyncio.run(main())
+
+
+def loop_failed():
+    """The task that fills the queue has ended, with an exception that nobody has looked at."""
+
+    async def main():
+        lines = asyncio.Queue()
+
+        async def produce():
+            raise ValueError("no more lines")
+
+        task = asyncio.ensure_future(produce())
+        await asyncio.sleep(0.01)
+        raised = "loop_failed.<locals>.main.<locals>.produce" if sys.version_info >= (3, 11) else "produce"
+        tells("blocked", "has ended with ValueError('no more lines'), raised in ", f"{raised} (owed.py:")
+        truth.ready()
+        await lines.get()
+        await task
+
     asyncio.run(main())
 
 

@@ -142,7 +142,7 @@ class EndedTask(Record):
 
     name: str
     error: str
-    """The exception, in words."""
+    """The exception with its arguments: ``ValueError('bad record')``."""
     raised_in: str
     """The function that raised it, ``load (train.py:8)`` with the line where that begins; "" where it is not known."""
 

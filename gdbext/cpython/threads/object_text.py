@@ -195,20 +195,21 @@ def raised_in(runtime: PythonRuntime, exception: int) -> str:
     """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
     where that is not known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback."""
     try:
-        notes = 8 if runtime.layout.abi.version >= (3, 11) else 0
-        entry = PyTracebackObject(runtime.space, runtime.memory.u64(exception + _EXCEPTION_ARGS + 8 + notes))
-        if not entry.address or runtime.objects.type_of(entry.address).name != "traceback":
+        words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
+        address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
+        if not address:
             return ""
+        entry = PyTracebackObject(runtime.space, address)
         for _ in range(_TRACEBACKS):
             if not entry.tb_next.address:
                 break
             entry = entry.tb_next
         frame, form = entry.tb_frame, runtime.layout.abi.frames
         if isinstance(form, FrameObjects):
-            address = frame.f_code
+            code_address = frame.f_code
         else:
-            address = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code) & ~form.tag_bits
-        code = runtime.codes.get(address)
+            code_address = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code) & ~form.tag_bits
+        code = runtime.codes.get(code_address)
         return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})"
     except GdbextError:
         return ""

@@ -372,6 +372,8 @@ class ProcessStop(Record):
     """The frozen control group that it is in; "?" where its name cannot be read."""
     terminal: str = ""
     """The terminal that it wanted to use from the background."""
+    tracer: str = ""
+    """The process that traces it, and has stopped it: ``77 (gdb)``."""
 
 
 class Finding(Record):

@@ -209,6 +209,9 @@ def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Li
             f"Thaw the group: echo THAWED > /sys/fs/cgroup/freezer{stop.group}/freezer.state (v1), or "
             f"echo 0 > /sys/fs/cgroup{stop.group}/cgroup.freeze (v2); docker unpause for a container."
         )
+    elif stop is not None and stop.tracer:
+        number = stop.tracer.partition(" ")[0]
+        yield f"Let it go on there. The end of the tracer (kill {number}) does that, too, or ends it, if asked to."
     elif stop is not None and stop.signal in ("SIGTTIN", "SIGTTOU"):
         yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
     yield Suggestion("What it did before", "dispatch-bt")

@@ -277,7 +277,9 @@ _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
 
 
 def stopped(pid: int, stop: ProcessStop) -> str:
-    """A process that a signal or its control group has stopped."""
+    """A process that a signal, its control group or a tracer has stopped."""
+    if stop.tracer:
+        return f"The process is stopped by process {stop.tracer}, which traces it: no thread runs until it lets go."
     if stop.group:
         name = f"The control group {stop.group} of the process" if stop.group != "?" else "Its control group"
         return f"{name} is frozen: no thread of process {pid} runs until it is thawed."

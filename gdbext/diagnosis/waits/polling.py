@@ -145,7 +145,8 @@ def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Seque
     theirs = (owed.owner_tid, *owed.awaited, *owed.exhausted) if owed is not None else ()
     owing = dict.fromkeys(tid for tid in theirs if tid is not None and tid != thread.tid)
     users = dict.fromkeys(tid for each in seen for tid in python.users_of(each.address) if tid != thread.tid)
-    return wait._replace(expects=tuple(owing or users))
+    wait = wait._replace(expects=tuple(owing or users))
+    return wait if wait.expects else python_waits.with_lost_pool(thread, wait)
 
 
 def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
@@ -162,7 +163,11 @@ def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
     if lock is not None:
         return f"the file {shown}, {lock.text}"
     exists = outside.file_exists(path) if outside is not None else None
-    return f"the file {shown}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
+    unused = (
+        ", and no process has it open" if exists and outside is not None and outside.has_open(path) is False else ""
+    )
+    told = "" if exists is None else f" (which exists{unused})" if exists else " (which does not exist)"
+    return f"the file {shown}{told}"
 
 
 def _joined(names: Sequence[str]) -> str:

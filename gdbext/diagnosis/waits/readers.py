@@ -219,6 +219,12 @@ class ProcInfo(Protocol):
     def file_exists(self, path: str) -> bool | None:
         """True if the process sees such a file, None where that is unknown."""
 
+    def is_named_pipe(self, path: str) -> bool:
+        """True if the process sees a named pipe there."""
+
+    def has_open(self, path: str) -> bool | None:
+        """True if any process has that file open, None where that is unknown."""
+
     def file_lock(self, path: str) -> Peer | None:
         """The process that has locked such a file, None where nobody has or that is unknown."""
 

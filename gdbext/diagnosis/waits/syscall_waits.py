@@ -6,6 +6,7 @@ include/uapi/linux/futex.h.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from gdbext.diagnosis.report.wait import Resource, Wait
@@ -137,7 +138,16 @@ def _opened(process: ProcessSnapshot, call: Syscall) -> str:
     except GdbextError:
         return ""
     text = path.decode("utf-8", "replace")
-    return f" of {process.outside.absolute(text) if process.outside is not None else text}" if path else ""
+    named = f" of {process.outside.absolute(text) if process.outside is not None else text}" if path else ""
+    return f"{named}{_other_end(process, call, text)}" if named else ""
+
+
+def _other_end(process: ProcessSnapshot, call: Syscall, path: str) -> str:
+    """The end of a named pipe for which open(2) waits."""
+    if process.outside is None or not process.outside.is_named_pipe(path):
+        return ""
+    writes = call.arguments[_PATH_ARGUMENTS[call.name] + 1] & os.O_ACCMODE == os.O_WRONLY
+    return f", a named pipe that no process has opened for {'reading' if writes else 'writing'}"
 
 
 def uninterruptible(thread: ThreadSnapshot) -> Wait | None:

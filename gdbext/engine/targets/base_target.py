@@ -187,6 +187,8 @@ class Target(ABC):
     """The run that this is a recording of; None for a target that is there."""
     stopped_since: float | None = None
     """The time when it was stopped (time.perf_counter), where that is known."""
+    holder = ""
+    """The process, and its name, whose tracing has stopped all of its threads, "" where nobody else's does."""
     unreadable = ""
     """Parts of the process that the kernel lets nobody read, in words; "" where it answers."""
     readings: Readings | None = None

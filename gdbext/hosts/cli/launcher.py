@@ -279,9 +279,11 @@ def _run(options: Options) -> table.Outcome:
         os.environ[store.PERMISSION] = store.AS_ME  # which is there in a debugger of ours, too
     recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
     if options.pid is not None:
-        from gdbext.engine.targets.live.proc_checks import check_process
+        from gdbext.engine.targets.live import proc_checks
 
-        check_process(options.pid)
+        needs_tracer = options.chosen_debugger != "none" or _watches(options)
+        held = not needs_tracer and proc_checks.holder(options.pid)
+        (proc_checks.check_readable if held else proc_checks.check_process)(options.pid)
     alone = options.no_stop or options.recording is not None or _watches(options)
     debugger = "none" if alone else options.chosen_debugger
     if debugger == "none":

@@ -11,7 +11,7 @@ OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 ON_ALL = ("queue-full", "pool-results")
 ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-executor",
           "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset", "prompt-pipe",
-          "prompt-pdb")  # fmt: skip
+          "prompt-pdb", "fork-listener", "fork-polled", "loop-failed", "lock-kept", "timer-cancelled")  # fmt: skip
 ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
         "own-futex", "refused-space", "refused-memory", "refused-peer", "server-full")  # fmt: skip
 HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",

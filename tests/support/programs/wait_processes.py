@@ -30,6 +30,7 @@ def pages(raw):
 class Module:
     def __init__(self, name, start):
         self.name, self.start, self.end, self.base = name, start, start + 0x10000, start
+        self.image = None
 
 
 MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(
@@ -159,6 +160,12 @@ class Outside:
 
     def file_exists(self, path):
         return path == "/lock"
+
+    def has_open(self, path):  # noqa: ARG002 - as the system does
+        return None
+
+    def is_named_pipe(self, path):  # noqa: ARG002 - as the system does
+        return False
 
     def file_lock(self, path):
         return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None

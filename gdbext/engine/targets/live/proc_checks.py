@@ -111,6 +111,12 @@ def check_process(pid: int) -> int:
     """
     check_exists(pid)
     check_not_traced(pid, pid)
+    return check_readable(pid)
+
+
+def check_readable(pid: int) -> int:
+    """The same, whoever traces the process: it can be read, and perhaps not stopped."""
+    check_exists(pid)
     machine = check_architecture(pid)
     check_permitted(pid)
     return machine
@@ -151,6 +157,26 @@ def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
 def tracer(pid: int, tid: int) -> int:
     """The process that traces a thread, 0 where none does (TracerPid of proc_pid_status(5))."""
     return int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
+
+
+def holder(pid: int) -> int:
+    """The process that traces process ``pid``, and lets none of its threads run; 0 where there is
+    none. Who holds it for a moment only is waited for. Raises nothing."""
+    deadline = time.monotonic() + _TRACED_SECONDS
+    while (other := tracer(pid, pid)) not in (0, os.getpid()):
+        if any(state != "t" for state in _living_states(pid)):
+            return 0
+        if time.monotonic() >= deadline:
+            return other
+        time.sleep(_TRACED_PAUSE)
+    return 0
+
+
+def _living_states(pid: int) -> list[str]:
+    try:
+        return [state for state in thread_states(pid).values() if state not in "ZX"] or [""]
+    except OSError:
+        return [""]
 
 
 def check_not_traced(pid: int, tid: int) -> None:

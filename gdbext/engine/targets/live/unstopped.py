@@ -33,10 +33,11 @@ class RunningProcess(LocalProcess):
 
     debugger = "none"
 
-    def __init__(self, pid: int, is_ours: bool = False) -> None:
-        """``is_ours``: a debugger holds it, in which this runs."""
+    def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
+        """``is_ours``: a debugger holds it, in which this runs; ``is_held``: the debugger of somebody else does."""
         self.pid = pid
-        check = proc_checks.check_architecture if is_ours else proc_checks.check_process
+        check = proc_checks.check_readable if is_held else proc_checks.check_process
+        check = proc_checks.check_architecture if is_ours else check
         self.architecture = architectures.by_machine(check(pid))
         self._memory = proc_checks.open_memory(pid)
 
@@ -147,7 +148,11 @@ class UnstoppedProcess(RunningProcess):
     """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
 
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
-        super().__init__(pid)
+        tracer = proc_checks.holder(pid)
+        super().__init__(pid, is_held=bool(tracer))
+        if tracer:
+            name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
+            self.holder = f"{tracer} ({name})"
         self._threads: list[SleepingThread] | None = None
         self._find_thread_pointer = find_thread_pointer
 

@@ -43,13 +43,16 @@ class ChildProcess(Record):
     """The command line of the process."""
     call: str = ""
     """The system call that its main thread is in, "" where it runs or that is not known."""
+    asks_at: str = ""
+    """The terminal that its main thread reads from; "" for none."""
 
     @property
     def label(self) -> str:
         """The process in words: ``124 (python, stopped)``."""
         state = self.state.value if self.state is not None else ""
         waits = self.waits_for_us.phrase if self.waits_for_us is not None else ""
-        details = ", ".join(filter(None, (self.name, state, self.ending, waits)))
+        asks = f"reads from the terminal {self.asks_at}" if self.asks_at else ""
+        details = ", ".join(filter(None, (self.name, state, self.ending, waits, asks)))
         return f"{self.pid} ({details})" if details else str(self.pid)
 
     @property
@@ -60,6 +63,8 @@ class ChildProcess(Record):
             return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
         if self.waits_for_us is not None:
             return self.waits_for_us.phrase
+        if self.asks_at:
+            return f"reads from the terminal {self.asks_at}"
         return f"in {self.call}" if self.call else "runs"
 
     @property

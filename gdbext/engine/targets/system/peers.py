@@ -62,9 +62,41 @@ class DescriptorHolders:
                     link = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib takes 10 ms to import
                 except OSError:
                     continue
-                if link.startswith(("pipe:", "socket:")):
+                if link.startswith(("pipe:", "socket:", *_MULTIPLEXERS)):
                     found.setdefault(link, []).append((pid, fd))
         return found
+
+    def of_terminal(self, number: str, namespace: str) -> list[int]:
+        """The processes with the other side of /dev/pts/NUMBER (tty-index of proc_pid_fdinfo(5)), of those that see the
+        same mounts: each container has terminals of its own."""
+        found = dict.fromkeys(pid for link in _MULTIPLEXERS for pid, fd in self._index.get(link, ())
+                              if number in _told(pid, fd, "tty-index:"))  # fmt: skip
+        return [pid for pid in found if link_of(f"/proc/{pid}/ns/mnt") == namespace]
+
+
+_MULTIPLEXERS = ("/dev/ptmx", "/dev/pts/ptmx")
+"""Devices by which the other side of a pseudo terminal is opened (pts(4))."""
+
+
+def _told(pid: int, fd: str, name: str) -> list[str]:
+    """The values of a line of /proc/PID/fdinfo/FD."""
+    try:
+        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
+            return [line.split()[-1] for line in text if line.startswith(name)]
+    except (OSError, IndexError):
+        return []
+
+
+def has_open(path: str) -> bool:
+    """A process has a file of that path open, of those whose descriptors may be read."""
+    for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
+        for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == path:  # noqa: PTH115 - as above
+                    return True
+            except OSError:
+                continue
+    return False
 
 
 def _names(folder: str) -> list[str]:
@@ -86,6 +118,7 @@ def _access(pid: int, fd: str) -> int | None:
 
 
 _SHOWN = 4
+_TERMINALS = "/dev/pts/"
 _KINDS = ("FLOCK", "POSIX", "OFDLCK")
 """flock(2), fcntl(2) by process and by open file, as proc_locks(5) calls them."""
 _WATCHED = 64
@@ -114,6 +147,8 @@ class Peers:
         """The other end of what a descriptor refers to; ``call_writes``: the process writes to it."""
         if link.startswith("pipe:"):
             return self._pipe(link, call_writes)
+        if link.startswith(_TERMINALS) and call_writes:
+            return self._terminal(link)
         return self._socket(link) if link.startswith("socket:") else None
 
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
@@ -152,6 +187,19 @@ class Peers:
     def _pipe(self, link: str, call_writes: bool) -> Peer:
         others = [pid for pid, reads, writes in self._holders(link) if (reads if call_writes else writes)]
         return self._held(PeerKind.PIPE, others)
+
+    def _terminal(self, link: str) -> Peer:
+        """The other side of a pseudo terminal, which should show what is written to it."""
+        index, own = link.rpartition("/")[2], f"/proc/{self._pid}/ns/mnt"
+
+        def read() -> list[str]:
+            return [str(pid) for pid in self._all_holders.of_terminal(index, link_of(own))]
+
+        pids = [pid for each in self._list(f"holders of {link}", read) if (pid := number(each)) is not None]
+        held = self._held(PeerKind.FILE, pids)
+        whose = f", which {listed(held.processes, _SHOWN)} should" if held.processes else ""
+        text = f"which takes no output now: it was stopped (Ctrl+S), or nobody reads its other side{whose}"
+        return held._replace(text=text)
 
     def _held(self, kind: PeerKind, pids: Sequence[int], address: str = "", state: str = "") -> Peer:
         processes = tuple(self._process(pid) for pid in dict.fromkeys(pids) if pid != self._pid)

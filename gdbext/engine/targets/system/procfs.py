@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -28,6 +29,7 @@ _MAX_THREADS = 32
 """Threads of a child that are looked at."""
 _PIPE_CALLS = {"read": False, "write": True}
 """System calls on pipes, and whether they write."""
+_TERMINALS = ("/dev/pts/", "/dev/tty")
 _STATES = {
     "T": ProcessState.STOPPED,
     "t": ProcessState.TRACED,
@@ -190,7 +192,7 @@ class ProcFs:
         words = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND)
         command = command_text(words.encode("utf-8", "surrogateescape")).strip()
         waits = None if brief else self._waits_for_us(pid)
-        return ChildProcess(pid, name, state, waits, ending, command, self._call(pid))
+        return ChildProcess(pid, name, state, waits, ending, command, self._call(pid), self._read_terminal(pid))
 
     def _ending(self, pid: int) -> str:
         """The end of a process, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
@@ -204,6 +206,13 @@ class ProcFs:
         """The system call that the main thread is in."""
         call = number(self._files.text(f"/proc/{pid}/syscall").partition(" ")[0])
         return "" if call is None else self._syscall_names.get(call, f"system call {call}")
+
+    def _read_terminal(self, pid: int) -> str:
+        """The terminal that the main thread is about to read from: it asks somebody."""
+        words = self._files.text(f"/proc/{pid}/syscall").split()
+        descriptor = number(words[1], 16) if len(words) > 1 and self._writes(words[0]) is False else None
+        link = self._link(pid, descriptor) if descriptor is not None else ""
+        return link if link.startswith(_TERMINALS) else ""
 
     def sharers(self, mapping: MemoryMapping) -> list[ChildProcess] | None:
         """Relatives that have mapped the same shared memory: what multiprocessing makes is inherited, or handed to
@@ -227,6 +236,25 @@ class ProcFs:
     def file_exists(self, path: str) -> bool | None:
         """True if the process sees that file; a relative name is taken from its current folder."""
         return self._files.exists(path, lambda: self._place(path))
+
+    def is_named_pipe(self, path: str) -> bool:
+        """True if the process sees a named pipe there."""
+
+        def read() -> float | None:
+            try:
+                return float(stat.S_ISFIFO(self._files.foreign.status(self._place(path)).st_mode))
+            except OSError:
+                return None
+
+        return bool(self._files.fact(f"{path} is a named pipe", None, read))
+
+    def has_open(self, path: str) -> bool | None:
+        """True if any process has that file open, as far as their descriptors may be read; None where that is not
+        known."""
+        from gdbext.engine.targets.system.peers import has_open
+
+        found = self._files.fact(f"{path} is open", None, lambda: float(has_open(os.path.normpath(self._place(path)))))
+        return None if found is None else bool(found)
 
     def file_lock(self, path: str) -> Peer | None:
         """The process that has locked that file, None where nobody has or that is not known."""
