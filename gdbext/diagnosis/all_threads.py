@@ -106,12 +106,19 @@ def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     """The verdict with what it is: ``deadlock: …``, ``sleeps: …``."""
     finding, traits = verdict.finding, verdict.finding.kind.traits
     color = "red" if traits.is_defect else "yellow" if traits.is_hang else "green"
-    yield style(f"{finding.heading}: ", "bold", color) + escape(finding.summary)
+    yield _said(finding, style, color)
+
+
+def _said(finding: Finding, style: Style, *colors: str) -> str:
+    """The finding in one line."""
+    if finding.kind.traits.is_in_summary:
+        return style(escape(finding.summary), "bold", *colors)
+    return style(f"{finding.heading}: ", "bold", *colors) + escape(finding.summary)
 
 
 def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
     """One finding that is not the verdict."""
-    yield style(f"{finding.heading}: ", "bold") + escape(finding.summary)
+    yield _said(finding, style)
     if why:
         for text in finding.evidence:
             yield f"    {escape(text)}"

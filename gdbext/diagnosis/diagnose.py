@@ -212,26 +212,29 @@ def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection
 
 def _with_ends(session: Session, found: Inspection) -> Inspection:
     """``found`` with the stacks of those threads in the verdict that are neither in the dispatcher nor in Python, and
-    with the nodes of backward passes: a chain may end on a thread of torch's own."""
-    involved = [tid for tid in found.judgement.verdict.finding.threads if tid != session.target.pid][-_MAX_ENDS:]
+    with the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of
+    the dispatcher the native frames tell where."""
+    finding = found.judgement.verdict.finding
+    is_crash = finding.kind.value == "crash"
+    involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
     bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
     if not bare:
         return found
     targets = {thread.tid: thread for thread in session.target.threads() if thread.tid in bare}
     threads = (
-        _with_stack(session, thread, targets[thread.tid]) if thread.tid in targets else thread
+        _with_stack(session, thread, targets[thread.tid], is_crash) if thread.tid in targets else thread
         for thread in found.threads
     )
     return found._replace(threads=tuple(threads))
 
 
-def _with_stack(session: Session, report: ThreadReport, thread: TargetThread) -> ThreadReport:
+def _with_stack(session: Session, report: ThreadReport, thread: TargetThread, is_crash: bool) -> ThreadReport:
     from gdbext.diagnosis.bt import with_nodes
     from gdbext.diagnosis.threads.thread_reporting import all_frames
 
     try:
         report = with_nodes(session, thread, report)
-        if report.python:
+        if report.python and not is_crash:
             return report
         return report._replace(frames=all_frames(session, session.threads.of(thread)))
     except GdbextError:

@@ -15,7 +15,7 @@ from gdbext.diagnosis.all_threads import (
 )
 from gdbext.diagnosis.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.report.report import Report
-from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
 from gdbext.diagnosis.report.wait import Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.diagnosis.waits.pool_table import Pool
@@ -29,6 +29,8 @@ _MAX_CHILDREN = 16
 _MAX_COMMAND = 160
 _MAX_PATH_LINES = 48
 _MAX_STACK_LINES = 16
+_MAX_CRASH_LINES = 11
+"""The innermost ten frames, and the line that there is no dispatcher in them."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -166,24 +168,33 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             more = counted(len(lines) - _MAX_PATH_LINES, "more line")
             yield f"      … {more}: {report.called.command(f'dispatch-bt --thread {thread.tid}')}"
     for thread in involved:
-        if thread.frames and not thread.dispatch and not thread.python:
+        if thread.frames and not thread.dispatch:
             yield ""
-            lines = list(thread_lines(thread, style, report.why, report.sources))
-            yield from lines[:_MAX_STACK_LINES]
-            if len(lines) > _MAX_STACK_LINES:
-                more = counted(len(lines) - _MAX_STACK_LINES, "more frame")
-                yield f"      … {more}: {report.called.command(f'dispatch-bt --native --thread {thread.tid}')}"
+            yield from _stack(thread, style, report)
     pid = report.target.pid if report.target is not None else 0
     for thread in _with_main(involved, report.threads, pid):
         if not thread.dispatch and thread.python_line:
-            yield ""
-            yield style(headline(thread), "bold")
+            if not thread.frames:
+                yield ""
+                yield style(headline(thread), "bold")
             if thread.tid == pid:
                 lines = list(python_stack_lines(thread, style, report.sources, report.called))
             else:
                 lines = list(python_lines(thread, style, report.sources))
             yield from (f"      {line}" for line in lines)
             yield from (f"      {line}" for node in thread.nodes for line in node_lines(node, style))
+
+
+def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
+    """The innermost native frames; of a thread that has Python frames, too, fewer: these follow."""
+    native = tuple(frame for frame in thread.frames if frame.kind is FrameKind.NATIVE)
+    heading, *lines = thread_lines(thread._replace(python=(), frames=native), style, report.why, report.sources)
+    most = _MAX_CRASH_LINES if thread.python else _MAX_STACK_LINES
+    yield heading
+    yield from lines[:most]
+    if len(lines) > most:
+        more = counted(len(lines) - most, "more frame")
+        yield f"      … {more}: {report.called.command(f'dispatch-bt --native --thread {thread.tid}')}"
 
 
 def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:

@@ -134,7 +134,8 @@ class CommandLine:
     """The words by which the command that makes a report was called, and so by which others can be.
 
     ``program`` is ours as it was typed. ``source``: the options that say what was looked at, ``-p 7392``; "" in a
-    debugger, and where it is gone afterwards. ``may_run``: it is no recording, and can be looked at again.
+    debugger; ``-- PROGRAM …`` for one that was started, which is gone afterwards, and started again for another look.
+    ``may_run``: it can be looked at again as it is.
     """
 
     __slots__ = ("may_run", "program", "source")
@@ -142,10 +143,17 @@ class CommandLine:
     def __init__(self, program: str = PROGRAM, source: str = "", may_run: bool = True) -> None:
         self.program = program
         self.source = source
-        self.may_run = may_run
+        self.may_run = may_run and not self._starts
+
+    @property
+    def _starts(self) -> bool:
+        return self.source.startswith("-- ")
 
     def command(self, words: str) -> str:
-        """The command line for another look at the same."""
+        """The command line for another look at the same; one that starts it once more knows no thread of it."""
+        if self._starts:
+            before, _option, after = words.partition(" --thread ")
+            return " ".join(filter(None, (self.program, before, after.partition(" ")[2], self.source)))
         return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
 
     def pasted(self, text: str) -> str:

@@ -341,8 +341,11 @@ def end_with_parent(number: int) -> None:
 
 def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:
     """``dispatch`` with these words in a process of its own, in whose current folder ``place`` it prints to a file; the
-    exit status."""
-    return os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
+    exit status. Raises TargetError where it failed on a full disk."""
+    status = os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
+    if status:
+        place.check_room()
+    return status
 
 
 def start_aside(

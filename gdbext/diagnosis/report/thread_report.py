@@ -314,6 +314,8 @@ class FindingTraits(Record):
     """One moment does not tell a hang from slow work."""
     movement_refutes_it: bool = False
     """It is refuted when its threads are elsewhere a moment later."""
+    is_in_summary: bool = False
+    """The summary says the kind, too: a line of text needs no words before it."""
 
 
 class FindingKind(Enum):
@@ -321,8 +323,8 @@ class FindingKind(Enum):
 
     traits: FindingTraits
 
-    CRASH = "crash", FindingTraits("crashed", is_defect=True)
-    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits("endless recursion", is_defect=True)
+    CRASH = "crash", FindingTraits("crashed", is_defect=True, is_in_summary=True)
+    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits("endless recursion", is_defect=True, is_in_summary=True)
     DEADLOCK = "deadlock", FindingTraits("deadlock", is_defect=True, movement_refutes_it=True)
     SELF_DEADLOCK = "self-deadlock", FindingTraits("waits for itself", is_defect=True, movement_refutes_it=True)
     ORPHANED_LOCK = (

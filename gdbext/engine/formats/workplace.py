@@ -14,6 +14,8 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import PRIVATE
 from gdbext.errors import TargetError
 
+_ROOM = 4 << 20
+"""Bytes: most recordings have less."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -25,6 +27,7 @@ class Workplace:
         """Raises TargetError where nothing can be written there."""
         self._descriptors: list[int] = []
         self._name = f".gdbext-{os.urandom(8).hex()}"
+        self._shown = folder
         try:
             self._folder = self._kept(whole_file.open_folder(folder, make=True))
             os.mkdir(self._name, 0o700, dir_fd=self._folder)
@@ -74,6 +77,21 @@ class Workplace:
 
     def _open(self, name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._inside)
+
+    def check_room(self) -> None:
+        """Raises TargetError where the disk, or the user's share of it, is so full that a look cannot be kept."""
+        try:
+            made = self.create("room")
+            try:
+                os.posix_fallocate(made, 0, _ROOM)
+            finally:
+                os.close(made)
+                os.unlink("room", dir_fd=self._inside)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                what = f"{error.strerror}: less than {_ROOM >> 20} MB are free in {self._shown}"
+                why = "the files of a look are written there first"
+                raise TargetError(what, why=why, help="make room, or name another folder") from error
 
     def publish(self, name: str, final: str = "") -> None:
         """Move a file to where the results go, under that name, for its owner only: what is there is replaced, and a

@@ -53,7 +53,7 @@ class Options:
 
     @property
     def called(self) -> CommandLine:
-        """The words for what is suggested. A program that was started is gone with the report."""
+        """The words for what is suggested. A program that was started is gone with the report, and started again."""
         source = ""
         if self.pid is not None:
             source = f"-p {self.pid}"
@@ -61,6 +61,8 @@ class Options:
             source = f"-c {quoted(self.core)}" + (f" --sysroot {quoted(self.sysroot)}" if self.sysroot else "")
         elif self.recording is not None:
             source = f"-r {quoted(self.named or self.recording)}"
+        elif self.program:
+            source = f"-- {' '.join(map(quoted, self.program))}"
         return CommandLine(self.typed, source, may_run=self.recording is None)
 
     @property

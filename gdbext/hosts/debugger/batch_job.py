@@ -88,7 +88,8 @@ class RecordedCommand:
             note += "" if self._is_complete else _INCOMPLETE
         except (GdbextError, OSError) as error:
             outcome.status = outcome.status or 1
-            note = f"no recording was made: {error}"
+            reason = error.strerror if isinstance(error, OSError) else None
+            note = f"no recording was made: {reason or error}"
         outcome.error = f"{outcome.error}\n{note}".lstrip()
 
 

@@ -266,7 +266,7 @@ class Watch:
             try:
                 found.append((pid, self._folder.take(pid)))
             except TargetError as error:
-                self._tell("failed", f"no progress for {seconds:.0f} s, and of process {pid} {error.what}")
+                self._tell("failed", f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}")
         if computes and found and all(_is_healthy(evidence) for _, evidence in found):
             for _, evidence in found:
                 evidence.remove()

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -525,6 +526,22 @@ def test_a_program_that_crashes(program: Path) -> None:
     (thread,) = outcome.document["threads"]
     assert thread["signal"] == "SIGSEGV"
     assert '"magic"' in outcome.stderr  # what the program prints is not in the report
+
+
+def test_a_crash_outside_of_the_dispatcher_is_shown_with_ten_frames(tmp_path: Path) -> None:
+    script = tmp_path / "crash.py"
+    script.write_text("import ctypes\ndef read(n):\n    ctypes.string_at(n)\nread(8)\n")
+    lines = dispatch("--", sys.executable, str(script)).stdout.splitlines()
+    assert re.fullmatch(r"\S+ \(tid \d+\) crashed: SIGSEGV at 0x8: a null pointer plus 8\.", lines[0])
+    frames = [line for line in lines if line.startswith("#")]
+    assert len(frames) == 10
+    assert "string_at" in "".join(frames)
+    assert f"      from {script}:3 (read)" in lines
+    again = f"dispatch-bt --native -- {sys.executable} {script}"
+    assert lines[lines.index("What to try next") + 1].endswith(
+        f"  - All native frames of the crash: {DISPATCH} {again}"
+    )
+    assert not any("gcore" in line for line in lines)
 
 
 def test_a_program_that_ends() -> None:

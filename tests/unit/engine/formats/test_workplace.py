@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -25,6 +26,19 @@ def test_only_what_is_published_stays(tmp_path: Path) -> None:
         place.publish("kept", "result")
     (result,) = (tmp_path / "new/folder").iterdir()
     assert (result.name, result.read_text(), result.stat().st_mode & 0o777) == ("result", "kept", 0o600)
+
+
+def test_a_full_disk_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    evidence = EvidenceFolder(str(tmp_path), lambda _words: 1)
+    with pytest.raises(TargetError, match="no diagnosis was made"):
+        evidence.take(1)
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    with pytest.raises(TargetError, match=f"No space left on device: less than 4 MB are free in {tmp_path}"):
+        evidence.take(1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_under_the_results_name_is_replaced(tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_a_debugger_takes_commands_alone() -> None:
     assert CommandLine("gdbext").outside("ranks -p 7") == "gdbext ranks -p 7"
 
 
+def test_a_program_that_was_started_is_started_again() -> None:
+    options = Options()
+    parse(["--", "python", "my train.py"], options)
+    assert not options.called.may_run  # there is nothing left to keep, or to ask of it
+    again = options.called.command("dispatch-bt --native --thread 77")
+    assert again == "scripts/dispatch dispatch-bt --native -- python 'my train.py'"
+    assert (
+        options.called.command("all-threads --tasks") == "scripts/dispatch all-threads --tasks -- python 'my train.py'"
+    )
+
+
 def test_messages_call_the_program_as_it_was_called(capfd: pytest.CaptureFixture[str]) -> None:
     launcher.main(["--nonsense"], "/opt/x/gdbext")
     assert capfd.readouterr().err.startswith("gdbext: ")
