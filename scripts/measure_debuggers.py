@@ -77,7 +77,7 @@ def kills(name: str, debugger: Debugger, command: str, times: int, loads: bool =
             with debugger.attached(job.pid) as session:
                 if command.startswith("dispatch-break"):
                     session.run(command)
-                    job.runs_by(session, "continue")
+                    session.send_console("continue")  # it may stop before it has counted
                 else:
                     job.runs_by(session, command)
                 time.sleep(random.uniform(0, 1.5))

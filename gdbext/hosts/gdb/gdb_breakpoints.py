@@ -19,7 +19,7 @@ import gdb
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
-from gdbext.hosts.gdb.gdb_modes import breakpoint_notes
+from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
 from gdbext.hosts.resume.breakpoint_setter import holds
 
@@ -196,6 +196,7 @@ class GdbBreakpointSetter:
 
     def by_probes(self) -> BreakpointSetter:
         """One that has kernel probes stop the threads. Raises ProbesRefused."""
+        check_probes()
         return ProbedSetter()
 
     def on_exit(self, action: Callable[[], None]) -> None:

@@ -25,7 +25,8 @@ from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.system.linux import is_alive, signal_name
 from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
-from gdbext.hosts.gdb.gdb_target import execute
+from gdbext.hosts.gdb.gdb_target import connection_type, execute
+from gdbext.hosts.resume.host import probes_are_elsewhere
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.timed_run import TimedRun
@@ -209,7 +210,9 @@ def refusal() -> TargetError | None:
 
 
 def check_probes() -> None:
-    """Raise ProbesRefused where kernel probes, which watch this process, would see nothing."""
+    """Raise ProbesRefused where kernel probes, which watch a process of this machine, would see nothing of this one."""
+    if connection_type(gdb.selected_inferior()) != "native":
+        raise probes_are_elsewhere()
     if gdb.parameter("follow-fork-mode") == "child":
         raise ProbesRefused(
             f"they watch process {gdb.selected_inferior().pid}, and gdb would leave it for the first child that it "

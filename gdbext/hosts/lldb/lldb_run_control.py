@@ -18,6 +18,7 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
+from gdbext.hosts.resume.host import probes_are_elsewhere
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
@@ -185,6 +186,8 @@ class LldbRunControl:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
+        if not self.can_run_beside:
+            raise probes_are_elsewhere()
         self._probes = ProbeHooks(lambda: current_target(self._process), self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
@@ -130,9 +131,10 @@ class Host(ToolHost):
         return ENGINES if self._may_harm(session) and session.has_torch else (BREAKPOINTS,)
 
     def _may_harm(self, session: Session) -> bool:
-        """The user has attached his debugger to the process, which is to outlive it."""
-        pid = session.target.pid
-        return not self.is_batch and pid != 0 and not ends_with_tracer(pid)
+        """The user has attached his debugger to a process of this machine, which is to outlive it."""
+        target = session.target
+        is_here = isinstance(target, LentProcess) and target.is_native and target.pid != 0
+        return is_here and not self.is_batch and not ends_with_tracer(target.pid)
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
         """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes."""
@@ -208,6 +210,15 @@ class LiveTool(Tool):
     @abstractmethod
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Run the tool as ``run`` does, with what a debugger lends."""
+
+
+def probes_are_elsewhere() -> ProbesRefused:
+    """The error where the debugger holds a process of another machine, or by a server: its id means nothing here."""
+    return ProbesRefused(
+        "the process is not held by this debugger itself (a gdbserver, an lldb-server, an emulator)",
+        why="kernel probes would be placed in whatever has its process id on this machine",
+        help="--engine breakpoints; or on that machine: scripts/dispatch -p PID dispatch-trace",
+    )
 
 
 def needs_debugger() -> UsageError:

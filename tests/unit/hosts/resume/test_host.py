@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.errors import TargetError, UsageError
-from gdbext.hosts.resume.host import NoDebugger
+from gdbext.hosts.resume.host import BREAKPOINTS, PROBES, NoDebugger
+from gdbext.hosts.resume.waiting import NoProcess
 
 
 def test_only_one_live_command_at_a_time() -> None:
@@ -26,6 +29,23 @@ def test_a_command_that_fails_makes_room_for_the_next() -> None:
         raise ValueError("on purpose")
     with host.running("dispatch-trace"):
         pass
+
+
+class Lent(LentProcess, NoProcess):
+    """A process of a debugger's, here or of a gdbserver: with the id of one of this machine in any case."""
+
+    def __init__(self, is_native: bool) -> None:
+        self.pid = os.getpid()
+        self.is_native = is_native
+
+
+def test_probes_are_for_processes_of_this_machine() -> None:
+    here, elsewhere = (SimpleNamespace(target=Lent(is_native), has_torch=True) for is_native in (True, False))
+    sessions: Any = (here, elsewhere)
+    found = [NoDebugger().engines(None, session) for session in sessions]
+    assert found == [(PROBES, BREAKPOINTS), (BREAKPOINTS,)]
+    assert NoDebugger().note_on_breakpoints(sessions[0], None)
+    assert not NoDebugger().note_on_breakpoints(sessions[1], None)
 
 
 def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:
