@@ -15,7 +15,7 @@ import lldb
 from gdbext.errors import MemoryFault, ProbesRefused, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.lldb import callbacks
-from gdbext.hosts.lldb.lldb_run_control import register_of
+from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
 from gdbext.hosts.lldb.lldb_target import is_there
 from gdbext.hosts.resume.breakpoint_setter import holds
 
@@ -131,6 +131,30 @@ class LldbBreakpoint:
         self.delete()
 
 
+class LldbTrap:
+    """An address at which a function is called, and nobody stops."""
+
+    def __init__(self, owner: LldbBreakpointSetter, address: int, reached: Reached) -> None:
+        self.address = address
+        self._owner = owner
+        self._reached = reached
+        self._is_on = False
+
+    def hit(self, frame: lldb.SBFrame) -> bool:
+        """Called by LLDB at each hit."""
+        return self._owner.handle(frame, self._reached)
+
+    def enable(self, wanted: bool) -> None:
+        """Switch it on or off. Raises TargetError."""
+        if wanted != self._is_on:
+            self._is_on = wanted
+            (self._owner.add_trap if wanted else self._owner.drop_trap)(self)
+
+    def delete(self) -> None:
+        """Switch it off for good; idempotent."""
+        self.enable(False)
+
+
 class LldbBreakpointSetter:
     """Sets breakpoints in LLDB's target."""
 
@@ -144,6 +168,7 @@ class LldbBreakpointSetter:
         self._on_exit: list[Callable[[], None]] = []
         self._run: int | None = None
         self._start: LldbBreakpoint | None = None
+        self._traps: HookBreakpoint | None = None
         self._runs = 1
         self._deletions = Deletions(lambda: self._runs == 1 or not is_there(self._selection.process()))
 
@@ -177,9 +202,32 @@ class LldbBreakpointSetter:
         """Set a breakpoint that does nothing, for the user to see."""
         return self._at(address, lambda _: False)
 
-    def set_trap(self, address: int, reached: Reached) -> LldbBreakpoint:
-        """LLDB has no internal breakpoints for scripts: the user sees it, too."""
-        return self.set_call(address, reached)
+    def set_trap(self, address: int, reached: Reached) -> LldbTrap:
+        """LLDB has no internal breakpoints for scripts: the user sees one for all of them."""
+        self._watch_runs()
+        trap = LldbTrap(self, address, reached)
+        trap.enable(True)
+        return trap
+
+    def handle(self, frame: lldb.SBFrame, reached: Reached) -> bool:
+        """Call a trap's function, and go on."""
+        with self._deletions.called():
+            reached(StoppedAt(frame))
+        return False
+
+    def add_trap(self, trap: LldbTrap) -> None:
+        """Call the trap at its address. Raises TargetError."""
+        if self._traps is None or not self._traps.is_used:
+            self._traps = HookBreakpoint(self._selection.target())
+        self._traps.add(trap.address, trap)
+
+    def drop_trap(self, trap: LldbTrap) -> None:
+        """Call the trap no more; with the last one the breakpoint goes."""
+        if self._traps is not None:
+            self._traps.drop(trap.address, trap)
+            if not self._traps.is_used:
+                self._traps.delete(self._deletions.add)
+                self._traps = None
 
     def text_of(self, condition: Condition) -> str:
         """The condition as an expression."""

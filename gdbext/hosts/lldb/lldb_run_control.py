@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import lldb
 
@@ -23,6 +23,8 @@ from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failu
 from gdbext.log import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
@@ -94,6 +96,13 @@ class LldbHook:
         self._owner.drop(self._spec.address, self)
 
 
+class Hook(Protocol):
+    """Whatever is called at an address."""
+
+    def hit(self, frame: lldb.SBFrame) -> bool:
+        """Called at each hit: True where the process is to stop."""
+
+
 class NoResolver:
     """Finds no places by itself: LLDB takes places by address for breakpoints that have such a class only
     (SBBreakpoint.AddLocation)."""
@@ -123,10 +132,10 @@ class HookBreakpoint:
             callbacks.drop(self._class)
             raise TargetError("lldb cannot set a breakpoint")
         self.number = int(self._breakpoint.GetID())
-        self._hooks: dict[int, list[LldbHook]] = {}
+        self._hooks: dict[int, list[Hook]] = {}
         self._callback = callbacks.attach(self._breakpoint, self._hit)
 
-    def add(self, address: int, hook: LldbHook) -> None:
+    def add(self, address: int, hook: Hook) -> None:
         """Call the hook at that address. Raises TargetError."""
         error = self._breakpoint.AddLocation(lldb.SBAddress(address, self._target))
         if error.Fail():
@@ -134,13 +143,20 @@ class HookBreakpoint:
         self._breakpoint.FindLocationByAddress(address).SetEnabled(True)
         self._hooks.setdefault(address, []).append(hook)
 
-    def drop(self, address: int, hook: LldbHook) -> None:
+    def drop(self, address: int, hook: Hook) -> None:
         """Call the hook no more; idempotent."""
         hooks = self._hooks.get(address, [])
         if hook in hooks:
             hooks.remove(hook)
-        if not hooks and self._breakpoint.IsValid():
-            self._breakpoint.FindLocationByAddress(address).SetEnabled(False)
+        if not hooks:
+            self._hooks.pop(address, None)
+            if self._breakpoint.IsValid():
+                self._breakpoint.FindLocationByAddress(address).SetEnabled(False)
+
+    @property
+    def is_used(self) -> bool:
+        """There are hooks, and the user has not deleted the breakpoint."""
+        return bool(self._hooks and self._breakpoint.IsValid())
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
         """Called by LLDB at each hit."""
@@ -149,10 +165,10 @@ class HookBreakpoint:
             over = hook.hit(frame) or over
         return over
 
-    def delete(self) -> None:
+    def delete(self, by: Callable[[lldb.SBTarget, int], object] = lldb.SBTarget.BreakpointDelete) -> None:
         """Remove it from the process, with all its locations."""
         if self._breakpoint.IsValid():
-            self._target.BreakpointDelete(self.number)
+            by(self._target, self.number)
         callbacks.drop(self._callback)
         callbacks.drop(self._class)
 
