@@ -93,6 +93,13 @@ class RunControl(Protocol):
         """Take away every hook; idempotent."""
 
 
+_PROBED = "[uprobes]"
+"""The mapping of a process in which somebody got to a kernel probe (xol_add_vma, kernel/events/uprobes.c)."""
+_SWALLOWED = (
+    "kernel probes have been in this process, which runs past breakpoints at places that anybody probes now, in any "
+    "process; --engine probes sees them"
+)
+
 Kept = TypeVar("Kept")
 
 
@@ -145,7 +152,8 @@ class Host(ToolHost):
             if refused
             else "--engine probes has none"
         )
-        return (f"a debugger that is killed (kill -9) while breakpoints are in the code ends the process; {why}",)
+        notes = (f"a debugger that is killed (kill -9) while breakpoints are in the code ends the process; {why}",)
+        return (*notes, _SWALLOWED) if any(each.path == _PROBED for each in session.target.maps()) else notes
 
     @abstractmethod
     def _run_control(self) -> RunControl:

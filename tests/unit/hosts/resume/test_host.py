@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.resume.host import BREAKPOINTS, PROBES, NoDebugger
@@ -34,9 +35,10 @@ def test_a_command_that_fails_makes_room_for_the_next() -> None:
 class Lent(LentProcess, NoProcess):
     """A process of a debugger's, here or of a gdbserver: with the id of one of this machine in any case."""
 
-    def __init__(self, is_native: bool) -> None:
+    def __init__(self, is_native: bool, *names: str) -> None:
         self.pid = os.getpid()
         self.is_native = is_native
+        self._maps = [MemoryMapping(0, 4096, 0, name) for name in names or ("/bin/true",)]
 
 
 def test_probes_are_for_processes_of_this_machine() -> None:
@@ -44,8 +46,14 @@ def test_probes_are_for_processes_of_this_machine() -> None:
     sessions: Any = (here, elsewhere)
     found = [NoDebugger().engines(None, session) for session in sessions]
     assert found == [(PROBES, BREAKPOINTS), (BREAKPOINTS,)]
-    assert NoDebugger().note_on_breakpoints(sessions[0], None)
+    assert len(NoDebugger().note_on_breakpoints(sessions[0], None)) == 1
     assert not NoDebugger().note_on_breakpoints(sessions[1], None)
+
+
+def test_breakpoints_that_probes_hide_are_told() -> None:
+    session: Any = SimpleNamespace(target=Lent(True, "/bin/true", "[uprobes]"))
+    _, said = NoDebugger().note_on_breakpoints(session, None)
+    assert "it runs past breakpoints" in said
 
 
 def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:
