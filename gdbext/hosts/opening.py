@@ -68,7 +68,8 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 
 
 def _held(pid: int) -> Target:
-    """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep."""
+    """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep. Else
+    those that cannot be stopped are read as they sleep, beside the others."""
     from gdbext.engine.targets.live.proc_target import ProcTarget
 
     before = _readings(pid)
@@ -82,6 +83,7 @@ def _held(pid: int) -> Target:
     if asleep.is_asleep():
         target.close()
         return asleep
+    target.add_sleepers(asleep.threads())
     asleep.close()
     return target
 

@@ -241,12 +241,12 @@ def _run_supervised(options: Options) -> table.Outcome:
     from gdbext.engine.targets.live import supervision
     from gdbext.hosts import opening
 
+    if not options.no_stop and options.chosen_debugger != "none":
+        supervision.check_can_stop(pid)
+        return _run(options)
     if not supervision.is_suspect(pid):
         return _run(options)
-    if options.no_stop or options.chosen_debugger == "none":
-        return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
-    supervision.check_can_stop(pid)
-    return _run(options)
+    return opening.supervised(pid, lambda: _guarded(options, _run), lambda: _guarded(options, _run_unreadable))
 
 
 def _guarded(options: Options, run: Callable[[Options], table.Outcome]) -> table.Outcome:

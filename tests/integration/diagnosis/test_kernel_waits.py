@@ -6,6 +6,7 @@ Each is made as far as this machine permits (root, /dev/fuse, userfaultfd, a fre
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_se
 ANSWERS_WITHIN = 60.0
 """Seconds that a look may take on a busy machine; it takes 3 on a quiet one, and without the helper for ever."""
 LOOKS = 2
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 NO_WAITS = ("sleeps", "runs")
 """Programs that are as they should be from the beginning."""
 GROUPS = (
@@ -235,6 +237,25 @@ def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
             verdict = diagnose(target)["verdict"]
             assert verdict["kind"] == "stopped", verdict
             assert f"/{group}" in verdict["summary"]
+        refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
+        assert "cannot be stopped" in refused.document["errors"][0]["what"]
+        assert procfs.status(target.pid)["TracerPid"] == "0"
+
+
+def test_a_process_that_another_tracer_has_stopped() -> None:
+    """It is read as it stands, and its tracer is named."""
+    with kernel_waits("sleeps") as target:
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        ptrace.argtypes = [ctypes.c_long] * 4
+        assert ptrace(PTRACE_ATTACH, target.pid, 0, 0) == 0
+        os.waitpid(target.pid, 0)
+        try:
+            report = target.dispatch("dispatch-diagnose", debugger="none").document
+        finally:
+            ptrace(PTRACE_DETACH, target.pid, 0, 0)
+    assert report["verdict"]["kind"] == "stopped", report["verdict"]
+    assert f"process {os.getpid()} " in report["verdict"]["summary"]
+    assert "kernel_waits.py:" in str(report["threads"][0])
 
 
 def test_a_main_thread_that_has_left() -> None:

@@ -11,7 +11,7 @@ import errno
 import os
 import signal as signals
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -114,7 +114,7 @@ class ProcTarget(LocalProcess):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
-        self._left: dict[int, ProcThread] = {}
+        self._left: dict[int, TargetThread] = {}
         """Threads that nobody can stop, and that were not seized."""
         self._memory = -1
         self._handlers: dict[int, Any] = {}
@@ -139,6 +139,10 @@ class ProcTarget(LocalProcess):
         """All threads could be seized; False where the kernel lets nobody stop one of them."""
         return not self._left
 
+    def add_sleepers(self, threads: Iterable[TargetThread]) -> None:
+        """Take the threads that nobody can stop as they sleep, where they are among these."""
+        self._left.update((each.tid, each) for each in threads if each.tid in self._left and not each.runs_on)
+
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if self._memory < 0:
@@ -147,7 +151,7 @@ class ProcTarget(LocalProcess):
 
     def threads(self) -> Sequence[TargetThread]:
         """All threads that could be seized, and those that nobody can stop, by tid."""
-        known = {**self._threads, **self._left}
+        known: dict[int, TargetThread] = {**self._threads, **self._left}
         return [known[tid] for tid in sorted(known)]
 
     def selected_thread(self) -> TargetThread | None:

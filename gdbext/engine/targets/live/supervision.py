@@ -50,6 +50,12 @@ def check_can_stop(pid: int) -> None:
         return
     for tid, (state, name) in proc_checks.thread_stats(pid).items():
         side = kernel_side(pid, tid, state, call_of(pid, tid), architecture)
+        if side is not None and side.is_frozen:
+            raise TargetError(
+                f"process {pid} cannot be stopped: its control group is frozen, and thread {tid} ({name}) sleeps there",
+                why="a debugger would wait for it until the group is thawed",
+                help=f"use: --debugger none, which needs no stop, as in: scripts/dispatch -p {pid}",
+            )
         if side is not None and side.cannot_stop:
             raise TargetError(
                 f"process {pid} cannot be stopped: thread {tid} ({name}) sleeps uninterruptibly ({side.where})",
