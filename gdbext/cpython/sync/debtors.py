@@ -17,7 +17,7 @@ from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects.objects import FLAG_TYPE, classes_of
-from gdbext.cpython.sync.helper_threads import ThreadObject, thread_objects
+from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
@@ -91,7 +91,7 @@ def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
 def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: Collection[str]) -> Debtors:
     """Those who could end the wait of a thread for the object at ``address``. Raises nothing."""
     frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
-    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    ended = ended_threads(runtime)
     keepers = {each.address: _names_in(runtime, each.address, address) for each in ended}
     calls = _Calls(runtime, address, _Holders(runtime, frames, keepers, address), methods)
     functions = [*_functions(runtime, frames), *_of_threads(runtime, ended)]
@@ -125,7 +125,7 @@ def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debto
     others = [other for other in runtime.thread_states() if other.ident != state.ident]
     idents = tuple(other.ident for other in others if _is_in(runtime, other, codes, None))
     leads = _Leads(runtime, codes, {each.qualname.rpartition(".")[2]: each.code for each in functions})
-    ended = (each for each in thread_objects(runtime) if each.has_ended)
+    ended = ended_threads(runtime)
     return Debtors(acting, idents, tuple(each for each in ended if not each.function or leads.there(each)))
 
 

@@ -70,6 +70,16 @@ def thread_objects(runtime: PythonRuntime) -> Iterator[ThreadObject]:
             yield found
 
 
+def ended_threads(runtime: PythonRuntime) -> list[ThreadObject]:
+    """Those that began, and run no more: of the others, of which there may be thousands, nothing is read. Raises
+    nothing."""
+    running = running_threads(runtime)
+    threads = _in_weak_set(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
+    others = [each for each in dict.fromkeys(threads) if each not in running][:_THREADS]
+    found = (thread_object(runtime, address, running) for address in others)
+    return [each for each in found if each is not None and each.has_ended]
+
+
 def _in_weak_set(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
     from gdbext.cpython.objects.object_items import set_items
 
@@ -239,14 +249,14 @@ def lost_users(runtime: PythonRuntime, address: int) -> tuple[ThreadObject, ...]
     """The threads that run no more and still have the object at hand: among what their function was given, or among
     the attributes of what that belongs to. A thread that a fork left behind keeps all of that; one that has ended, the
     attributes of a class of its own. Raises nothing."""
-    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    ended = ended_threads(runtime)
     return tuple(each for each in ended if address in _reached(runtime, (each.address,), _STEPS))
 
 
 def lost_callers(runtime: PythonRuntime, address: int, methods: Collection[str]) -> tuple[ThreadObject, ...]:
     """The threads that run no more and have one of these methods of the object among their attributes, as a Timer has
     the function that it calls. Raises nothing."""
-    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    ended = ended_threads(runtime)
     return tuple(
         each for each in ended
         if any(_is_method_of(runtime, value, address, methods) for value in attributes(runtime, each.address).values())
@@ -347,7 +357,7 @@ def lost_loop(runtime: PythonRuntime, state: ThreadState, future: int) -> LostHe
     ``state``: the thread that waits, whose variables may have the loop. Raises nothing."""
     from gdbext.cpython.tasks.loops import loop_at, owes
 
-    ended = [each for each in thread_objects(runtime) if each.has_ended]
+    ended = ended_threads(runtime)
     for address in dict.fromkeys([*_of_threads(runtime, ended), *_of_frames(runtime, state)]):
         loop = loop_at(runtime, address)
         if loop is None or (loop.ident and runtime.state_of_ident(loop.ident)) or not owes(runtime, loop, future):

@@ -125,8 +125,8 @@ class SnapshotTarget(LocalProcess):
 
     def need_registers(self, tid: int) -> None:
         """Note that the thread's callee-saved registers are wanted, which only a stop shows."""
-        threads = self._copy.threads if self._copy is not None else ()
-        if any(each.tid == tid and each.lacks_registers for each in threads):
+        thread = self._copy.thread(tid) if self._copy is not None else None
+        if thread is not None and thread.lacks_registers:
             self._needs_registers = True
 
     def read(self, address: int, size: int) -> bytes:
