@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
+_MOST_STEPS = 300_000
+"""Steps to look for shorter cycles in knots of waits; behind them each knot has the one through its lowest tid."""
 
 
 class ChainEnd(Enum):
@@ -50,12 +52,28 @@ class Chain(Record):
         return tuple(dict.fromkeys([edge.tid for edge in self.edges] + [self.end]))
 
 
+class ChainTail(Record):
+    """A chain of waits without its edges: their number, whether one is for a lock, and where they end; in a circle any
+    thread of it is the end."""
+
+    end: int
+    reason: ChainEnd
+    length: int
+    has_lock: bool
+
+    def behind(self, edge: WaitEdge) -> ChainTail:
+        """The chain that begins with one more edge."""
+        has_lock = self.has_lock or edge.wait.kind.traits.is_lock
+        return ChainTail(self.end, self.reason, self.length + 1, has_lock)
+
+
 class WaitGraph:
     """Edges from thread to thread. Linear in threads and edges; nothing recursive."""
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
         self._edges: dict[int, tuple[WaitEdge, ...]] = {}
+        self._tails: dict[int, ChainTail] = {}
         for thread in self.threads.values():
             self._edges[thread.tid] = tuple(_edges(thread))
 
@@ -79,8 +97,14 @@ class WaitGraph:
         successors = {tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
                       for tid, edges in self._edges.items()}  # fmt: skip
         found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
+        steps = 0
         for component in _components(successors):
-            for tid in sorted(component):
+            inside = sum(edge.owner in component for tid in component for edge in successors[tid])
+            is_ring = inside == len(component)
+            for tid in sorted(component) if not is_ring and steps < _MOST_STEPS else [min(component)]:
+                steps += inside
+                if steps > _MOST_STEPS and steps > inside and tid != min(component):
+                    break
                 cycle = _shortest_cycle(tid, component, successors)
                 if cycle:
                     found.setdefault(frozenset(edge.tid for edge in cycle), cycle)
@@ -102,6 +126,26 @@ class WaitGraph:
                 return Chain(tuple(edges), step.owner, ChainEnd.CYCLE)
             tid = step.owner
             seen.add(tid)
+
+    def tail(self, tid: int) -> ChainTail:
+        """The chain from ``tid`` without its edges: of all threads together in linear time, where each waits for one
+        other."""
+        way: dict[int, WaitEdge] = {}
+        at = tid
+        while at not in self._tails:
+            reason, edges = self._reason(at), self.edges_of(at)
+            if reason is not None or at in way:
+                self._tails[at] = ChainTail(at, reason or ChainEnd.CYCLE, 0, False)
+            elif len(edges) > 1:  # which one is followed depends on the whole way there
+                chain = self.chain(tid)
+                has_lock = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
+                return ChainTail(chain.end, chain.reason, len(chain.edges), has_lock)
+            else:
+                way[at] = edges[0]
+                at = edges[0].owner
+        for edge in reversed(way.values()):
+            self._tails[edge.tid] = self._tails[edge.owner].behind(edge)
+        return self._tails[tid]
 
     def wait_chain(self, tid: int) -> Chain:
         """The chain as ``chain`` has it, but through timed waits and past what only might end a wait, too: it explains,

@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState
 from gdbext.diagnosis.report.wait import Loss, LostThread, Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import sentences
-from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, Observations, WaitGraph
+from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, ChainTail, Observations, WaitGraph
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
@@ -406,35 +406,34 @@ def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
     """
     runs = _anybody_runs(seen.threads)
     hopeless = seen.complete and nobody_goes_on(seen.threads)
-    chains: dict[int, tuple[tuple[int, ...], Chain]] = {}
+    starts: dict[int, tuple[tuple[int, ...], int]] = {}
     for thread in seen.threads:
         if thread.wait is None or thread.state is RunState.IDLE:
             continue
-        chain = graph.chain(thread.tid)
-        if not _is_blocked(thread, chain, graph, seen.pid, runs, hopeless):
+        tail = graph.tail(thread.tid)
+        if not _is_blocked(thread, tail, graph, seen.pid, runs, hopeless):
             continue
-        rank = (not thread.dispatch, thread.tid != seen.pid, -len(chain.edges))
-        if chain.end not in chains or rank < chains[chain.end][0]:
-            chains[chain.end] = (rank, chain)
-    for _, chain in sorted(chains.values(), key=lambda item: item[0]):
-        yield chain
+        rank = (not thread.dispatch, thread.tid != seen.pid, -tail.length)
+        if tail.end not in starts or rank < starts[tail.end][0]:
+            starts[tail.end] = (rank, thread.tid)
+    for _, tid in sorted(starts.values(), key=lambda item: item[0]):
+        yield graph.chain(tid)
 
 
-def _is_blocked(thread: ThreadReport, chain: Chain, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
-    end = graph.threads.get(chain.end)
+def _is_blocked(thread: ThreadReport, tail: ChainTail, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
+    end = graph.threads.get(tail.end)
     if end is None or end.wait is None or end.state is RunState.IDLE:
         return False
     traits = end.wait.kind.traits
-    if chain.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
+    if tail.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
         return False
-    if chain.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
+    if tail.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
         return False
     if thread.dispatch or thread.nodes:
         return True
-    needed = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
-    if chain.reason is ChainEnd.TIMED:
-        return needed and (end.wait.seconds or 0) >= LONG_SLEEP
-    return needed or (hopeless and not a_signal_may_end_it(end, pid))
+    if tail.reason is ChainEnd.TIMED:
+        return tail.has_lock and (end.wait.seconds or 0) >= LONG_SLEEP
+    return tail.has_lock or (hopeless and not a_signal_may_end_it(end, pid))
 
 
 def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
@@ -501,7 +500,7 @@ def _anybody_runs(threads: Sequence[ThreadReport]) -> bool:
 
 
 def _goes_on(thread: ThreadReport, graph: WaitGraph, runs: bool) -> bool:
-    reason = graph.chain(thread.tid).reason
+    reason = graph.tail(thread.tid).reason
     if reason in (ChainEnd.RUNNING, ChainEnd.HANDOVER):
         return True
     return reason is ChainEnd.UNKNOWN and runs

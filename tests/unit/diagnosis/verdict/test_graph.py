@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 from gdbext.diagnosis.verdict.graph import ChainEnd, WaitGraph
@@ -89,6 +90,37 @@ def test_ten_thousand_threads_in_linear_time():
     assert cycle_tids(graph) == [[20_000, 20_001, 20_002]]
     assert graph.chain(1).end == 10_000
     assert time.process_time() - started < 1.0
+
+
+def test_ten_thousand_threads_in_a_circle_in_linear_time():
+    """Each chain leads through all of them, and all have the same cycle."""
+    started = time.process_time()
+    chords = [thread(i, wait("mutex", i % 10_000 + 1, others=[i // 2 + 1])) for i in range(1, 10_001)]
+    for threads in (ring(10_000), chords):
+        assert len(WaitGraph(threads).cycles()) >= 1
+    graph = WaitGraph([*ring(10_000), *(thread(i, wait("futex", i + 1)) for i in range(20_000, 30_000))])
+    assert {graph.tail(tid).reason for tid in range(1, 10_001)} == {ChainEnd.CYCLE}
+    assert {graph.tail(tid).end for tid in range(20_000, 30_000)} == {30_000}
+    assert time.process_time() - started < 4.0
+
+
+def test_a_tail_is_its_chain_without_edges():
+    numbers = random.Random(23)
+    for size in (1, 2, 3, 5, 9, 30) * 50:
+        kinds = [numbers.choice(("mutex", "futex", "gil", "join")) for _ in range(size)]
+        waits = [
+            wait(kind, numbers.choice((*range(size + 1), None)), timed=numbers.random() < 0.1,
+                 others=[numbers.randrange(size)] if numbers.random() < 0.1 else ())
+            for kind in kinds
+        ]  # fmt: skip
+        graph = WaitGraph(thread(tid, each) for tid, each in enumerate(waits))
+        order = numbers.sample(range(size), size)
+        for tid in order:
+            chain, tail = graph.chain(tid), graph.tail(tid)
+            assert tail.reason is chain.reason
+            if chain.reason is not ChainEnd.CYCLE:
+                has_lock = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
+                assert (tail.end, tail.length, tail.has_lock) == (chain.end, len(chain.edges), has_lock)
 
 
 def test_a_dense_knot_is_bounded():
