@@ -23,7 +23,7 @@ from gdbext.diagnosis.report.wait import Loss, LostThread, Owner, OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
-from gdbext.diagnosis.waits.syscall_waits import FutexWait, futex_wait
+from gdbext.diagnosis.waits.syscall_waits import FutexWait, futex_wait, sleepers
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.vocabulary import counted
@@ -70,15 +70,9 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
 def _only_holder(thread: ThreadSnapshot, tids: Sequence[int], address: int) -> int | None:
     """The only thread that can be the holder, None where there is not just one; another thread rather than itself."""
     inside = set(tids)
-    holders = [tid for tid in inside - {thread.tid} if not _waits_for(thread, tid, address)]
-    holders = holders or [tid for tid in inside if tid == thread.tid]
-    return holders[0] if len(holders) == 1 else None
-
-
-def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
-    other = thread.process.thread(tid)
-    futex = futex_wait(other.syscall) if other is not None else None
-    return futex is not None and futex.address == address
+    holders = inside - {thread.tid} - sleepers(thread.process).get(address, set())
+    holders = holders or inside & {thread.tid}
+    return next(iter(holders)) if len(holders) == 1 else None
 
 
 def interruption(thread: ThreadSnapshot) -> SelfWait | None:

@@ -94,6 +94,8 @@ class ProcessSnapshot:
         self.threads: list[ThreadSnapshot] = []
         self.fork_evidence: tuple[str, ...] | None = None
         """Kept by waits.fork_evidence, which says what it is."""
+        self.sleepers: dict[int, set[int]] | None = None
+        """Kept by syscall_waits.sleepers, which says what it is."""
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 

@@ -7,7 +7,7 @@ include/uapi/linux/futex.h.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -75,6 +75,17 @@ def any_futex_wait(call: Syscall | None) -> FutexWait | None:
     if command not in (WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2):
         return None
     return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)
+
+
+def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
+    """The threads that sleep on each futex, by its address."""
+    if process.sleepers is None:
+        process.sleepers = {}
+        for thread in process.threads:
+            futex = futex_wait(thread.syscall)
+            if futex is not None:
+                process.sleepers.setdefault(futex.address, set()).add(thread.tid)
+    return process.sleepers
 
 
 _BY_DESCRIPTOR = frozenset(
