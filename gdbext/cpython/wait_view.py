@@ -314,7 +314,7 @@ class PythonWaitView:
         return [tid for word in words for tid in self._inside.get(word, ())]
 
     def where_taken(self, futex: int, tid: int) -> str:
-        """The line of the ``with`` by which that thread holds that lock, "" where it cannot be known."""
+        """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
         from gdbext.cpython.sync.held_locks import where_entered
         from gdbext.cpython.sync.locks import waited_words
 

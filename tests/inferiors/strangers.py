@@ -173,8 +173,9 @@ def one_handler():
 
 
 def crossed_withs():
-    """Two threads with two locks; one is inside of a try in its with block when it wants the other lock."""
-    first, second = threading.Lock(), threading.Lock()
+    """Two threads with two locks; one is inside of a try in its with block when it wants the other lock. A third one
+    has a lock by a call, which a fourth one wants."""
+    first, second, third, taken = threading.Lock(), threading.Lock(), threading.RLock(), threading.Event()
     both = threading.Barrier(2)
 
     def one():
@@ -192,8 +193,19 @@ def crossed_withs():
             finally:
                 pass
 
-    truth.note(line=line_of(one) + 2)
-    threads = [threading.Thread(target=each, name=each.__name__) for each in (one, two)]
+    def three():
+        truth.thread("three", waits="futex")
+        if third.acquire(timeout=SHORT):
+            taken.set()
+        threading.Event().wait()
+
+    def four():
+        truth.thread("four", waits="futex")
+        taken.wait()
+        third.acquire()
+
+    truth.note(line=line_of(one) + 2, in_try=line_of(two) + 2, called=line_of(three) + 2)
+    threads = [threading.Thread(target=each, name=each.__name__) for each in (one, two, three, four)]
     for thread in threads:
         thread.start()
     truth.thread("main", waits="futex")

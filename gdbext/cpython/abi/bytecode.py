@@ -102,12 +102,13 @@ def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
 
 class MethodCall(Record):
     """``owner.method``, with what the owner was loaded from where it is an attribute itself. ``is_statement``: it is
-    called without arguments, and its result is thrown away."""
+    called without arguments, and its result is thrown away. ``offset``: the byte at which the method is loaded."""
 
     method: Load
     owner: Load
     outer: Load | None
     is_statement: bool
+    offset: int = 0
 
 
 _CALL = 3
@@ -128,8 +129,20 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
         thrown = next((place for place, each in enumerate(behind) if each.opcode == form.pop_top), 0)
         plain = thrown > 0 and not any(each.role in _LOADING for each in behind[:thrown])
         outer = loads[-3] if len(loads) > 2 and loads[-2].follows else None
-        found.append(MethodCall(loads[-1], loads[-2], outer, plain))
+        found.append(MethodCall(loads[-1], loads[-2], outer, plain, step.start))
     return found
+
+
+_ENTERS = (143, 154)
+"""SETUP_WITH and SETUP_ASYNC_WITH of 3.8 to 3.10, whose argument leads to the handler."""
+
+
+def enters_with(form: Bytecode, code: bytes, handler: int) -> int | None:
+    """The byte of the instruction that enters the ``with`` of a handler, as blocks of 3.8 to 3.10 name it; None where
+    there is not just one."""
+    steps = (step for step in _steps(form, code) if step.opcode in _ENTERS)
+    found = [step.start for step in steps if step.end + step.argument * form.jump_unit == handler * form.jump_unit]
+    return found[0] if len(found) == 1 else None
 
 
 def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:

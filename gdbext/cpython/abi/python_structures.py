@@ -339,6 +339,7 @@ class PyFrameObject(PyObject, of="PyFrameObject", cpp="struct _frame"):
 class PyTryBlock(Struct, of="PyTryBlock", cpp="", size=12):
     """An enclosing block of a frame: cpython/frameobject.h of 3.8."""
 
+    b_handler = I32(at=4)
     b_level = I32(at=8)
 
 

@@ -20,7 +20,7 @@ nobody ever took them; of a Semaphore it cannot be known. SemLockObject (Modules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from gdbext.cpython.abi import assumed_names
@@ -37,7 +37,7 @@ from gdbext.cpython.threads.frame_variables import (
     value_stack,
     variables,
 )
-from gdbext.cpython.threads.loop_names import CalledMethod, called_methods
+from gdbext.cpython.threads.loop_names import CalledMethod, called_methods, line_of_block
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
@@ -169,30 +169,56 @@ def _is_exit(runtime: PythonRuntime, address: int) -> bool:
 
 
 def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> PythonFrame | None:
-    """The outermost frame in whose ``with`` block the lock with that word is held, with the line of the ``with``.
+    """The outermost frame in whose ``with`` block the lock with that word is held, with the line of the ``with``; else
+    the only frame that has called the lock's ``acquire``, with the line of the only such call. Raises nothing.
 
-    Known where the frame stands in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of
-    the exception table that it is in is that of the ``with`` (SETUP_WITH keeps the last instruction, SETUP_FINALLY does
-    not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered. None else,
-    and before 3.11. Raises nothing.
+    The line of a ``with`` is known up to 3.10 by the frame's own block, which has its handler. From 3.11 on it is known
+    where the frame stands in the very block, and in no ``try`` or other ``with`` inside of it: then the entry of the
+    exception table that it is in is that of the ``with`` (SETUP_WITH keeps the last instruction, SETUP_FINALLY does
+    not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered.
     """
-    found = None
-    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+    found, is_inside = None, False
+    frames = runtime.frames.stack(state).frames[:_WITH_FRAMES]
+    for frame in frames:
         try:
             for slot, manager in _entered_at(runtime, frame):
                 lock = lock_of(runtime, manager)
                 if lock is not None and lock.word == word:
-                    found = frame._replace(line=_line_of_with(runtime, frame, slot))
+                    is_inside, found = True, frame._replace(line=_line_of_with(runtime, frame, slot))
                     break
         except GdbextError:
             continue
-    return found if found is not None and found.line is not None else None
+    if is_inside:
+        return found if found is not None and found.line is not None else None
+    calls = [frame._replace(line=line) for frame in frames for line in _lines_of_acquire(runtime, frame, word)]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _lines_of_acquire(runtime: PythonRuntime, frame: PythonFrame, word: int) -> list[int]:
+    """The lines with ``lock.acquire()`` that the code has passed, without a ``release`` behind, of the lock with that
+    word."""
+    if "acquire" not in used_names(runtime, frame):
+        return []
+    found: dict[int, None] = {}
+    own = variables(runtime, frame)
+    for call in called_methods(runtime, frame):
+        if call.method in _CALLS and call.line is not None and _lock_called(runtime, own, call) == word:
+            found = {**found, call.line: None} if call.method == "acquire" else {}
+    return list(found)
+
+
+def _lock_called(runtime: PythonRuntime, own: Mapping[str, int], call: CalledMethod) -> int:
+    """The word of the lock that a method was called of, by what its name means now; 0 for anything else."""
+    owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
+    lock = read_lock(runtime, owner.get(call.owner, 0))
+    return lock.word if lock is not None and lock.locked else 0
 
 
 def _line_of_with(runtime: PythonRuntime, frame: PythonFrame, slot: int) -> int | None:
     form = runtime.layout.abi.frames
     if not isinstance(form, InterpreterFrames):
-        return None
+        blocks = (block.b_handler for block in _blocks(runtime, frame) if block.b_level == slot + 1)
+        return next(filter(None, (line_of_block(runtime, frame, handler) for handler in blocks)), None)
     code = runtime.codes.get(frame.code)
     at = code.offset_of(py.PyInterpreterFrame(runtime.space, frame.address).value(form.instruction))
     table = py.PyCodeObject(runtime.space, frame.code).co_exceptiontable
@@ -232,12 +258,15 @@ def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames)
 
 
 def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    blocks = _blocks(runtime, frame)
+    return max(blocks[-1].b_level, 0) if blocks else 0
+
+
+def _blocks(runtime: PythonRuntime, frame: PythonFrame) -> list[py.PyTryBlock]:
+    """The blocks that a frame of 3.8 to 3.10 is in, the innermost last."""
     found = py.PyFrameObject(runtime.space, frame.address)
     count = found.f_iblock
-    if not 0 < count <= _BLOCKS:
-        return 0
-    *_, last = py.PyTryBlock.array(runtime.space, found.f_blockstack, count)
-    return max(last.b_level, 0)
+    return list(py.PyTryBlock.array(runtime.space, found.f_blockstack, count)) if 0 < count <= _BLOCKS else []
 
 
 def entries(table: bytes) -> Iterator[tuple[int, int, int]]:

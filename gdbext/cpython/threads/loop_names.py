@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, all_loads, constants, loop_around, methods_before
+from gdbext.cpython.abi.bytecode import (
+    BYTECODES,
+    Load,
+    LoadKind,
+    all_loads,
+    constants,
+    enters_with,
+    loop_around,
+    methods_before,
+)
 from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
@@ -121,12 +130,13 @@ def names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
 
 class CalledMethod(Record):
     """A method that code has named: ``outer.owner.method``; ``outer`` is "" where the owner is a variable.
-    ``is_statement``: it was called for its effect alone, without arguments."""
+    ``is_statement``: it was called for its effect alone, without arguments. ``line`` names it, where that is known."""
 
     method: str
     owner: str
     outer: str
     is_statement: bool
+    line: int | None = None
 
 
 def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMethod]:
@@ -137,15 +147,22 @@ def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMet
     try:
         code, at = _code_of(runtime, frame)
         tables = _NameTables(runtime, frame.code)
-        calls = methods_before(form, code, at) or ()
+        calls, lines = methods_before(form, code, at) or (), runtime.codes.get(frame.code)
         return [
             CalledMethod(
                 tables.name(call.method), tables.name(call.owner),
-                tables.name(call.outer) if call.outer is not None else "", call.is_statement,
+                tables.name(call.outer) if call.outer is not None else "", call.is_statement, lines.line(call.offset),
             ) for call in calls
         ]  # fmt: skip
     except (GdbextError, IndexError):
         return []
+
+
+def line_of_block(runtime: PythonRuntime, frame: PythonFrame, handler: int) -> int | None:
+    """The line of the ``with`` whose handler a block of the frame names (3.8 to 3.10). Raises GdbextError."""
+    form = BYTECODES.get(runtime.layout.abi.version)
+    at = enters_with(form, _bytes_of(runtime, frame.code), handler) if form is not None else None
+    return runtime.codes.get(frame.code).line(at) if at is not None else None
 
 
 def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:

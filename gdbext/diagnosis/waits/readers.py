@@ -104,7 +104,7 @@ class PythonView(Protocol):
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
     def where_taken(self, futex: int, tid: int) -> str:
-        """The line of the ``with`` by which that thread holds that lock, "" where it cannot be known."""
+        """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
 
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
