@@ -35,6 +35,9 @@ _LONGEST = 100
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Iterators around a coroutine or an asynchronous generator, which they keep behind their header."""
+_CYTHON = "_cython_"
+"""The beginning of the module of Cython's types (Cython/Utility/CommonStructures.c), behind which its version comes."""
+_FUTURE_ITERATOR = "_asyncio.FutureIter"
 
 
 def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[PythonFrame], int]:
@@ -48,6 +51,9 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
             if kind in _WRAPPERS:
                 awaited = py.CoroutineWrapper(runtime.space, awaited).cw_coroutine
                 continue
+            if _is_cythons(kind):
+                awaited = _awaited_by_cython(runtime, awaited)
+                continue
             if kind not in _GENERATORS:
                 return frames[::-1], _future_of(runtime, awaited, kind)
             frame = _frame_of(runtime, awaited)
@@ -60,9 +66,32 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
     return frames[::-1], 0
 
 
+def _awaited_by_cython(runtime: PythonRuntime, address: int) -> int:
+    """The only coroutine, or future, that a coroutine of Cython keeps, which has no frame. Raises BadData,
+    MemoryFault."""
+    size = runtime.objects.type_of(address).size
+    words = runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _LOOP_WORDS))
+    found = {word for word in words if word > _LOWEST and not word & 7 and _is_awaitable(runtime, word)}
+    if len(found) != 1:
+        raise BadData(f"the coroutine at {address:#x} keeps {len(found)} objects that can be awaited")
+    return found.pop()
+
+
+def _is_awaitable(runtime: PythonRuntime, address: int) -> bool:
+    try:
+        kind = runtime.objects.type_of(address).name
+    except GdbextError:
+        return False
+    return kind in (*_GENERATORS, *_WRAPPERS, _FUTURE_ITERATOR) or _is_cythons(kind)
+
+
+def _is_cythons(kind: str) -> bool:
+    return kind.startswith(_CYTHON) and kind.rpartition(".")[2] in _GENERATORS
+
+
 def _future_of(runtime: PythonRuntime, address: int, kind: str) -> int:
     """The future behind the iterator that awaits it, or the object itself."""
-    return py.FutureIterator(runtime.space, address).future if kind == "_asyncio.FutureIter" else address
+    return py.FutureIterator(runtime.space, address).future if kind == _FUTURE_ITERATOR else address
 
 
 def _frame_of(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
