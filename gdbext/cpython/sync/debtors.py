@@ -21,6 +21,7 @@ from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
+    local_of,
     locals_of,
     names_used,
     namespace_of,
@@ -79,6 +80,9 @@ class Debtors(Record):
     """Idents of the other threads that are in one of these functions."""
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
+    takes_jobs: bool = False
+    """Another thread waits at a queue for jobs, by code of the package that has such a function: it may be given one
+    that calls it."""
 
 
 def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
@@ -111,7 +115,9 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
     near = (each for each in ended if not each.function or keepers[each.address] or leads.there(each))
-    return Debtors(acting, idents, tuple(near))
+    folders = {(each.function.file or "").rpartition("/")[0] for each in acting} - {""}
+    others = (other for other in runtime.thread_states() if other.ident != state.ident)
+    return Debtors(acting, idents, tuple(near), any(_takes_jobs(runtime, each, folders, address) for each in others))
 
 
 def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debtors:
@@ -140,6 +146,15 @@ def _is_in(runtime: PythonRuntime, state: ThreadState, codes: Collection[int], c
     if any(frame.code in codes for frame in frames):
         return True
     return calls is not None and any(calls.by_frame(each) for each in frames[:_FRAMES] if is_of_program(each.file))
+
+
+def _takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
+    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
+    frames = runtime.frames.stack(state).frames[:_FRAMES]
+    for frame, caller in zip(frames, frames[1:]):
+        if frame.function.rpartition(".")[2] == "get" and frame.file.endswith("/queue.py"):
+            return caller.file.rpartition("/")[0] in folders and local_of(runtime, frame, "self") not in (0, address)
+    return False
 
 
 def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:

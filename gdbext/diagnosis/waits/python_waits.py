@@ -346,6 +346,8 @@ def _concluded(thread: ThreadSnapshot, python: PythonView, found: PythonWait, wa
     alive = tuple(tid for tid in there if not _waits_alike(thread, python, tid, found.address))
     if alive:
         return wait._replace(expects=alive)
+    if known.takes_jobs and not known.ended:
+        return wait
     nobody = "other thread" if there else "thread"
     handled = wait.set_by_handlers or wait.kind.traits.handler_may_end_it
     lost = _lost(thread, python, known, may_be_handled=handled, nobody=nobody)

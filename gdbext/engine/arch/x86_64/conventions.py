@@ -137,6 +137,11 @@ _SYSCALL = b"\x0f\x05"
 _MOV_EAX = 0xB8
 """``mov eax, imm32``: how every libc loads the number."""
 _LOOK_BACK = 48
+_MOV_EDI = b"\xbf"
+"""``mov edi, imm32``."""
+_SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408")
+"""syscall(3) before its instruction: it moves each argument to where the one before it was
+(sysdeps/unix/sysv/linux/x86_64/syscall.S of glibc)."""
 
 
 def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
@@ -150,7 +155,8 @@ def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[in
         return None
     number = registers.get("orig_rax")
     if number is None or number == _RESTART:
-        number = _loaded_number(read(at - _LOOK_BACK, _LOOK_BACK)) or number
+        code = read(at - _LOOK_BACK, _LOOK_BACK)
+        number = _loaded_number(code) or _passed_number(code, registers.get("rsp", 0), read) or number
     if number is None:
         return None
     return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
@@ -204,6 +210,22 @@ def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int])
     out of the system call, with orig_rax in place."""
     waits_for_all = number == _RECVFROM and bool(registers.get(SYSCALL_ARGUMENTS[3], 0) & _MSG_WAITALL)
     return (number in _WRITES or waits_for_all) and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
+
+
+def _passed_number(code: bytes | None, stack_pointer: int, read: ReadCode) -> int | None:
+    """The number that the caller of syscall(3) passes, one of a call that can be restarted, by the nearest load of its
+    first argument before the call; None inside of any other function."""
+    if code is None or not code.endswith(_SYSCALL_FUNCTION + _SYSCALL):
+        return None
+    returns_to = int.from_bytes(read(stack_pointer, 8) or b"", "little")
+    before = read(returns_to - _LOOK_BACK, _LOOK_BACK) if returns_to > _LOOK_BACK else None
+    at = before.rfind(_MOV_EDI) if before is not None else -1
+    while before is not None and at >= 0:
+        number = int.from_bytes(before[at + 1 : at + 5], "little")
+        if number in _RESTARTED:
+            return number
+        at = before.rfind(_MOV_EDI, 0, at)
+    return None
 
 
 def _loaded_number(code: bytes | None) -> int | None:

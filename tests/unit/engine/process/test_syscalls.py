@@ -40,6 +40,19 @@ def test_a_restarted_call_is_named_by_the_code_before_it():
     assert found.name == "clock_nanosleep"
 
 
+@pytest.mark.parametrize(("passed", "name"), [(202, "futex"), (1, "restart_syscall")])
+def test_a_restarted_call_of_syscall_is_named_by_what_its_caller_passes(passed, name):
+    """The function of libc that makes any call: it has no number of its own."""
+    function = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408") + b"\x0f\x05"
+    caller = bytes(48) + b"\xbf" + passed.to_bytes(4, "little") + b"\x31\xc0\xe8" + bytes(4)
+    code = caller.ljust(0x100 - len(function), b"\x90") + function
+    stack = (CODE + len(caller)).to_bytes(8, "little")
+    memory = Memory(FakeTarget({CODE: pages(code), 0x7000_0000: pages(stack)}))
+    found = code_reader.blocked({"rip": CODE + 0x100, "rax": RESTART, "orig_rax": 219, "rsp": 0x7000_0000}, memory)
+    assert found is not None
+    assert found.name == name
+
+
 def test_a_call_that_the_kernel_will_make_again():
     assert call_of(rip=PC - 2) is not None
 
