@@ -72,6 +72,10 @@ class Acting(Record):
     """It takes the method as a value, for others to call, or is a coroutine or generator: no thread need be in it."""
 
 
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+"""Folders of installed packages."""
+
+
 class Debtors(Record):
     """The functions that could end a wait, who is in them, and the threads that have ended."""
 
@@ -81,8 +85,8 @@ class Debtors(Record):
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
-    """Another thread waits at a queue for jobs, by code of the package that has such a function: it may be given one
-    that calls it."""
+    """Another thread waits at a queue for jobs, by code of the installed package that has such a function: it may be
+    given one that calls it."""
 
 
 def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
@@ -115,7 +119,8 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
     near = (each for each in ended if not each.function or keepers[each.address] or leads.there(each))
-    folders = {(each.function.file or "").rpartition("/")[0] for each in acting} - {""}
+    files = (each.function.file or "" for each in acting)
+    folders = {file.rpartition("/")[0] for file in files if any(place in file for place in _PACKAGES)}
     others = (other for other in runtime.thread_states() if other.ident != state.ident)
     return Debtors(acting, idents, tuple(near), any(_takes_jobs(runtime, each, folders, address) for each in others))
 
