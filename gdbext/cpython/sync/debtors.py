@@ -73,7 +73,7 @@ class Acting(Record):
 
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-"""Folders of installed packages."""
+"""Folders in which installed packages are, as pip and Debian call them."""
 
 
 class Debtors(Record):

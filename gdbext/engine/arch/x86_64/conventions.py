@@ -138,7 +138,7 @@ _MOV_EAX = 0xB8
 """``mov eax, imm32``: how every libc loads the number."""
 _LOOK_BACK = 48
 _MOV_EDI = b"\xbf"
-"""``mov edi, imm32``."""
+"""``mov edi, imm32``: how a compiler passes a number as the first argument."""
 _SYSCALL_FUNCTION = bytes.fromhex("4889f84889f74889d64889ca4d89c24d89c84c8b4c2408")
 """syscall(3) before its instruction: it moves each argument to where the one before it was
 (sysdeps/unix/sysv/linux/x86_64/syscall.S of glibc)."""
