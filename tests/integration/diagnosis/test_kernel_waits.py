@@ -255,7 +255,7 @@ def test_a_process_that_another_tracer_has_stopped() -> None:
             ptrace(PTRACE_DETACH, target.pid, 0, 0)
     assert report["verdict"]["kind"] == "stopped", report["verdict"]
     assert f"process {os.getpid()} " in report["verdict"]["summary"]
-    assert "kernel_waits.py:" in str(report["threads"][0])
+    assert report["threads"][0]["frame_count"] > 1
 
 
 def test_a_main_thread_that_has_left() -> None:
