@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from time import CLOCK_REALTIME
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
@@ -21,6 +22,7 @@ from gdbext.errors import GdbextError
 from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
+    from gdbext.cpython.threads.runtime import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -181,6 +183,8 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     facts = Facts(
         process, threads, found, session.target.environ(), lambda: _recompilations(session),
         session.procfs.machine.full_file_systems, lambda: list(_subnormal_shares(session, process, threads)),
+        lambda: session.settings.own_threads() if session.has_torch else None, lambda: _collection(session),
+        lambda tid: _compiling_since(session, process, tid),
     )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
 
@@ -223,6 +227,26 @@ def _subnormal_shares(
         return  # it runs on: what it had in hand may be gone
 
 
+def _collection(session: Session) -> Collection | None:
+    if session.python is None:
+        return None
+    from gdbext.cpython.threads.runtime import running_collection
+
+    return running_collection(session.python)
+
+
+def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
+    """By the clock of this machine: not of a core, and a recording keeps the time at which it was made."""
+    if session.python is None or process.python is None:
+        return None
+    from gdbext.torch.compile.dynamo_reader import compilation_began
+
+    stacks = (session.python.frames.stack(state).frames for state in process.python.states(tid))
+    began = next((each for frames in stacks if (each := compilation_began(session.python, frames))), None)
+    now = session.target.files.clock(CLOCK_REALTIME) if began is not None else None
+    return now - began if now is not None and began is not None and now >= began else None
+
+
 def _recompilations(session: Session) -> int:
     if session.python is None:
         return 0
@@ -243,6 +267,12 @@ class Facts(Record):
     """The file systems on which nothing can be written any more, of those where the process has files open."""
     subnormals: Callable[[], Sequence[tuple[str, float]]] = tuple
     """The tensors of running operators, with the share of subnormal numbers in each."""
+    own_threads: Callable[[], int | None] = lambda: None
+    """The number that torch.set_num_threads() was given."""
+    collection: Callable[[], Collection | None] = lambda: None
+    """The run of Python's garbage collector."""
+    compiling_since: Callable[[int], float | None] = lambda _: None
+    """Seconds for which a thread has compiled."""
 
     @property
     def running(self) -> list[ThreadReport]:
@@ -462,9 +492,12 @@ def _collecting(facts: Facts) -> Iterator[Explanation]:
         names = [_name(snapshot, level) for level in range(min(_INNER, len(snapshot.frames)))] if snapshot else []
         if any(name.startswith(_COLLECTOR) for name in names):
             against = ("one look does not tell how often",)
-            text = f"{thread.label} collects Python's garbage"
+            found = facts.collection()
+            what = "all of Python's objects for garbage" if found is not None and found.is_full else "Python's garbage"
+            text = f"{thread.label} collects {what}"
+            told = (f"the last full collection left {counted(found.survivors, 'object')}",) if found is not None else ()
             cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
-            yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, (), against, 0.5, cure=cure)
+            yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, told, against, 0.5, cure=cure)
 
 
 def _name(snapshot: ThreadSnapshot, level: int) -> str:
@@ -481,7 +514,9 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
         stage = next((name for f in thread.python for part, name in STAGES if part in f.file), "torch.compile")
         times = facts.recompiled()
         line = thread.user_line
-        told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}")
+        seconds = facts.compiling_since(thread.tid)
+        since = (f"this function has been compiled for {seconds:.0f} s",) if seconds is not None else ()
+        told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}", *since)
         if times >= _RECOMPILED:
             text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
@@ -503,27 +538,34 @@ def _subnormals(facts: Facts) -> Iterator[Explanation]:
 
 
 def _contended(facts: Facts) -> Iterator[Explanation]:
-    """Many threads that wait for one lock, whose owner runs."""
-    running = {each.tid for each in facts.running}
+    """Many threads that wait for one lock, whose owner runs, or which is on its way from one to another."""
+    running = {each.tid: each for each in facts.running}
     waiting: dict[tuple[WaitKind, int], list[ThreadReport]] = {}
     for thread in facts.threads:
-        wait = thread.wait
-        if wait is not None and wait.kind.traits.is_lock and wait.owner is not None and wait.owner.tid in running:
-            waiting.setdefault((wait.kind, wait.owner.tid), []).append(thread)
-    for (kind, tid), threads in waiting.items():
-        if len(threads) < _CONVOY or threads[0].wait is None:
+        if thread.wait is not None and thread.wait.kind.traits.is_lock:
+            waiting.setdefault((thread.wait.kind, thread.wait.address), []).append(thread)
+    for (kind, _), threads in waiting.items():
+        waits = [each.wait for each in threads if each.wait is not None]
+        owner = next((running[o.tid] for wait in waits for o in wait.owners if o.tid in running), None)
+        if len(waits) < _CONVOY or (owner is None and not any(wait.being_released for wait in waits)):
             continue
-        owner = next(each for each in facts.running if each.tid == tid)
         who = counted(len(threads), "thread")
-        text = (
-            f"{who} {of_many(len(threads), 'waits', 'wait')} for {threads[0].wait.resource.phrase}, with "
-            f"which {owner.label} runs"
-        )
-        against = ("one look does not tell whether it goes from hand to hand",)
+        goes_on = f"with which {owner.label} runs" if owner is not None else "which is handed on just now"
+        text = f"{who} {of_many(len(threads), 'waits', 'wait')} for {waits[0].resource.phrase}, {goes_on}"
+        ran = _that_ran(facts, threads)
+        against = () if ran else ("one look does not tell whether it goes from hand to hand",)
         is_gil = kind is WaitKind.GIL
-        told = ("Python code runs in one thread at a time",) if is_gil else ()
+        told: tuple[str, ...] = ("Python code runs in one thread at a time",) if is_gil else ()
+        told += (f"{ran} of them ran for a moment during the look: it goes from hand to hand",) if ran else ()
         which = ExplanationKind.GIL if is_gil else ExplanationKind.LOCK_CONVOY
         yield Explanation(which, text, told, against, round(min(0.6, len(threads) / 20), 2))
+
+
+def _that_ran(facts: Facts, threads: Sequence[ThreadReport]) -> int:
+    """The number of these threads that ran between two readings."""
+    turns = facts.around.threads if facts.around is not None else ()
+    tids = {each.tid for each in threads}
+    return sum(1 for each in turns if each.tid in tids and (each.running_ms or 0) > 0)
 
 
 def _one_thread(facts: Facts) -> Iterator[Explanation]:
@@ -533,7 +575,11 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     room = min(len(around.allowed), int(around.quota.processors) if around.quota is not None else 1 << 16) if (
         around is not None) else 0  # fmt: skip
     ones = [text for text in facts.variables(_THREAD_VARIABLES) if text.endswith("=1")]
-    if len(computing) != 1 or len(facts.running) != 1 or not ones or room < 2:
+    if len(computing) != 1 or len(facts.running) != 1 or room < 2:
+        return
+    called = facts.own_threads() if not ones else None
+    ones += ["torch.set_num_threads(1)"] if called == 1 else []
+    if not ones:
         return
     launcher = next((name for variable, name in _LAUNCHERS.items() if variable in facts.environ), "")
     local = facts.environ.get("LOCAL_WORLD_SIZE", "")
@@ -543,7 +589,8 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     )
     shared = int(local) if local.isdecimal() else 1
     against = (f"{shared} processes of the job share this machine",) if shared > 1 else ()
-    cure = f"OMP_NUM_THREADS={max(1, room // max(1, shared))} for each process."
+    most = max(1, room // max(1, shared))
+    cure = f"torch.set_num_threads({most})." if called == 1 else f"OMP_NUM_THREADS={most} for each process."
     yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if room // max(1, shared) > 1 else 0.1,
                       cure=cure)  # fmt: skip
 

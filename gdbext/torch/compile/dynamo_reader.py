@@ -14,11 +14,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeVar
 
 from gdbext.cpython.objects.object_items import ContextReader, deque_items, set_items
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.frame_variables import attributes, local_of
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
@@ -368,3 +370,18 @@ def resumptions(
         if match:
             found.append(compile_section.Resumption(match["function"], int(match["line"]), files.get(name), count))
     return tuple(found)
+
+
+def compilation_began(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> float | None:
+    """The time (in seconds since the epoch) at which a thread began to compile a function; None where that is not
+    known: MetricsContext of torch/_dynamo/metrics_context.py, which _compile of convert_frame.py has as a variable
+    (2.6 and later)."""
+    for frame in frames:
+        context = local_of(runtime, frame, "metrics_context") if frame.file.endswith(names.COMPILER[0]) else 0
+        began = attributes(runtime, context).get("_start_time_ns", 0) if context else 0
+        if began:
+            try:
+                return runtime.objects.integer(began) / 1e9
+            except GdbextError:
+                return None
+    return None

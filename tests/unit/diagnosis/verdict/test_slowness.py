@@ -107,6 +107,23 @@ def test_one_thread_where_many_could_run():
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
 
 
+def test_one_thread_by_a_call():
+    asked = facts(NOTHING)._replace(own_threads=lambda: 1)
+    (found,) = explanations(asked)
+    assert "torch.set_num_threads(1)" in found.text
+    assert explanations(asked._replace(own_threads=lambda: 4)) == ()
+
+
+def test_a_lock_that_is_on_its_way():
+    free = wait("python-lock", None, address=0x10, being_released=True)
+    waiting = [thread(tid, free) for tid in range(2, 7)]
+    around = NOTHING._replace(threads=tuple(Turns(tid, "S", 1, 30, None, "") for tid in range(2, 5)))
+    found = next(each for each in explanations(facts(around, BUSY, *waiting)) if each.kind.value == "lock-convoy")
+    assert "5 threads wait" in found.text
+    assert found.speaks_for == ("3 of them ran for a moment during the look: it goes from hand to hand",)
+    assert not found.against
+
+
 def test_subnormal_numbers():
     shares = [("self of aten::mul (f32[9] cpu)", 0.4), ("other of aten::mul (f32[9] cpu)", 0.05)]
     (found,) = explanations(facts(NOTHING)._replace(subnormals=lambda: shares))
