@@ -236,7 +236,7 @@ def _collection(session: Session) -> Collection | None:
 
 
 def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> float | None:
-    """By the clock of this machine: not of a core, and a recording keeps the time at which it was made."""
+    """Seconds by the clock of this machine, None for a core; a recording keeps the time at which it was made."""
     if session.python is None or process.python is None:
         return None
     from gdbext.torch.compile.dynamo_reader import compilation_began
