@@ -113,7 +113,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _KINDS = (".py", ".json")
 
 _SCRIPT = """\
-d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP INT TERM
+export GDBEXT_LOOKS=1; d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP INT TERM
 cat >"$d/gdbext.zip" && {python} -I -m zipfile -e "$d/gdbext.zip" "$d" || exit 1
 XDG_CACHE_HOME="$d" {python} -I -S -B -c {code} "$d" gdbext {words}"""
 _FRAMED = ' | {python} -I -S -B -c {code} "$d" gdbext.tools.ranks.slurm'

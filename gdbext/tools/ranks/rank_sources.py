@@ -19,7 +19,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists, thread_state
-from gdbext.engine.targets.system.linux import parse_environ
+from gdbext.engine.targets.system.linux import number, parse_environ
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.tools import table
 from gdbext.tools.ranks import rank_report_reader, ranks_document
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _TORCH = "libtorch_cpu.so"
 _RANK = "RANK"
 """The variable that torchrun sets (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+LOOKS = "GDBEXT_LOOKS"
+"""The variable of our own processes beside the ranks of a job (other_machines.py): they are none of them."""
 _PYTHONS = (b"python", b"pt_main_thread")
 """Beginnings of the kernel's name of a Python process; some releases of torch set the second one."""
 
@@ -52,6 +54,8 @@ class RankProcess(Record):
     """A Python whose environment may not be read."""
     local_rank: str = ""
     """LOCAL_RANK of its initial environment: its number on this machine."""
+    tasks: int = 0
+    """The number of tasks of its step of Slurm's; 0 for a process of none, and for one that looks at the others."""
 
 
 def local_processes() -> dict[int, RankProcess]:
@@ -82,7 +86,13 @@ def _read(pid: int) -> RankProcess | None:
         pass
     is_zombie = fields[0] in (b"Z", b"X")
     return RankProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed,
-                       environ.get("LOCAL_RANK", ""))  # fmt: skip
+                       environ.get("LOCAL_RANK", ""), _tasks(environ))  # fmt: skip
+
+
+def _tasks(environ: Mapping[str, str]) -> int:
+    if "SLURM_STEP_ID" not in environ or LOOKS in environ:
+        return 0
+    return number(environ.get("SLURM_NTASKS", "")) or 1
 
 
 def job_of_process(pid: int) -> list[int]:
@@ -159,14 +169,19 @@ def _before_torch(
 ) -> list[RankProcess]:
     """The outermost Python of each rank that no process with torch is.
 
-    Only PyTorch's own variable makes a rank of a process without torch: Slurm and MPI number whatever they start, what
-    looks at the job in a step of its own (``srun --overlap``) as well.
+    PyTorch's own variable makes a rank of a process without torch. Slurm and MPI number whatever they start: a task of
+    Slurm's is one where others of its step are, or where its step is the only one that any could be in.
     """
     found = {(each.jobs, each.rank) for each in ranks}
-    numbered = [each for each in started if each.rank is not None and each.rank[0] == _RANK]
+    numbered = [each for each in started if each.rank is not None and (each.rank[0] == _RANK or each.tasks)]
     absent = [each for each in numbered if (each.jobs, each.rank) not in found and each.pid not in launchers]
     pythons = {each.pid for each in started if _is_python(each.pid)} if absent else set()
-    return [each for each in absent if each.pid in pythons and not _inherited(each, known, pythons)]
+    absent = [each for each in absent if each.pid in pythons and not _inherited(each, known, pythons)]
+    given = [each for each in absent if each.rank is not None and each.rank[0] == _RANK]
+    steps = {each.jobs for each in (*ranks, *given)} or {each.jobs for each in absent}
+    if not ranks and not given and len(steps) > 1:
+        return []
+    return [*given, *(each for each in absent if each not in given and each.jobs in steps)]
 
 
 def _is_python(pid: int) -> bool:
@@ -344,7 +359,15 @@ def _row(name: str, output: str, problem: str) -> RankReport | Unreached:
         return Unreached(name, f"its report cannot be read: {error.what}")
     if isinstance(found, Unreached):
         return found._replace(ended=_has_ended(name))
-    return found._replace(user=_user(name))
+    return _numbered(found)._replace(user=_user(name))
+
+
+def _numbered(report: RankReport) -> RankReport:
+    """The report of a task of Slurm's that has not loaded torch with the number that Slurm gave it."""
+    process = _read(report.pid) if report.rank is None else None
+    if process is None or process.rank is None or not process.tasks or _has_torch(report.pid):
+        return report
+    return report._replace(rank=process.rank[1], size=process.tasks, job=process.jobs[0])
 
 
 def _user(name: str) -> int | None:

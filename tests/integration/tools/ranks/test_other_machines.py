@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> No
 @pytest.mark.slurm
 @pytest.mark.torch
 def test_ranks_of_a_job_of_slurm_s(tmp_path: Path) -> None:
-    """The task that srun started is a launcher of ranks, as ``srun torchrun`` is: it has rank 0's number from Slurm."""
+    """The task that srun started is a launcher of ranks, as ``srun torchrun`` is: it has rank 0's number from Slurm.
+    Then the recipe of docs/schedulers.md."""
     with slurm.cluster(tmp_path) as environment:
         room = {**environment, "GDBEXT_ROOM": "-" * 100}
         with harness.started("job", "late_sleep", command=["srun", "-n1"], env=room) as job:
@@ -98,6 +100,42 @@ def test_ranks_of_a_job_of_slurm_s(tmp_path: Path) -> None:
             no_job = slurm_ranks("77", environment, status=1)["unreached"]
             assert [each["where"] for each in no_job] == ["srun"]
             assert "Invalid job id" in no_job[0]["reason"]
+        the_batch_script_explains_and_gives_the_jobs_status(tmp_path, environment)
+
+
+TRAINS = """
+import os, pathlib, sys, time
+print("there", flush=True)
+while not pathlib.Path("end").exists():
+    time.sleep(0.05)
+sys.exit(7)
+"""
+PAGE = (harness.ROOT / "docs" / "schedulers.md").read_text()
+
+
+def the_batch_script_explains_and_gives_the_jobs_status(place: Path, environment: Mapping[str, str]) -> None:
+    """That of docs/schedulers.md, with Slurm's signal. The ranks have not loaded torch: their numbers are Slurm's."""
+    script = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    assert script is not None
+    programs, output, told = place / "programs", place / "said", place / "hangs" / "2.txt"
+    programs.mkdir()
+    (place / "batch").write_text(script.group(1).replace("--time=12:00:00", "--time=5"))
+    (place / "train.py").write_text(TRAINS)
+    for name, program in {"python": sys.executable, "dispatch": harness.DISPATCH}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (programs / name).chmod(0o755)
+    room = {**environment, "PATH": f"{programs}:{environment['PATH']}"}
+    assert harness.run(["sbatch", "-n2", "-o", output, "batch"], env=room, cwd=place).status == 0
+    harness.wait_until(lambda: output.exists() and output.read_text().count("there") == 2, "both ranks are there")
+    assert harness.run(["scancel", "--signal=USR1", "--batch", "2"], env=room).status == 0
+    harness.wait_until(lambda: told.exists() and "processes" in told.read_text(), "the job is explained")
+    assert "2 processes, ranks 0-1 of 2" in told.read_text()
+    (place / "end").touch()
+    ended = harness.wait_until(
+        lambda: "JobState=FAILED" in (told := harness.run(["scontrol", "show", "job", "2"], env=room).stdout) and told,
+        "the job has ended",
+    )
+    assert "ExitCode=7:0" in ended
 
 
 def slurm_ranks(job: str, environment: Mapping[str, str], status: int = 0) -> dict[str, Any]:

@@ -246,6 +246,26 @@ def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -
     assert rank_sources.ranks_of_node("j") == [11, 13]
 
 
+def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm numbers whatever it starts: a task of a step in which others are ranks is one, or of the only step."""
+
+    def task(pid: int, rank: int, step: int, tasks: int = 2) -> RankProcess:
+        return RankProcess(pid, 9, False, (f"slurm 1.{step}", "slurm 1"), ("SLURM_PROCID", rank), tasks=tasks)
+
+    def ranks(torch: set[int], *processes: RankProcess) -> list[int]:
+        monkeypatch.setattr(rank_sources, "local_processes", lambda: {each.pid: each for each in processes})
+        monkeypatch.setattr(rank_sources, "_has_torch", torch.__contains__)
+        monkeypatch.setattr(rank_sources, "_is_python", lambda _: True)
+        return rank_sources.ranks_of_node("slurm 1")
+
+    training, other = [task(11, 0, 0), task(12, 1, 0)], [task(21, 0, 1), task(22, 1, 1)]
+    looks_at_them = task(31, 0, 2, tasks=0)
+    assert ranks({11}, *training, *other, looks_at_them) == [11, 12]
+    assert ranks(set(), *training, looks_at_them) == [11, 12]
+    with pytest.raises(TargetError):  # which of the two is the training, nobody knows
+        ranks(set(), *training, *other)
+
+
 def test_the_process_that_started_the_others_may_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that is no rank may have torch, too, but gives somebody else the number 0."""
 
