@@ -44,6 +44,8 @@ class Program(BaseTool):
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 1e9
+"""Seconds that a longer duration is taken for, 30 years."""
 
 
 def seconds(text: str) -> float:
@@ -53,6 +55,6 @@ def seconds(text: str) -> float:
         found = float(number) * unit
     except ValueError:
         found = -1.0
-    if not 0 <= found <= 1e9:
+    if not found >= 0:
         raise UsageError(f"{text!r} is not a duration", help="a number of seconds, or one with s, m, h or d")
-    return found
+    return min(found, _LONGEST)

@@ -69,6 +69,8 @@ class TimeoutOrder(Record):
     signal: int
     folder: str
     json: bool
+    keeps_status: bool = False
+    in_foreground: bool = False
 
 
 class TimeoutProgram(Program):
@@ -86,6 +88,13 @@ class TimeoutProgram(Program):
             "--kill-after", "-k", metavar="DURATION", default="", help="when to kill what did not end (default 10)"
         )
         parser.add_argument("--signal", "-s", metavar="SIGNAL", default="TERM", help="how to ask (default TERM)")
+        parser.add_argument(
+            "--preserve-status", action="store_true", help="exit with COMMAND's status also when the time was over"
+        )
+        parser.add_argument(
+            "--foreground", action="store_true", help="COMMAND stays in the terminal's group, and may read from it"
+        )
+        parser.add_argument("--verbose", "-v", action="store_true", help="no difference: what is done is always said")
         parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
@@ -106,8 +115,9 @@ class TimeoutProgram(Program):
             raise UsageError("there is no COMMAND", help="dispatch timeout DURATION -- COMMAND …")
         kill_after = seconds(args.kill_after) if args.kill_after else KILL_AFTER
         return TimeoutOrder(
-            seconds(args.duration), tuple(command), kill_after, _signal(args.signal), args.save, args.json
-        )
+            seconds(args.duration), tuple(command), kill_after, _signal(args.signal), args.save, args.json,
+            args.preserve_status, args.foreground,
+        )  # fmt: skip
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -162,7 +172,7 @@ class _TimedCommand:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, self._receive)
         try:
-            self._child = subprocess.Popen(order.command, start_new_session=True)
+            self._child = subprocess.Popen(order.command, start_new_session=not order.in_foreground)
         except OSError as error:
             failed = _NotStarted(f"{order.command[0]} cannot be started: {error.strerror}")
             failed.status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_INVOKED
@@ -220,7 +230,7 @@ class _TimedCommand:
         is_killed = self._child.wait() == -signal.SIGKILL
         late = [each for each in descendants(os.getpid()) if is_alive(each)]
         end_processes(late, 0.0, signal.SIGKILL)
-        if number is None:
+        if number is None and not self._order.keeps_status:
             return 128 + signal.SIGKILL if is_killed else TIMED_OUT
         return 128 - self._child.returncode if self._child.returncode < 0 else self._child.returncode
 
