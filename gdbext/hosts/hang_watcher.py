@@ -157,13 +157,27 @@ class HangWatcher:
         try:
             stem = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-_STEM:].decode("utf-8", "ignore")
             stem = stem.strip("._") or "test"
-            found = _family().look_at_family(self._pid, self._folder, stem, launcher.main, tell=self._print)
+            found = _family().look_at_family(self._pid, self._place(), stem, launcher.main, tell=self._print)
             text = found.text
             file = self._keep(name, found)
         except GdbextError as error:
             text = f"nothing can be said: {error.what}\n"
         self._print(f"{name}, in full:\n{text}", "\n")
         self._board.tell(number, number, file)
+
+    def _place(self) -> str:
+        """The folder for what is kept: the user's, or a new one where nothing can be written there."""
+        from gdbext.engine.formats.workplace import Workplace
+        from gdbext.errors import GdbextError
+
+        try:
+            Workplace(self._folder).close()
+        except GdbextError as error:
+            import tempfile
+
+            self._folder = tempfile.mkdtemp(prefix="gdbext-hangs-")
+            self._print(f"{error.what}: kept in {self._folder}")
+        return self._folder
 
     def _keep(self, name: str, found: FamilyEvidence) -> str:
         """Write the verdict as the plugin reads it. Raises TargetError."""

@@ -96,6 +96,18 @@ def test_gdbinit_is_left_alone_unless_asked(home: Home, complete: dict[str, str]
     assert home.files() == {".gdbinit"}
 
 
+def test_completions_and_the_manual_page_come_and_go(home: Home, complete: dict[str, str]) -> None:
+    assert home.install("--completions", **complete).status == 0
+    data = home.path / ".local" / "share"
+    shared = ["man/man1/gdbext.1", "bash-completion/completions/gdbext", "fish/vendor_completions.d/gdbext.fish"]
+    assert [name for name in shared if (data / name).read_bytes() != (ROOT / "share" / name).read_bytes()] == []
+    assert (data / "bash-completion/completions/dispatch").readlink() == Path("gdbext")
+    mine = data / "bash-completion/completions/mine"
+    mine.write_text("# not of gdbext\n")
+    assert home.install("--uninstall").status == 0
+    assert home.files() == {str(mine.relative_to(home.path))}
+
+
 @pytest.mark.parametrize("before", [MINE, MINE.rstrip(b"\n"), b"", b"\n\n", b"\xff\xe4 no utf-8\r\n"])
 def test_the_block_comes_once_and_goes_without_a_trace(home: Home, complete: dict[str, str], before: bytes) -> None:
     home.gdbinit.write_bytes(before)
