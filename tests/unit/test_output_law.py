@@ -28,6 +28,7 @@ MAKERS = {
     "engine/targets/packed_core.py": "a file without a name, in a folder for temporary files",
     "tools/core_handler/__init__.py": "its own folder of crashes, which nobody else can write to",
     "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
+    "hosts/hang_watcher.py": "a temporary folder of our own, mode 0700, where the one that is named cannot be written",
     "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
     "engine/targets/live/debugger_guard.py": "/proc/self/comm",
 }

@@ -58,7 +58,8 @@ _SUFFIXES = ("txt", "json", "rec")
 _BLOCK = 512
 """Bytes that st_blocks counts in (stat(2))."""
 _HURRY = 60
-"""Seconds between two crashes of a user that are looked at before all other work of the machine."""
+"""Seconds after which a user's crashes, ``AT_ONCE`` of them, are looked at again before all other work of the machine:
+the ranks of a job crash together, and what crashes again and again shall not keep the processors."""
 _EPILOG = """\
 For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
@@ -182,8 +183,11 @@ class _Crash:
         last = self._folder / f".last-{self._rights.uid}"
         descriptor = os.open(last, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found, now = os.fstat(descriptor), time.time()
-        if not found.st_size or not 0 <= now - found.st_mtime < _HURRY:
-            os.pwrite(descriptor, b"x", 0)
+        if not 0 <= now - found.st_mtime < _HURRY:
+            os.ftruncate(descriptor, 0)
+        count = os.fstat(descriptor).st_size  # a byte for each
+        if count < AT_ONCE:
+            os.pwrite(descriptor, b"x", count)
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         os.close(descriptor)
