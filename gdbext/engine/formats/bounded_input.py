@@ -20,12 +20,17 @@ _MARKS = (b",", b"[", b"{", b":")
 """Each value of a document but the first stands behind one of them."""
 
 
+def at_once(path: str, flags: int) -> int:
+    """The ``opener`` of open() for a file that may be a pipe: whoever lays one must not hold us up. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData.
 
     A pipe or a device must not hold us up, nor may a file that grows while it is read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = at_once(path, os.O_RDONLY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise BadData(f"{path} is not a regular file")

@@ -15,6 +15,7 @@ import struct
 from typing import Callable
 
 from gdbext.engine.formats import elf_header
+from gdbext.engine.formats.bounded_input import at_once
 from gdbext.engine.record import Record
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError
 
@@ -206,7 +207,7 @@ class ElfCore:
 def is_core(path: str) -> bool:
     """The file says of itself that it is an ELF core."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             found = elf_header.identify(file.read(elf_header.EHDR.size))
     except OSError:
         return False
@@ -219,7 +220,7 @@ def _text(field: bytes) -> str:
 
 def _map_file(path: str) -> mmap.mmap:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BadCore(f"{path} is not a regular file", why="a core dump is a file that can be mapped")

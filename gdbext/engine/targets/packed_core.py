@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 import sys
 import tempfile
 
 from gdbext.cache import find_program
 from gdbext.engine.formats import elf_header
+from gdbext.engine.formats.bounded_input import at_once
 from gdbext.engine.record import Record
 from gdbext.errors import BadCore, SymbolFileError
 
@@ -84,8 +86,8 @@ def unpacked(path: str) -> str:
     """The name of a file with the contents of a compressed core, "" where it is not compressed, until ``let_go``.
     Raises BadCore."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(64)
+        with open(path, "rb", opener=at_once) as file:
+            head = file.read(64) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
             packing = next((each for each in PACKINGS if head.startswith(each.magic)), None)
             if packing is None:
                 return ""
@@ -222,7 +224,7 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
     if packing.name == "lz4" and len(head) > 14 and head[4] >> 3 & 1:
         return int.from_bytes(head[6:14], "little")
     if packing.name == "gzip":
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             file.seek(-4, os.SEEK_END)
             return int(struct.unpack("<I", file.read(4))[0])
     return 0

@@ -156,3 +156,16 @@ def test_the_end_of_a_core_with_very_many_segments_is_that_of_its_section(tmp_pa
     size = Path(name).stat().st_size
     packed_core.let_go(name)
     assert len(many) <= size < len(many) + (2 << 20)
+
+
+@pytest.mark.parametrize("head", [None, b"", b"\x28\xb5\x2f\xfd" * 20])
+def test_a_pipe_is_no_core_and_is_not_waited_for(tmp_path: Path, head: bytes | None) -> None:
+    path = tmp_path / "core"
+    os.mkfifo(path)
+    writer = -1 if head is None else os.open(path, os.O_RDWR)  # else nobody has it open
+    if head:
+        os.write(writer, head)
+    with pytest.raises(BadCore, match="is not a regular file"):
+        opening.open_core(str(path))
+    if writer >= 0:
+        os.close(writer)
