@@ -218,12 +218,26 @@ def _text(field: bytes) -> str:
     return os.fsdecode(field.split(b"\0", 1)[0])
 
 
+def check_regular(path: str) -> None:
+    """A debugger would wait for whoever writes into a pipe. Raises BadCore for what is there and no regular file."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except OSError:
+        return  # whoever opens it says why
+    if not stat.S_ISREG(mode):
+        raise _not_regular(path)
+
+
+def _not_regular(path: str) -> BadCore:
+    return BadCore(f"{path} is not a regular file", why="a core dump is a file that can be mapped")
+
+
 def _map_file(path: str) -> mmap.mmap:
     try:
         with open(path, "rb", opener=at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise BadCore(f"{path} is not a regular file", why="a core dump is a file that can be mapped")
+                raise _not_regular(path)
             if status.st_size == 0:
                 raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c cut it to nothing")
             return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

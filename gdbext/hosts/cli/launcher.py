@@ -290,6 +290,10 @@ def _run(options: Options) -> table.Outcome:
         return _run_alone(options, recorded)
     from gdbext.hosts.cli import debugger_runner
 
+    if options.core is not None:
+        from gdbext.engine.formats import elf_core
+
+        elf_core.check_regular(options.core)
     return debugger_runner.run(options, debugger, wants_color(options.color))
 
 

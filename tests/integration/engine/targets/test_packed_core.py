@@ -16,6 +16,7 @@ from gdbext.engine.targets import packed_core
 from gdbext.errors import BadCore
 from gdbext.hosts import opening
 from support.fakes.core_maker import Core, Load, prstatus
+from support.programs.harness import DISPATCH, run
 
 BASE = 0x10000
 ZEROS = 8 << 20
@@ -167,5 +168,7 @@ def test_a_pipe_is_no_core_and_is_not_waited_for(tmp_path: Path, head: bytes | N
         os.write(writer, head)
     with pytest.raises(BadCore, match="is not a regular file"):
         opening.open_core(str(path))
+    outcome = run([DISPATCH, "--debugger", "gdb", "-c", path])
+    assert (outcome.status, "is not a regular file" in outcome.stderr) == (1, True), outcome
     if writer >= 0:
         os.close(writer)
