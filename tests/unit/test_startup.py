@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.engine.targets.live import supervision
+
 ROOT = Path(__file__).resolve().parents[2]
 COSTLY = ("dataclasses", "inspect", "logging", "subprocess", "tempfile", "importlib.metadata", "random",
           "pathlib", "urllib", "ipaddress", "argparse", "gettext", "copy")  # fmt: skip
@@ -59,8 +61,11 @@ def test_a_look_at_a_live_process_imports_nothing_costly() -> None:
     with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        is_suspect = supervision.is_suspect(process.pid)
         imported = imported_by("-p", str(process.pid), "dispatch-diagnose")
         process.kill()
+    if is_suspect:
+        pytest.skip("a file system that needs a server is mounted here: a child of ours looks, and imports")
     assert "gdbext.torch.measure" in imported
     assert imported & {*COSTLY, *OTHERS} == set()
 
