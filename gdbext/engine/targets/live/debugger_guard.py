@@ -210,6 +210,16 @@ def _is_ending(pid: int) -> bool:
         return True
 
 
+def _as_probed(file: int, offset: int, size: int) -> bytes:
+    """A page of a file as a process has it that maps the file as code: with the breakpoint instructions of all kernel
+    probes that are for every process (uprobe_mmap, kernel/events/uprobes.c). b"" where it cannot be mapped."""
+    try:
+        with mmap.mmap(file, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC, offset=offset) as mapped:
+            return mapped[:]
+    except (OSError, ValueError):
+        return b""
+
+
 class Healer:
     """Puts a process's code back as its files have it, where breakpoint instructions have come since note()."""
 
@@ -237,7 +247,8 @@ class Healer:
                 os.pwrite(self._memory, original, address)
 
     def traps(self) -> Iterator[tuple[int, bytes]]:
-        """The address of each breakpoint instruction that the file has not, and what the file has there."""
+        """The address of each breakpoint instruction that the file has not, and what the file has there. Not those of
+        kernel probes that another tool has placed for all processes."""
         with open(f"/proc/{self.pid}/maps", errors="surrogateescape") as file:
             mappings = parse_maps(file.read())
         code = [each for each in mappings if each.permissions == "r-xp" and each.inode and not each.deleted]
@@ -250,13 +261,15 @@ class Healer:
         file = ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY) if changed else -1
         try:
             for page in changed:
-                theirs = os.pread(self._memory, PAGE, page)
-                original = os.pread(file, PAGE, page - mapping.start + mapping.offset)
-                place = theirs.find(self._code)
+                offset = page - mapping.start + mapping.offset
+                theirs, original = os.pread(self._memory, PAGE, page), os.pread(file, PAGE, offset)
+                place, probed = theirs.find(self._code), b""
                 while 0 <= place <= len(original) - len(self._code):
                     meant = original[place : place + len(self._code)]
                     if meant != self._code:
-                        yield page + place, meant
+                        probed = probed or _as_probed(file, offset, len(original))
+                        if probed[place : place + len(self._code)] != self._code:
+                            yield page + place, meant
                     place = theirs.find(self._code, place + 1)
         finally:
             if file >= 0:

@@ -15,15 +15,23 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, RobustMutex
+from gdbext.tools.probes.bpf import bpf_program
+from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
+from support.installed.probing import PROBES
 
 INT3 = b"\xcc"
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def code(file: Path) -> Iterator[tuple[int, bytes]]:
     """The address of two pages of a file, mapped as code is, and what the file has there."""
-    file = tmp_path / "code"
     file.write_bytes(b"\x90" * mmap.PAGESIZE + b"\x90\xcc" * (mmap.PAGESIZE // 2))
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
@@ -57,6 +65,26 @@ def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple
     meant = bytearray(original)
     meant[1], meant[7] = 0xCC, 0x91
     assert ctypes.string_at(address, len(original)) == bytes(meant)
+
+
+@PROBES
+def test_probes_for_all_processes_are_left_alone(code: tuple[int, bytes], memory: tuple[int, int], file: Path) -> None:
+    """Those of another tool: the kernel would go on to believe that they are there."""
+    architecture = architectures.own()
+    assert architecture is not None
+    kernel = Bpf.of(architecture)
+    program = kernel.program(bpf_program.end())
+    link = kernel.attach(program, str(file), [ProbePlace(5, 1), ProbePlace(mmap.PAGESIZE + 2, 2)], 0)
+    try:
+        (address, original), (ours, _) = code, memory
+        os.pwrite(ours, INT3, address + 1)
+        Healer(INT3, os.getpid(), *memory).heal()
+        meant = bytearray(original)
+        meant[5] = meant[mmap.PAGESIZE + 2] = INT3[0]
+        assert ctypes.string_at(address, len(original)) == bytes(meant)
+    finally:
+        os.close(link)
+        os.close(program)
 
 
 def test_places_that_were_seen_are_put_back(code: tuple[int, bytes], memory: tuple[int, int]) -> None:
