@@ -109,7 +109,15 @@ class GdbDebugger(Debugger):
         if threading.current_thread() is threading.main_thread():
             self._write_all()
         else:
-            gdb.post_event(self._write_all)
+            gdb.post_event(self._write_posted)
+
+    def _write_posted(self) -> None:
+        """Called in gdb's event loop, which would drop a Ctrl+C that comes meanwhile."""
+        try:
+            self._write_all()
+        except KeyboardInterrupt:
+            with suppress(gdb.error):
+                gdb.execute("interrupt", False, True)
 
     def _write_all(self) -> None:
         while self._unwritten:
