@@ -165,6 +165,12 @@ class EventLoop(Record):
         return self.watches_itself and self.ready == 0 and bool(self.tasks) and waits
 
     @property
+    def awaits_nothing_outside(self) -> bool:
+        """Each task waits for what code of this process ends, or for a time to come."""
+        waits = (task.state is TaskState.WAITING and (task.only_from_here or task.sleeps) for task in self.tasks)
+        return bool(self.tasks) and all(waits)
+
+    @property
     def only_sleeps(self) -> bool:
         """Each task is in asyncio.sleep(), or waits for tasks that are: nobody else need do anything."""
         known = {task.address for task in self.tasks}
@@ -396,6 +402,8 @@ class Finding(Record):
     """The stop of the whole process, of a finding that says so."""
     cures: tuple[str, ...] = ()
     """Advice that belongs to what was found, where its kind alone does not tell."""
+    in_loop: bool = False
+    """It is the wait of an event loop whose tasks wait for nothing outside of the process."""
     id: str = ""
     """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
 
@@ -407,6 +415,8 @@ class Finding(Record):
             return words
         if self.wait.polls:
             return "polls"
+        if self.in_loop:
+            return "the tasks of an event loop wait"
         if self.kind is FindingKind.IDLE:
             return words if self.wait.kind.traits.may_poll else "waits"
         return self.wait.kind.traits.heading or words

@@ -297,7 +297,8 @@ def _external(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         groups = bystanders(seen, tids) if not crowd and thread is seen.main and wait.kind is WaitKind.IO else []
         text += sentences.meanwhile(groups, graph.threads)
         tids = (*tids, *(group[0].tid for group in groups))
-        yield Finding(kind, text, tids, wait.evidence, thread.innermost, wait=wait)
+        in_loop = thread.loop is not None and thread.loop.awaits_nothing_outside and wait.kind is WaitKind.IO
+        yield Finding(kind, text, tids, wait.evidence, thread.innermost, wait=wait, in_loop=in_loop)
 
 
 _CROWD = 4

@@ -61,3 +61,12 @@ def test_a_loop_that_only_other_threads_could_wake_is_stuck_also_where_it_always
     assert trios.kind is FindingKind.BLOCKED
     asyncios = judge(Observations([thread(1, timed)._replace(loop=stuck)], 1)).verdict.finding
     assert asyncios.kind is FindingKind.WAITING_EXTERNAL
+
+
+def test_a_loop_of_which_nothing_outside_is_awaited_does_not_wait_for_input():
+    polls = thread(1, wait("io", name="epoll_wait on fd 3"))._replace(
+        loop=loop(task(1, only_from_here=True), task(2, sleeps=True, timed=True))
+    )
+    assert judge(Observations([polls], 1)).verdict.finding.heading == "the tasks of an event loop wait"
+    reads = polls._replace(loop=loop(task(1, only_from_here=True), task(2)))
+    assert judge(Observations([reads], 1)).verdict.finding.heading == "waits for input or output"
