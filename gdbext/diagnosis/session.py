@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from gdbext.torch.values.value_text import Statistics
 
 Made = TypeVar("Made")
+_TRIES = 3
+"""Attempts to find the interpreter of a process that runs."""
 
 
 class LazyResult(Generic[Made]):
@@ -238,11 +240,15 @@ class Session:
         """The CPython of the process, None without one or where it cannot be read (see ``errors``)."""
         from gdbext.cpython.threads.runtime import PythonRuntime
 
-        try:
-            return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
-        except GdbextError as error:
-            self.errors.note(error, "python")
-            return None
+        for attempt in range(_TRIES):  # where threads come and go its lists may be torn
+            try:
+                return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
+            except GdbextError as error:
+                if attempt == _TRIES - 1 or self.target.is_core:
+                    self.errors.note(error, "python")
+                    return None
+                self.memory.forget()
+        return None
 
     @cached_property
     def python_threads(self) -> ThreadTable | None:

@@ -299,9 +299,13 @@ _TRIES = 3
 
 
 def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -> Callable[[], None] | None:
-    """The walk to be made at the stop; None without a Python. Raises nothing but TargetGone."""
+    """The walk to be made at the stop; None without a Python. Where the lists were torn each time, for threads come and
+    go, the interpreter itself is found at the stop. Raises nothing but TargetGone."""
     memory = Memory(target)
-    runtime = _runtime_of(memory, modules, symbolizer)
+    try:
+        runtime = _runtime_of(memory, modules, symbolizer)
+    except GdbextError:
+        return lambda: _find_at_stop(memory, modules, symbolizer)
     if runtime is None:
         return None
     found = runtime
@@ -316,12 +320,21 @@ def prepare_walk(target: Target, modules: ModuleTable, symbolizer: Symbolizer) -
     return walk
 
 
+def _find_at_stop(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> None:
+    memory.forget()
+    with suppress(GdbextError):
+        runtime = PythonRuntime.detect(memory, modules, symbolizer)
+        if runtime is not None:
+            _walk_at_stop(runtime, time.monotonic() + _SECONDS)
+
+
 def _runtime_of(memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
-    for _ in range(_TRIES):
+    """The interpreter, None without one. Raises GdbextError: it was torn each time."""
+    for _ in range(_TRIES - 1):
         with suppress(GdbextError):
             return PythonRuntime.detect(memory, modules, symbolizer)
         memory.forget()
-    return None
+    return PythonRuntime.detect(memory, modules, symbolizer)
 
 
 def _walk_at_stop(runtime: PythonRuntime, deadline: float) -> None:
