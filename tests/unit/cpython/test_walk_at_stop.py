@@ -18,7 +18,7 @@ def test_lists_that_are_torn_each_time_are_read_at_the_stop(
 ) -> None:
     """The third attempt is the last one before the stop."""
     tried: list[str] = []
-    runtime = SimpleNamespace(sys_hexversion=lambda: None, thread_states=lambda: [], anew=lambda: runtime)
+    runtime = SimpleNamespace(sys_hexversion=lambda: None, thread_states=list, anew=lambda: runtime)
 
     def detect(*_: Any) -> SimpleNamespace:
         tried.append("")
