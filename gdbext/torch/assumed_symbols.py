@@ -294,6 +294,9 @@ AUTOGRAD_KERNELS = ("torch::autograd::VariableType::", "autograd_fallback", "uto
 VariableFallbackKernel.cpp, torch/csrc/autograd/autograd_not_implemented_fallback.cpp)."""
 STABLE_KERNEL = "StableIValueBoxedKernel"
 """The kernel of operators that use the stable ABI (torch/csrc/shim_common.cpp, torch 2.7 to 2.15)."""
+STABLE_HANDLES = ("aoti_torch_delete", "aoti_torch_new", "torch_delete_", "torch_new_", "torch_list_", "_Zn", "_Zd")
+"""Functions by which an extension that uses it makes and deletes what it returns (torch/csrc/stable/c/shim.h; the last
+two are operator new and delete)."""
 VIEW_KERNELS = ("torch::ADInplaceOrView::", "utograd")
 """Kernels that redispatch below ADInplaceOrView (tools/autograd/gen_inplace_or_view_type.py)."""
 KERNELS_BELOW_THEIR_KEY = {

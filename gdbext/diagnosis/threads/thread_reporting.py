@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, FrameKind, RunState, ThreadReport
@@ -18,6 +20,7 @@ from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack.known_fallbacks import RecoveredCall
     from gdbext.torch.stack.roles import FunctionRole
     from gdbext.torch.state.dispatch_state_reader import DispatchState
     from gdbext.torch.state.tensor import TensorFacts
@@ -250,6 +254,14 @@ UNDEFINED = "undefined"
 """The text for an at::Tensor without a tensor."""
 
 
+_TORCH = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libc10")
+"""PyTorch's own libraries; a backend's may be called libtorch_ and its name."""
+
+
+def _hands_its_stack_on(inner: DispatchFrame) -> bool:
+    return inner.event is DispatchEvent.REDISPATCH_BOXED
+
+
 class ArgumentReporter:
     """Finds and describes arguments in one session."""
 
@@ -258,6 +270,8 @@ class ArgumentReporter:
         self._tensors = session.tensors
         self._statistics = session.extras.tensor_statistics(session) if statistics else None
         self._reader = session.dispatch_stacks
+        self._modules = session.modules
+        self._backends = session.dispatcher.keys.backend_mask
         self._recovery = ArgumentRecovery(
             session.memory,
             session.symbolizer,
@@ -277,19 +291,47 @@ class ArgumentReporter:
         found: list[DispatchFrame] = []
         arguments: tuple[FoundArgument, ...] = ()
         calls = self._reader.calls(stack)
+        is_doubtful = False
         for number, (frame, call, recovered) in enumerate(calls):
             inside, arguments = arguments, ()
+            inner = calls[number - 1] if number else None
+            if inner is None or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
+                inner = None
+            is_doubtful = self._may_rewrite(recovered, inner is not None) or (is_doubtful and inner is not None)
             if number not in positions:
                 found.append(frame)
                 continue
             with suppress(GdbextError):
                 arguments = self._recovery.find(stack, call, recovered)
-                inner = calls[number - 1] if number else None
-                same = inner is not None and inner[2].operator is recovered.operator
-                if inner is not None and same and inner[0].event is DispatchEvent.REDISPATCH_BOXED:
+                if inner is not None:
                     arguments = self._recovery.completed(stack, arguments, inner[1], inside)
+                if is_doubtful:
+                    arguments = self._doubted(arguments, recovered.keyset or 0)
             found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
         return tuple(found)
+
+    def _may_rewrite(self, recovered: RecoveredCall, hands_on: bool) -> bool:
+        """The boxed stack may hold other values than the call was given: a backend's fallback puts tensors of another
+        device there, and results are there once the call that it was handed on to has come back."""
+        kernel = recovered.kernel
+        if kernel is None or kernel.unboxed or kernel.sym_unboxed:
+            return False
+        module = self._modules.find(kernel.boxed)
+        return not hands_on or module is None or not module.name.startswith(_TORCH)
+
+    def _doubted(self, arguments: Sequence[FoundArgument], keyset: int) -> tuple[FoundArgument, ...]:
+        """Take what is on the boxed stack for inferred, and tensors that cannot have given the keyset for unknown."""
+        tensors = [one for one in arguments if "Tensor" in one.type]
+        known = [address for one in tensors if one.value is not None for address in one.value.tensors if address]
+        held = reduce(or_, (self._tensors.read_alive(address).key_set for address in known), 0)
+        complete = bool(known) and all(one.value is not None for one in tensors)
+        others = complete and bool(keyset & self._backends & ~held)
+        return tuple(
+            one if one.value is None or not one.boxed
+            else one._replace(value=None, certainty=Certainty.UNKNOWN) if others and "Tensor" in one.type
+            else one._replace(certainty=min(one.certainty, Certainty.INFERRED))
+            for one in arguments
+        )  # fmt: skip
 
     def _described(self, found: FoundArgument) -> Argument:
         if found.value is None:

@@ -319,6 +319,11 @@ class Dispatcher:
         """Address of the entry's ``dispatchTable_``."""
         return address + self._table_at
 
+    @property
+    def first_entry(self) -> range:
+        """The offsets of the table's first entry in an OperatorEntry."""
+        return range(self._table_at, self._table_at + self.kernels.size)
+
     def table_entry(self, address: int, index: int) -> int:
         """Address of the entry of ``dispatchTable_`` at a table index."""
         return address + self._table_at + index * self.kernels.size

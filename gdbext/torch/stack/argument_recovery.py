@@ -24,7 +24,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.schema import hidden_result, schema_types
+from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
 from gdbext.torch.stack.kernel_match import (
@@ -35,7 +35,7 @@ from gdbext.torch.stack.kernel_match import (
     parameters,
     registered_signature,
 )
-from gdbext.torch.stack.known_fallbacks import STABLE_TYPES, RecoveredCall, stable_words
+from gdbext.torch.stack.known_fallbacks import STABLE_TYPES, RecoveredCall, returns_from_stable, stable_words
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes
@@ -58,6 +58,8 @@ class Sighting(Record):
     value: Value
     certainty: Certainty
     place: str
+    boxed: bool = False
+    """It is what the stack of a boxed kernel holds."""
 
 
 class FoundArgument(Record):
@@ -68,6 +70,7 @@ class FoundArgument(Record):
     value: Value | None
     certainty: Certainty
     place: str
+    boxed: bool = False
 
 
 class Signature(Record):
@@ -144,7 +147,7 @@ class ArgumentRecovery:
             if address is None or address & 7 or not self._is_boxed(stack, level, recovered):
                 continue
             found = self._boxed_values(address, count)
-            yield from ((number, Sighting(value, Certainty.EXACT, "the boxed stack")) for number, value in found)
+            yield from ((number, Sighting(value, Certainty.EXACT, "the boxed stack", True)) for number, value in found)
             if found:
                 return
 
@@ -255,11 +258,16 @@ class ArgumentRecovery:
     def _stable(
         self, stack: NativeStack, call: DispatchCall, _recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
-        """The words that an operator with the stable ABI was given."""
+        """The words that an operator with the stable ABI was given. Its results are written over the first of them."""
         words = stable_words(self._memory, self._sites, stack, call, count)
-        kinds = schema_types(operator.schema.text) if words and operator.schema is not None else ()
-        for number, ((kind, _), word) in enumerate(zip(kinds, words)):
-            if kind in STABLE_TYPES:
+        text = operator.schema.text if words and operator.schema is not None else ""
+        lost = len(schema_results(text)) if text and returns_from_stable(stack, call.kernel or 0) else 0
+        for number, ((kind, _), word) in enumerate(zip(schema_types(text) if text else (), words)):
+            if number < lost:
+                continue
+            if kind.endswith("?") and not word:
+                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
+            elif kind in STABLE_TYPES:
                 value = self._values.read(STABLE_TYPES[kind], [word])
                 certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
                 yield number, Sighting(value, certainty, "its StableIValues")
@@ -422,4 +430,4 @@ def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
     agreeing = [sighting for sighting in seen if sighting.value == found.value]
     if best is Certainty.INFERRED and len(agreeing) > 1:
         best = Certainty.VERIFIED
-    return FoundArgument(name, kind, found.value, best, found.place)
+    return FoundArgument(name, kind, found.value, best, found.place, found.boxed)

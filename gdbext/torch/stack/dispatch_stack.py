@@ -64,9 +64,8 @@ class DispatchStackReader:
         self._unreached = PendingRedispatch(tables, memory, symbolizer) if tables is not None else None
         self._code = FunctionCode(memory, symbolizer)
         self._sites = CallSites(memory, self._code, FrameTables(memory, symbolizer.modules))
-        self._events = HostedEvents(
-            memory, symbolizer, self._sites, dispatcher.keys.num_backends if dispatcher else None
-        )
+        shape = (dispatcher.keys.num_backends, dispatcher.first_entry) if dispatcher else (None, range(0))
+        self._events = HostedEvents(memory, symbolizer, self._sites, *shape)
         self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._links = DispatcherLinks()
         self._roles: dict[int, FunctionRole] = {}
@@ -82,6 +81,8 @@ class DispatchStackReader:
         """Openers that left by a tail call, by where the frame stands and where it returns to."""
         self._nameless: dict[tuple[int, int], bool] = {}
         """Frames without names that may be unread, by the same."""
+        self._unproven: dict[tuple[int, ...], set[int]] = {}
+        """Levels of kernels without names whose operator was not found, by a stack's path."""
         self._keysets: dict[int, DispatchKeySet] = {}
         self._recovered: dict[int, tuple[NativeStack, Steps]] = {}
         """Recovered calls by the identity of a stack: its arguments are asked for after its steps."""
@@ -128,6 +129,7 @@ class DispatchStackReader:
         if levels is None:
             levels = [level for level in range(len(stack) - 1) if self._is_unread(stack, level)]
             self._unread_levels[stack.path] = levels
+        levels = sorted({*levels, *self._unproven.get(stack.path, ())})
         return stretches(stack, levels, self._links) if levels else []
 
     def _is_unread(self, stack: NativeStack, level: int) -> bool:
@@ -151,12 +153,15 @@ class DispatchStackReader:
     def _recover_steps(self, stack: NativeStack) -> Steps:
         calls = self._calls(stack)
         steps: Steps = []
+        unproven = self._unproven.setdefault(stack.path, set())
         for found, recovered in zip(calls, self._recover(stack, calls)):
             behind = self._recovery.tail_called_kernel(stack, found, recovered) if self._recovery else None
             if behind is not None:
                 steps.append((self._step(stack, *behind, innermost=not steps), *behind))
             if recovered.operator is not None or not found.needs_proof:
                 steps.append((self._step(stack, found, recovered, innermost=not steps), found, recovered))
+            elif found.kernel is not None and stack.function(found.kernel) is None:
+                unproven.add(found.kernel)
         if steps and any(one.first < steps[0][0].level for one in self.unread(stack)):
             steps[0] = (steps[0][0]._replace(unread_inside=True), *steps[0][1:])
         return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.unwind.unwinder import NativeStack
@@ -28,7 +28,16 @@ _BOXED_STACK = 3
 class HostedEvents:
     """Answers for stacks of one process."""
 
-    def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, num_backends: int | None) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        sites: CallSites,
+        num_backends: int | None,
+        table: range = range(0),
+    ) -> None:
+        """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+        self._table = table
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
@@ -173,5 +182,19 @@ class HostedEvents:
         return self._selects_key(self._sites.decoded(function).instructions)
 
     def _selects_key(self, instructions: tuple[Instruction, ...]) -> bool:
-        """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends."""
-        return any(one.kind == "shr" and one.immediate == self._num_backends for one in instructions)
+        """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends; of a keyset that
+        is a constant only the access to the table is left."""
+        return any(
+            (one.kind == "shr" and one.immediate == self._num_backends) or self._is_of_table(one)
+            for one in instructions
+        )
+
+    def _is_of_table(self, one: Instruction) -> bool:
+        """An access to an entry of a table that stands in an OperatorEntry, by an index."""
+        memory = one.memory
+        if memory is None or memory.index_register is None or one.kind not in ("mov", "lea") or one.stored:
+            return False
+        from gdbext.torch.stack.event_proof import offset_in_entry
+
+        is_object = memory.base not in (None, PC_RELATIVE, self._memory.architecture.stack_pointer)
+        return is_object and offset_in_entry(memory.displacement, self._table) is not None

@@ -148,9 +148,11 @@ def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> tuple
 class TailCalls:
     """Answers ``reaches(entry, start)``; results are kept, because the same kernels come again and again."""
 
-    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, extents: FrameTables | None = None) -> None:
+        """``extents``: where functions without symbols end."""
         self._memory = memory
         self._symbolizer = symbolizer
+        self._extents = extents
         self._targets: dict[int, frozenset[int]] = {}
         self._by_pointer: dict[int, bool] = {}
 
@@ -197,6 +199,8 @@ class TailCalls:
     def _jumps(self, start: int, entry: int) -> Iterator[int]:
         """Targets of jumps that leave the function at ``start``."""
         function = self._symbolizer.function(start)
+        if function is None and self._extents is not None:
+            function = self._extents.extent(start)
         size = function.size if function is not None and function.start == start and function.size else 64
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
@@ -248,13 +252,15 @@ class KernelMatcher:
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
-        self._tail_calls = TailCalls(memory, symbolizer)
         self._frame_tables = FrameTables(memory, symbolizer.modules)
+        self._tail_calls = TailCalls(memory, symbolizer, self._frame_tables)
         self._indices: dict[tuple[int, int], list[int]] = {}
         """Indices by operator and start of the function that runs."""
         self._reached: dict[tuple[KernelFunction, int], int] = {}
         """Answers by kernel and start of the function that runs."""
         self._code: dict[KernelFunction, bool] = {}
+        self._pointers: dict[int, bool] = {}
+        """Functors that hold a pointer to a function, by their addresses."""
         self._others: dict[tuple[int, int], bool] = {}
         """Answers by a function that a wrapper called, and a functor."""
 
@@ -282,7 +288,7 @@ class KernelMatcher:
         """The kernel's entry that frame ``level`` is, or is jumped to by; 0 for none."""
         start = self._function_start(stack, level)
         entry = self._entry(kernel, start) if start is not None else 0
-        return 0 if entry and self._calls_another(self.body(stack, level), kernel) else entry
+        return 0 if entry and self._goes_to_another(stack, level, kernel) else entry
 
     def _entry(self, kernel: KernelFunction, start: int) -> int:
         """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
@@ -299,10 +305,42 @@ class KernelMatcher:
         wrapper = stack.function(level)
         if wrapper is None or not any(one in name for name in wrapper.names for one in POINTER_FUNCTOR_CLASSES):
             return None
+        return self._called_by_wrapper(stack, level)
+
+    def _called_by_wrapper(self, stack: NativeStack, level: int) -> int | None:
         for inner in range(level - 1, max(level - 1 - BETWEEN, -1), -1):
             if self._sites.is_through_pointer(stack, inner + 1):
                 return self._function_start(stack, inner)
         return None
+
+    def _goes_to_another(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """The wrapper in frame ``level``, an entry of the kernel, has called a function that is not this kernel's. One
+        without a name is such a wrapper if the kernel's functor is of their class."""
+        if stack.function(level) is not None or not self._holds_pointer(kernel):
+            return self._calls_another(self.body(stack, level), kernel)
+        is_wrapper = self._function_start(stack, level) in (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+        return is_wrapper and self._calls_another(self._called_by_wrapper(stack, level), kernel)
+
+    def may_have_left(self, stack: NativeStack, level: int, kernel: KernelFunction, operator: Operator) -> bool:
+        """The boxed kernel may have been left by a jump through a pointer for another kernel of the operator, which
+        frame ``level`` is: a fallback that ends with ``op.redispatchBoxed(…)``."""
+        start = self._function_start(stack, level)
+        if start is None or kernel.unboxed or kernel.sym_unboxed or not kernel.boxed or not self.is_code(kernel):
+            return False
+        return self._tail_calls.may_end_in(kernel.boxed, start) and bool(self.indices(stack, level, operator))
+
+    def _holds_pointer(self, kernel: KernelFunction) -> bool:
+        """The kernel is a pointer to a function, in a functor, by the name of the functor's class."""
+        from gdbext.torch.values.cpp_objects import mangled_class
+
+        found = self._pointers.get(kernel.functor)
+        if found is None:
+            try:
+                name = mangled_class(self._memory, kernel.functor) if kernel.functor else ""
+            except GdbextError:
+                name = ""
+            found = self._pointers[kernel.functor] = any(one in name for one in POINTER_FUNCTOR_CLASSES)
+        return found
 
     def _calls_another(self, body: int | None, kernel: KernelFunction) -> bool:
         """The wrapper that runs has called a function, ``body``, that is not this kernel's: the wrappers of all
@@ -326,10 +364,7 @@ class KernelMatcher:
             seen = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
             found = [index for index, kernel in enumerate(operator.table) if seen.get(kernel)]
             self._indices[operator.address, start] = found
-        body = self.body(stack, level) if level is not None else None
-        if body is None:
-            return found
-        return [index for index in found if not self._calls_another(body, operator.table[index])]
+        return [index for index in found if not self._goes_to_another(stack, level or 0, operator.table[index])]
 
     def in_unboxed_call(
         self, stack: NativeStack, level: int, kernel: int | None, first: int | None

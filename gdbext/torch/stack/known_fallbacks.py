@@ -50,7 +50,8 @@ class RecoveredCall:
 
 STABLE_TYPES = {"Tensor": "at::Tensor const&", "int": "long", "float": "double", "bool": "bool"}
 """Schema types whose StableIValue lasts as long as the call, and what its word is: a tensor's handle is a pointer to an
-``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read."""
+``at::Tensor`` (torch/csrc/stable/stableivalue_conversions.h). Optionals and lists are freed when they are read; an
+optional without a value is a zero."""
 
 
 def stable_words(memory: Memory, sites: CallSites, stack: NativeStack, call: DispatchCall, count: int) -> Sequence[int]:
@@ -64,6 +65,15 @@ def stable_words(memory: Memory, sites: CallSites, stack: NativeStack, call: Dis
         return ()
     values, given = sites.arguments(stack, call.kernel, 2)
     return memory.words(values, count) if values is not None and given == count else ()
+
+
+def returns_from_stable(stack: NativeStack, kernel: int) -> bool:
+    """The extension's wrapper, which frame ``kernel`` called, may be writing its results, or have written them: it runs
+    itself, or makes or deletes what only has a handle."""
+    inner = stack.function(kernel - 2) if kernel >= 2 else None
+    return kernel < 2 or (
+        inner is not None and any(one.startswith(assumed_symbols.STABLE_HANDLES) for one in inner.names)
+    )
 
 
 class KnownFallbacks:

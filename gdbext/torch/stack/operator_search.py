@@ -253,7 +253,7 @@ class OperatorSearch:
             return None
         entry = self._registered.at(function.start, function.module)
         operators = entry.operators if entry is not None else ()
-        if body is not None:
+        if body is not None or not function.names:
             operators = tuple(one for one in operators if self._leads_to(one, stack, call.kernel))
         if len(operators) != 1:
             return None

@@ -241,8 +241,8 @@ class CallRecovery:
     @cached_property
     def _lookups(self) -> SiteFinder:
         dispatcher = self._dispatcher
-        table = range(dispatcher.table_address(0), dispatcher.table_address(0) + dispatcher.kernels.size)
-        return SiteFinder(self._memory, self._modules, self._symbolizer, dispatcher.keys.num_backends, table)
+        backends, table = dispatcher.keys.num_backends, dispatcher.first_entry
+        return SiteFinder(self._memory, self._modules, self._symbolizer, backends, table)
 
     def _passed_in(self, stack: NativeStack, call: DispatchCall, keyset: int) -> bool:
         """The caller of the function that redispatches passed that keyset, too."""
@@ -270,10 +270,14 @@ class CallRecovery:
     def _goes_on_elsewhere(self, stack: NativeStack, call: DispatchCall, operator: Operator, keyset: int) -> bool:
         """The kernel for that keyset left by a tail call for what runs in its place: the call's frames still hold what
         lookup returned, or it is one of PyTorch's fallbacks of which that is known."""
-        index, _ = operator.kernel_for(keyset)
+        index, kernel = operator.kernel_for(keyset)
         if self._entry_in_hand(stack, call, operator, index):
             return True
-        return call.kernel is not None and self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset)
+        if call.kernel is None:
+            return False
+        if self._fallbacks.left_for_frame(stack, call.kernel, operator, keyset):
+            return True
+        return self._matcher.may_have_left(stack, call.kernel, kernel, operator)
 
     def _entry_in_hand(self, stack: NativeStack, call: DispatchCall, operator: Operator, index: int) -> bool:
         """The call's frames hold the address of this very table entry: what lookup returned for this call.

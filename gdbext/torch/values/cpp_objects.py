@@ -114,6 +114,12 @@ def type_name(memory: Memory, type_info: int) -> str:
     return demangle(f"_ZTS{name}").removeprefix("typeinfo name for ")
 
 
+def mangled_class(memory: Memory, address: int) -> str:
+    """The mangled name of the class of an object with virtual functions, as its type_info has it: stripped libraries
+    keep that. Raises MemoryFault, BadData."""
+    return _mangled(memory, memory.u64(memory.u64(address) - 8))
+
+
 def _mangled(memory: Memory, type_info: int) -> str:
     name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
     return name.lstrip("*")  # a name that is compared by its address, of a type of one library

@@ -41,6 +41,20 @@ def test_every_pass_in_other_ways(compiler: str, way: str) -> None:
         assert_right(program)
 
 
+def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -> None:
+    """What a boxed kernel has put on its stack is no argument of its call; of kernels whose wrapper is one function,
+    the one runs to which its functor points."""
+    with matrix.started(matrix.host(), matrix.build("O3-s-hidden", name="fallbacks")) as program:
+        document = matrix.look(program)
+        score = matrix.compare(program.truth, document)
+        assert not score.wrong
+        assert (score.found, score.right) == (5, 5), matrix.report("", score)
+        (thread,) = [one for one in document["threads"] if one["tid"] == program.case("device")["tid"]]
+        (inner, *outer) = [step["arguments"][0]["value"] for step in thread["dispatch"]]
+        assert inner in (None, "f32[4] cpu")
+        assert outer == [None, None]
+
+
 def assert_right(program: Matrix) -> None:
     document = matrix.look(program)
     score = matrix.compare(program.truth, document)

@@ -1,0 +1,101 @@
+// A backend whose fallback puts CPU tensors in the place of its own and goes on with the CPU's kernel, and an operator
+// two of whose kernels have one type, so that their wrappers are one function.
+#define AT_PER_OPERATOR_HEADERS
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <torch/library.h>
+#include <functional>
+#include <memory>
+#include <thread>
+#include "account.h"
+
+using account::enter;
+using account::going;
+using at::Tensor;
+using c10::DispatchKeySet;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+namespace {
+
+using One = Tensor(const Tensor&);
+auto find(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
+Tensor leaf(DispatchKeySet ks, const Tensor& a) {
+  enter("falls::leaf", "CPU", ks.raw_repr(), "AutogradCPU");
+  account::wait_here();
+  return a;
+}
+void to_cpu(const OperatorHandle& op, DispatchKeySet ks, Stack* stack) {
+  enter("falls::leaf", "PrivateUse1", ks.raw_repr(), "AutogradPrivateUse1");
+  for (auto& value : *stack) value = at::ones({4});
+  going("redispatchBoxed");
+  op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+Tensor twin_cpu(DispatchKeySet ks, const Tensor& a) {
+  enter("falls::twin", "CPU", ks.raw_repr());
+  account::wait_here();
+  return a;
+}
+Tensor twin_meta(DispatchKeySet ks, const Tensor& a) {
+  enter("falls::twin", "Meta", ks.raw_repr());
+  going("redispatch");
+  return at::add(find("falls::twin").typed<One>().redispatch(DispatchKeySet(c10::DispatchKey::CPU), a), 1);
+}
+
+Tensor on_device() {
+  auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 16, c10::DataPtr(nullptr, at::Device(at::kPrivateUse1, 0)),
+                              nullptr, false);
+  auto keys = DispatchKeySet(c10::DispatchKey::PrivateUse1);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, caffe2::TypeMeta::Make<float>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({4});
+  return tensor;
+}
+
+void call(const char* name, const Tensor& a) {
+  auto handle = find(name).typed<One>();
+  going("call");
+  handle.call(a);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(falls, m) {
+  m.def("leaf(Tensor a) -> Tensor");
+  m.def("twin(Tensor a) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(falls, CPU, m) {
+  m.impl("leaf", &leaf);
+  m.impl("twin", &twin_cpu);
+}
+TORCH_LIBRARY_IMPL(falls, Meta, m) { m.impl("twin", &twin_meta); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&to_cpu>()); }
+
+extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char*) {
+  static account::Case cases[] = {{"device"}, {"twin"}};
+  std::function<void()> bodies[] = {
+      [] { call("falls::leaf", on_device()); },
+      [] {
+        at::AutoDispatchBelowAutograd guard;
+        call("falls::twin", at::empty({3}, at::TensorOptions().device(at::kMeta)));
+      },
+  };
+  FILE* out = std::fopen((std::string(truth) + ".part").c_str(), "w");
+  std::fprintf(out, "{\"pid\": %d, \"cases\": [", getpid());
+  for (int number = 0; number < 2; ++number) {
+    auto* one = &cases[number];
+    std::thread([one, body = bodies[number]] {
+      account::mine = one;
+      one->tid = syscall(SYS_gettid);
+      body();
+    }).detach();
+    for (int patience = 0; one->waits == 0 && patience < 20000; ++patience) usleep(500);
+    account::print(out, *one);
+    std::fputs(number == 0 ? ",\n" : "\n]}\n", out);
+  }
+  std::fclose(out);
+  std::rename((std::string(truth) + ".part").c_str(), truth);
+  for (;;) pause();
+}
