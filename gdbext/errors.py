@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
+
+def as_root(command: str) -> str:
+    """What to run, with the word that it takes root where we are not."""
+    return command if os.geteuid() == 0 else f"as root: {command}"
+
+
+def or_root(words: str) -> str:
+    """What to do as another user, or as root where we are not."""
+    return words if os.geteuid() == 0 else f"{words}, or as root"
+
 
 class GdbextError(Exception):
     """Base of all errors that gdbext raises on purpose.

@@ -197,6 +197,8 @@ def make_report(
     leaves_process = ending is None or ending.kind.leaves_process
     unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
     failed = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, tool.name),)
+    if session.target.is_truncated and not args.why:
+        errors = unread = ()  # each may be for what the core lacks
     return Report(
         command=tool.name,
         target=shown._replace(withheld_sources=_withheld(session.target, threads)),

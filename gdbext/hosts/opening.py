@@ -122,7 +122,7 @@ def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[
     """The outcome of ``look``, made by a child; where the kernel keeps that one, of ``without_memory``. Raises
     TargetError: nothing can be said but how the threads of the process sleep."""
     from gdbext.engine.targets.live import supervision
-    from gdbext.errors import TargetError
+    from gdbext.errors import TargetError, as_root
     from gdbext.tools.table import Outcome
 
     data = supervision.by_child(lambda: look().encode(), supervision.STUCK_SECONDS)
@@ -132,6 +132,6 @@ def supervised(pid: int, look: Callable[[], Outcome], without_memory: Callable[[
         raise TargetError(
             f"process {pid} cannot be read: the kernel does not answer ({supervision.sleepers(pid)})",
             why="a thread of it sleeps in the kernel with the lock of its memory, or a file system does not answer",
-            help=f"as root: cat /proc/{pid}/task/*/stack   shows where; look at the device or the file server",
+            help=as_root(f"cat /proc/{pid}/task/*/stack   shows where; look at the device or the file server"),
         )
     return Outcome.decode(data) or Outcome(1, error="the look ended without a report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Union
 
@@ -234,7 +235,7 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
         yield wait.kind.traits.advice_when_blocked
     elif wait.kind is WaitKind.IO:
         yield "Look at the device, or at the server of that file system: the kernel waits for its answer (dmesg)."
-    if wait.kernel is not None and not wait.kernel.stack:
+    if wait.kernel is not None and not wait.kernel.stack and os.geteuid() != 0:
         yield "As root, this report names the kernel's own stack."
 
 

@@ -17,7 +17,7 @@ from typing import Callable
 from gdbext.engine.formats import elf_header
 from gdbext.engine.formats.bounded_input import at_once
 from gdbext.engine.record import Record
-from gdbext.errors import BadCore, NotPermitted, SymbolFileError
+from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 
 NT_PRSTATUS = 1
 NT_PRFPREG = 2
@@ -93,6 +93,8 @@ class ElfCore:
         self.path = path
         self._check_machine = check_machine
         self.warnings: list[str] = []
+        self.is_truncated = False
+        """The end of the file is missing."""
         self.segments: list[MemorySegment] = []
         self.threads: list[CoreThread] = []
         self.files: list[FileMapping] = []
@@ -142,14 +144,16 @@ class ElfCore:
     def _warn_of_truncation(self) -> None:
         beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
         if beyond:
+            self.is_truncated = True
             missing = sum(s.offset + s.filesz - max(s.offset, self.size) for s in beyond)
             self.warnings.append(
-                f"{self.path} is truncated: {missing} bytes of {len(beyond)} memory segments are missing"
+                f"{self.path} is truncated: {missing:,} bytes of {len(beyond)} memory segments are missing"
             )
 
     def _read_notes(self, offset: int, size: int) -> None:
         end = min(offset + size, self.size)
         if offset + size > self.size:
+            self.is_truncated = True
             self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
         for note in elf_header.notes(self.data, offset, end):
             if note.owner == b"CORE":
@@ -245,7 +249,7 @@ def _map_file(path: str) -> mmap.mmap:
         raise NotPermitted(
             f"cannot open {path}: {error.strerror}",
             why="cores belong to the user whose process died, with mode 600",
-            help=f"run it as that user or as root, or: sudo chmod a+r {path}",
+            help=f"{or_root('run it as that user')}; or let all read it: sudo chmod a+r {path}",
         ) from error
     except FileNotFoundError as error:
         where = "see where the kernel puts cores: cat /proc/sys/kernel/core_pattern"

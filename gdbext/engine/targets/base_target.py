@@ -271,6 +271,11 @@ class Target(ABC):
         """The parts that the target itself lacks: the end of a core that was cut off."""
         return ()
 
+    @property
+    def is_truncated(self) -> bool:
+        """It is a core whose end is missing."""
+        return False
+
     def missing_from_recording(self) -> str:
         """The facts that were asked for and are not in the recording, "" when none were."""
         return ""

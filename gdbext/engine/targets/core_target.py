@@ -155,6 +155,11 @@ class CoreTarget(Target):
         """The parts that are missing from the file."""
         return self._core.warnings
 
+    @property
+    def is_truncated(self) -> bool:
+        """The end of the file is missing."""
+        return self._core.is_truncated
+
     def close(self) -> None:
         """Unmap the core and all files; idempotent."""
         self._files.close()

@@ -79,6 +79,7 @@ class OperatorReporter:
         """One operator; with its bare table where its registrations cannot be read. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
         registrations: tuple[operator_section.OperatorRegistration, ...] | None = None
+        hidden = 0
         try:
             known = self._tables.registrations(operator)
             computed = self._tables.table(operator, known)
@@ -89,9 +90,10 @@ class OperatorReporter:
         else:
             self.findings.extend(_contradictions(operator, computed, len(self.findings)))
             registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, computed))
+            hidden = len(known) - len(registrations)
             table = self._table(operator, [entry for entry in computed if self._key in (None, entry.key, entry.source)])
         return operator_section.OperatorReport(
-            operator.name, operator.overload, operator.address, schema, debug, registrations, table
+            operator.name, operator.overload, operator.address, schema, debug, registrations, table, hidden
         )  # fmt: skip
 
     def _schema(self, operator: Operator) -> tuple[str | None, str | None]:
@@ -355,7 +357,8 @@ def _operator(
     if operator.registrations is None:
         yield style("  registrations cannot be read", "yellow")
     else:
-        yield f"  {counted(len(operator.registrations), 'registration')}"
+        others = f", {operator.hidden:,} under other keys" if operator.hidden else ""
+        yield f"  {counted(len(operator.registrations), 'registration')}{others}"
         told = [each for each in known if all_keys or each.key in usual or each.key in _USUAL_ALIASES]
         for registration in told:
             yield from _registration(registration, style)

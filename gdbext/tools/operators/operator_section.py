@@ -136,6 +136,8 @@ class OperatorReport:
     registrations: tuple[OperatorRegistration, ...] | None
     """None where they cannot be read; ``table`` then holds what stands in memory."""
     table: tuple[TableEntry, ...]
+    hidden: int = 0
+    """Registrations under other keys than the one that was asked for."""
 
     @property
     def qualified(self) -> str:

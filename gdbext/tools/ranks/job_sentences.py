@@ -9,7 +9,7 @@ from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
 from gdbext.tools.ranks.matching import Edges
 from gdbext.torch.torch_symbol import RPC_CALLS
 
-_NAMED = 3
+NAMED = 3
 """Ranks at fault whose own diagnosis is in the sentence."""
 _LISTED = 100
 """Processes that are named one by one."""
@@ -64,7 +64,7 @@ def _differ_in_tags(reports: Sequence[RankReport]) -> bool:
 
 def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
     """``rank 1 is gone: process 77 is a zombie; ranks 0,2 wait for it in #4 all_reduce of group default_pg.``"""
-    reasons = [f"{each.where}: {each.reason}" for each in unreached[:_NAMED]]
+    reasons = [f"{each.where}: {each.reason}" for each in unreached[:NAMED]]
     verb = "is" if len(ranks) == 1 else "are"
     text = f"{ranks_text(ranks)} {verb} gone or out of reach"
     text += f" ({'; '.join(reasons)})" if reasons else ""
@@ -81,7 +81,7 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
     if match is not None:
         text += f": {_operation(match)} is not enqueued, on which {ranks_text(match.waiting)} "
         text += _verb(match.waiting, "wait")
-    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:_NAMED]]
+    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:NAMED]]
     if outside and match is None:
         own.append(f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
                    f"({outside[0].label}: {outside[0].summary.rstrip('.')})")  # fmt: skip
@@ -109,7 +109,7 @@ def late(
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
         text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
-    own = [f"{report.label}: {_own_words(report, servers)}" for report in reports[:_NAMED]]
+    own = [f"{report.label}: {_own_words(report, servers)}" for report in reports[:NAMED]]
     return f"{text}; {'; '.join(own)}."
 
 
@@ -158,7 +158,7 @@ def busy(reports: Sequence[RankReport], known: int) -> str:
 def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
     """Nobody waits for another rank, and nobody runs."""
     if not reports:
-        reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:_NAMED])
+        reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:NAMED])
         return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
     if all(report.problem for report in reports):
         return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
@@ -189,7 +189,7 @@ def labels(reports: Sequence[RankReport]) -> str:
     """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
     ranks = [report.rank for report in reports if report.rank is not None]
     parts = [ranks_text(ranks)] if ranks else []
-    parts += [report.label for report in reports if report.rank is None][:_NAMED]
+    parts += [report.label for report in reports if report.rank is None][:NAMED]
     return " and ".join(parts)
 
 

@@ -20,7 +20,7 @@ from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists, thread_state
 from gdbext.engine.targets.system.linux import number, parse_environ
-from gdbext.errors import BadData, GdbextError, TargetError, UsageError
+from gdbext.errors import BadData, GdbextError, TargetError, UsageError, or_root
 from gdbext.tools import table
 from gdbext.tools.ranks import rank_report_reader, ranks_document
 from gdbext.tools.ranks.collector import COMMAND, RankSource, collect
@@ -125,7 +125,7 @@ def ranks_of_node(job: str | None) -> list[int]:
             f"{what} that may be looked at",
             why=f"the environment of {closed} Python process{'es' if closed > 1 else ''}, by which a rank is known, "
             "may not be read: another user's",
-            help="run it as the user of the job, or as root",
+            help=or_root("run it as the user of the job"),
         )
     raise TargetError(
         what,
@@ -430,7 +430,7 @@ def _report_rows(paths: Iterable[Path]) -> RankReports:
 
 
 def _first_line(error: Exception) -> str:
-    text = error.what if isinstance(error, GdbextError) else str(error)
+    text = error.what if isinstance(error, GdbextError) else getattr(error, "strerror", None) or str(error)
     return text.partition("\n")[0]
 
 

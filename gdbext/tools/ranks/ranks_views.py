@@ -22,6 +22,7 @@ from gdbext.tools.ranks.job_report import (
     chains,
     kind_words,
 )
+from gdbext.tools.ranks.job_sentences import NAMED
 
 _ODD = 4
 _GROUPS = 4
@@ -38,10 +39,14 @@ def render(report: JobReport, color: bool = False) -> str:
 
 
 def _lines(report: JobReport, style: Style) -> Iterator[str]:
-    yield style(escape(f"{report.verdict.heading}: {report.verdict.summary}"), "bold")
-    yield ""
-    yield escape(_headline(report))
-    yield from _short("Not reached", [_unreached(each.where, each.reason) for each in report.unreached], style)
+    is_known = bool(report.reports)  # else the verdict names what was not reached
+    heading = f"{report.verdict.heading}: " if is_known else ""
+    yield style(escape(f"{heading}{report.verdict.summary}"), "bold")
+    if is_known:
+        yield ""
+        yield escape(_headline(report))
+    unreached = [_unreached(each.where, each.reason) for each in report.unreached]
+    yield from _short("Not reached", unreached if is_known or len(unreached) > NAMED else [], style)
     for advice in list(dict.fromkeys(each.help for each in report.unreached[:_NOTES] if each.help))[:1]:
         yield _cut(f"  try: {advice}")
     yield from _short("Note", list(report.notes), style)

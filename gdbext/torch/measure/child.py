@@ -38,7 +38,7 @@ from gdbext.cache import find_program, is_ours, resolve
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.store import AS_ME, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights, rights_of
-from gdbext.errors import LayoutError
+from gdbext.errors import LayoutError, or_root
 from gdbext.torch.measure.wants import no_pyelftools
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -220,7 +220,7 @@ def package_to_measure(library: str, pid: int | None) -> tuple[Path, Rights | No
             f"the process belongs to user {rights.uid}, with whose rights alone its headers are compiled (be "
             "that user, or root, or say --measure-as-me)",
             why="whoever owns the headers beside its library decides what the compiler runs",
-            help=f"run it as that user, or as root; {_ON_REQUEST}",
+            help=f"{or_root('run it as that user')}; {_ON_REQUEST}",
         )
     _check_files(library, package, (0, rights.uid), (0, rights.gid))
     return package, rights

@@ -22,7 +22,7 @@ from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
 from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
 from gdbext.engine.targets.system import linux
-from gdbext.errors import NotPermitted, TargetError, TargetGone
+from gdbext.errors import NotPermitted, TargetError, TargetGone, as_root
 
 STOP_SECONDS = 1.0
 """Seconds to wait for threads to stop. Only a thread in an uninterruptible wait in the kernel takes longer."""
@@ -84,7 +84,7 @@ class ProcThread(TargetThread):
         return TargetError(
             what,
             why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
-            help=f"as root: cat /proc/{self._pid}/task/{self.tid}/stack   shows where",
+            help=as_root(f"cat /proc/{self._pid}/task/{self.tid}/stack   shows where"),
         )
 
     def float_registers(self) -> Mapping[str, int]:

@@ -110,9 +110,10 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
     if here.missing:
         names = " and ".join(here.missing)
         options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
+        who = "" if os.geteuid() == 0 else "as root "
         return (
             f"kernel probes need {names}, or root; this process lacks that",
-            f"run it as root on the host (sudo), or docker run {options}; or {_BREAKPOINTS}",
+            f"run it {who}on the host, or docker run {options}; or {_BREAKPOINTS}",
         )
     if here.is_namespaced:
         why = "we are root in a user namespace only, and the kernel asks outside of it"

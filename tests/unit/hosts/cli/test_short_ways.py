@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gdbext import errors
 from gdbext.engine import terminal
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.terminal import CommandLine, quoted, typed_name
@@ -248,3 +249,20 @@ def test_keysets_need_no_process(capfd: pytest.CaptureFixture[str]) -> None:
         assert launcher.main(["keyset", *words.split()]) == 2
         assert said in capfd.readouterr().err
     assert launcher.main(["bt"]) == 2
+
+
+def test_ranks_without_any_report_say_it_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert launcher.main(["ranks", "--reports", str(tmp_path / "nowhere")]) == 1
+    why = "nowhere: its report cannot be read: No such file or directory"
+    assert capfd.readouterr().out.splitlines() == [f"There is no report of any rank: {why}."]
+    launcher.main(["ranks", "--reports", str(tmp_path / "nowhere"), "--json"])
+    assert json.loads(capfd.readouterr().out)["verdict"]["kind"] == "no-report"
+
+
+@pytest.mark.parametrize(("uid", "said"), [(0, "cat x"), (1000, "as root: cat x")])
+def test_root_is_not_told_to_be_root(uid: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert errors.as_root("cat x") == said
+    assert errors.or_root("be that user").endswith("or as root") == (uid != 0)
+    sudo = "sudo" in proc_checks.refusal(1).help  # of a process of root's
+    assert sudo == (uid != 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gdbext.errors import LayoutError
 from gdbext.hosts.cli import launcher
 from gdbext.torch.registry.operator_names import SCHEMAS, declared_schemas
+from support.recorded.recordings import Replay
 from support.source import contract_schema
 
 LIMIT = 200_000
@@ -68,3 +70,10 @@ def test_what_is_not_known_without_a_process_is_said(
 ) -> None:
     status, text = told(capfd, *words)
     assert (status, text.splitlines()[0]) == (2, f"dispatch: {what}")
+
+
+def test_a_filter_says_how_many_registrations_it_hides(replay: Callable[[str], Replay]) -> None:
+    hung = replay("meta-mm")
+    lines = hung.text("dispatch-op", "aten::mm", "--key", "CPU").splitlines()
+    (whole,) = hung.document("dispatch-op", "aten::mm")["operators"]
+    assert f"  1 registration, {len(whole['registrations']) - 1} under other keys" in lines
