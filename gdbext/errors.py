@@ -6,12 +6,12 @@ import os
 
 
 def as_root(command: str) -> str:
-    """What to run, with the word that it takes root where we are not."""
+    """Say of a command that it takes root, where we are not root."""
     return command if os.geteuid() == 0 else f"as root: {command}"
 
 
 def or_root(words: str) -> str:
-    """What to do as another user, or as root where we are not."""
+    """Add root to another user whom one may be, where we are not root."""
     return words if os.geteuid() == 0 else f"{words}, or as root"
 
 
