@@ -41,6 +41,8 @@ else:
 
     def _values(record, given, named):
         """The fields' values, or None where the arguments do not fit: the constructor says how they do not."""
+        if len(given) == len(record._fields) and not named:
+            return given
         rest = record._fields[len(given) :]
         known = {**record._field_defaults, **named} if rest else named
         if len(given) + len(rest) > len(record._fields) or not named.keys() <= set(rest):

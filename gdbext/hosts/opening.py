@@ -37,10 +37,11 @@ def open_core(path: str, sysroot: str = "") -> Target:
     """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
     ``sysroot`` is where the files of its machine are. Raises BadCore."""
     from gdbext.engine.targets import packed_core
-    from gdbext.engine.targets.core_target import CoreTarget
-    from gdbext.engine.targets.live import dying_process
+    from gdbext.engine.targets.core_target import PIPE, CoreTarget
 
-    if path.startswith(dying_process.SOURCE):
+    if path.startswith(PIPE):
+        from gdbext.engine.targets.live import dying_process
+
         return dying_process.DyingProcess.named(path)
     path = packed_core.stored(path)
     unpacked = packed_core.unpacked(path)

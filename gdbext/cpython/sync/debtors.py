@@ -9,7 +9,7 @@ Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
@@ -217,20 +217,33 @@ def _functions(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterato
     for frame in frames:
         try:
             namespace = namespace_of(runtime, frame)
-            values = [*locals_of(runtime, frame).values()]
+            found = [*_of_module(runtime, locals_of(runtime, frame).values(), namespace, frame.file)]
             if namespace not in seen:
                 seen.add(namespace)
-                values += [value for _, value in runtime.dicts.items(namespace, _VALUES)]
-            for value in _with_methods(runtime, values):
-                is_other = value in seen or _is_of_another(runtime, value, namespace)
-                function = None if is_other else runtime.functions.source(value)
-                seen.add(value)
-                if function is not None and function.code and function.file == frame.file:
-                    yield function, namespace
+                found += runtime.once(_in_module, namespace, frame.file)
         except GdbextError:
             continue
+        for function in found:
+            if function.address not in seen:
+                seen.add(function.address)
+                yield function, namespace
         if len(seen) > _FUNCTIONS:
             return
+
+
+def _in_module(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[PythonFunction]:
+    """The functions of a module: those that its global variables have, and those of the classes there."""
+    return [*_of_module(runtime, [value for _, value in runtime.dicts.items(namespace, _VALUES)], namespace, file)]
+
+
+def _of_module(
+    runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str
+) -> Iterator[PythonFunction]:  # fmt: skip
+    """The functions among the values, and of their classes, that are the module's."""
+    for value in dict.fromkeys(_with_methods(runtime, values)):
+        function = None if _is_of_another(runtime, value, namespace) else runtime.functions.source(value)
+        if function is not None and function.code and function.file == file:
+            yield function
 
 
 def _is_of_another(runtime: PythonRuntime, value: int, namespace: int) -> bool:

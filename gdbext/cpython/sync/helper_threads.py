@@ -48,6 +48,8 @@ class ThreadObject(Record):
     any more."""
     function: str
     """The name of that function, "" where it is not known."""
+    started: int = 0
+    """Address of the event that it sets when it begins, for which Thread.start() waits."""
 
     @property
     def has_ended(self) -> bool:
@@ -60,14 +62,16 @@ def running_threads(runtime: PythonRuntime) -> frozenset[int]:
     return frozenset(thread for _, thread in active_threads(runtime))
 
 
-def thread_objects(runtime: PythonRuntime) -> Iterator[ThreadObject]:
+def thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """All Thread objects that are still in memory. Raises nothing."""
+    return runtime.once(_thread_objects)
+
+
+def _thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     running = running_threads(runtime)
     threads = _in_weak_set(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
-    for address in list(dict.fromkeys(threads))[:_THREADS]:
-        found = thread_object(runtime, address, running)
-        if found is not None:
-            yield found
+    found = (thread_object(runtime, each, running) for each in list(dict.fromkeys(threads))[:_THREADS])
+    return [each for each in found if each is not None]
 
 
 def ended_threads(runtime: PythonRuntime) -> list[ThreadObject]:
@@ -130,7 +134,7 @@ def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]
     return ThreadObject(
         address, name, address in running, bool(_number(runtime, flag)),
         _number(runtime, own[assumed_names.THREAD_IDENT]), _number(runtime, own.get(assumed_names.THREAD_NATIVE_ID, 0)),
-        target, function,
+        target, function, own[assumed_names.THREAD_STARTED],
     )  # fmt: skip
 
 
@@ -336,11 +340,11 @@ def _of_executor(runtime: PythonRuntime, own: Mapping[str, int], running: Collec
 def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:
     """The thread that Thread.start() waits for at an event, where no thread of the process can be it: each one that has
     a state of the interpreter runs a Thread of its own. None for any other event. Raises nothing."""
-    thread = next((each for each in thread_objects(runtime) if _starts(runtime, each, event)), None)
+    thread = next((each for each in thread_objects(runtime) if each.started == event), None)
     if thread is None or thread.began:
         return None
     try:
-        known = {runtime.objects.integer(ident) for ident, _ in active_threads(runtime)}
+        known = runtime.once(_active_idents)
         states: Sequence[ThreadState] = runtime.thread_states()
     except GdbextError:
         return None
@@ -348,8 +352,9 @@ def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:
     return thread if all(ident in known for ident in idents) and len(set(idents)) == len(idents) else None
 
 
-def _starts(runtime: PythonRuntime, thread: ThreadObject, event: int) -> bool:
-    return attributes(runtime, thread.address).get(assumed_names.THREAD_STARTED, 0) == event
+def _active_idents(runtime: PythonRuntime) -> frozenset[int]:
+    """The idents that threading counts as running. Raises GdbextError."""
+    return frozenset(runtime.objects.integer(ident) for ident, _ in active_threads(runtime))
 
 
 def lost_loop(runtime: PythonRuntime, state: ThreadState, future: int) -> LostHelpers | None:

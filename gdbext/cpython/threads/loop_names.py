@@ -120,6 +120,10 @@ def names_with_inner(runtime: PythonRuntime, code: int) -> LoopNames | None:
 
 def names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
     """The names that the code object at an address loads anywhere; None where nobody can tell."""
+    return runtime.once(_names_of_code, code)
+
+
+def _names_of_code(runtime: PythonRuntime, code: int) -> LoopNames | None:
     form = BYTECODES.get(runtime.layout.abi.version)
     try:
         loads = all_loads(form, _bytes_of(runtime, code)) if form is not None else None

@@ -8,8 +8,9 @@ Names of threads are those of ``threading``: threading._active maps idents to Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.cpython.abi import assumed_names, python_layout
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
@@ -31,6 +32,9 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
+
+if TYPE_CHECKING:
+    _T = TypeVar("_T")
 
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
@@ -55,6 +59,7 @@ class PythonRuntime:
         self.codes = CodeCache(self.objects)
         self.functions = FunctionReader(self.objects, self.dicts, self.codes)
         self.frames = FrameReader(memory, layout, self.codes)
+        self._found: dict[Hashable, Any] = {}
         self._states: list[ThreadState] | None = None
         self._known_tids: set[int] | None = None
         self._pthreads: PthreadTids | None = None
@@ -65,6 +70,14 @@ class PythonRuntime:
         other.version, other.modules = self.version, self.modules
         other.frames = FrameReader(self.memory, self.layout, self.codes)
         return other
+
+    def once(self, find: Callable[..., _T], *args: Hashable) -> _T:
+        """What ``find(self, *args)`` returns, found once in this moment, however many threads it is asked for."""
+        key = (find, *args)
+        if key not in self._found:
+            self._found[key] = find(self, *args)
+        found: _T = self._found[key]
+        return found
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:

@@ -19,6 +19,8 @@ from gdbext.engine.targets.mapped_files import MappedFiles
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault
 
+PIPE = "pipe:"
+"""The beginning of the name of a core that the kernel is writing: pipe:PID:MEMORY:CORE, with two descriptors."""
 MAX_ENVIRONMENT = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 6 << 20
 MAX_STRING = 128 * 1024

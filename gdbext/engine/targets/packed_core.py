@@ -10,16 +10,14 @@ whether the disk has room for that is asked first.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import struct
 import sys
-import tempfile
 
 from gdbext.cache import find_program
 from gdbext.engine.formats import elf_header
 from gdbext.engine.formats.bounded_input import at_once
-from gdbext.engine.record import Record
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadCore, SymbolFileError
 
 TYPE_CHECKING = False
@@ -30,7 +28,7 @@ STORE = "/var/lib/systemd/coredump"
 """The folder of systemd-coredump (coredump.conf(5), Storage=external)."""
 SYSTEMD, BY_PID = "systemd", "coredumpctl:"
 """Names of cores in that folder: the newest one, and that of a process."""
-_NAME = re.compile(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
+_NAME = late_pattern(r"core\.(?P<name>.*)\.(?P<uid>\d+)\.[0-9a-f]+\.(?P<pid>\d+)\.(?P<time>\d+)(?:\.(?:zst|lz4|xz))?")
 """core.COMM.UID.BOOT.PID.MICROSECONDS (systemd 252, src/coredump/coredump.c, make_filename)."""
 _PIECE = 1 << 20
 _HOLE = 1 << 16
@@ -104,6 +102,8 @@ def let_go(name: str) -> None:
 
 
 def _unpack(path: str, packing: Packing, size: int) -> str:
+    import tempfile  # most cores are not packed, and it imports much
+
     into = tempfile.TemporaryFile(dir=_folder(path, size), prefix="gdbext-core-")  # noqa: SIM115 - it outlives this
     progress = _Progress(path, size)
     at, end = 0, None
@@ -232,6 +232,8 @@ def _known_size(packing: Packing, head: bytes, path: str) -> int:
 
 def _folder(path: str, size: int) -> str:
     """The folder for temporary files with the most room. Raises BadCore where no disk has enough."""
+    import tempfile
+
     folders = [os.environ.get("TMPDIR", ""), "/var/tmp", tempfile.gettempdir()]
     room = {each: _room(each) for each in folders if each and os.access(each, os.W_OK)}
     chosen = folders[0] if folders[0] in room else max(room, key=lambda each: room[each], default="/tmp")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cache import is_ours
 from gdbext.engine.formats import whole_file
-from gdbext.engine.targets.live.dying_process import SOURCE
+from gdbext.engine.targets.core_target import PIPE
 from gdbext.engine.targets.live.local_process import thread_name
 from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_of
 from gdbext.engine.targets.system.procfs import started_at
@@ -229,7 +229,7 @@ class _Crash:
             _drop(self._rights, self._capabilities, deadline)
             os.environ["XDG_CACHE_HOME"] = cache
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            source = f"{SOURCE}{self._pid}:{self._memory}:0"
+            source = f"{PIPE}{self._pid}:{self._memory}:0"
             recording = f"/proc/self/fd/{self._outputs['rec']}"
             os.dup2(self._outputs["json"], 1)
             seconds = f"{max(0.1, deadline - time.monotonic()):.1f}"
@@ -262,7 +262,7 @@ class _Crash:
         if suffix == "rec":
             return data
         kept = f"-r {quoted(f'{self._folder}/{self.stem}.rec')}".encode()
-        pipe = f"-c {SOURCE}{self._pid}:{self._memory}:0".encode()
+        pipe = f"-c {PIPE}{self._pid}:{self._memory}:0".encode()
         return data.replace(f"-r /proc/self/fd/{self._outputs['rec']}".encode(), kept).replace(pipe, kept)
 
 

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import elf_header
 from gdbext.engine.targets.base_target import TargetThread
-from gdbext.engine.targets.core_target import CoreFileThread, open_core, signal_of
+from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_memory, thread_name
 from gdbext.errors import BadCore
 
-SOURCE = "pipe:"
-"""The beginning of the name of such a target: pipe:PID:MEMORY:CORE, with two descriptors."""
 _HEAD = 64 << 20
 """Most bytes before a core's memory: 100,000 mappings have 6 MB of headers and 10 MB of names."""
 _PIECE = 1 << 16
@@ -57,8 +55,8 @@ class DyingProcess(LocalProcess):
 
     @classmethod
     def named(cls, name: str) -> DyingProcess:
-        """The target of that name (``SOURCE``). Raises BadCore."""
-        words = name[len(SOURCE) :].split(":")
+        """The target of that name (``PIPE``). Raises BadCore."""
+        words = name[len(PIPE) :].split(":")
         if len(words) != 3 or not all(word.isdecimal() for word in words):
             raise BadCore(f"{name} is no pipe of the kernel's", help="core-handler makes such names")
         pid, memory, pipe = map(int, words)
