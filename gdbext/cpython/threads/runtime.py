@@ -72,7 +72,7 @@ class PythonRuntime:
         return other
 
     def once(self, find: Callable[..., _T], *args: Hashable) -> _T:
-        """What ``find(self, *args)`` returns, found once in this moment, however many threads it is asked for."""
+        """Call ``find(self, *args)`` once in this moment, and return the same again however often it is asked for."""
         key = (find, *args)
         if key not in self._found:
             self._found[key] = find(self, *args)
