@@ -39,16 +39,20 @@ def is_suspect(pid: int) -> bool:
 
 def check_can_stop(pid: int) -> None:
     """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
-    debugger would wait for it without end, and stay its tracer."""
+    debugger would wait for it without end, and stay its tracer; or it has ended."""
     from gdbext.engine.arch import architectures
     from gdbext.engine.targets.live import proc_checks
     from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
-    from gdbext.errors import TargetError
+    from gdbext.errors import TargetError, TargetGone
 
     architecture = architectures.own()
     if architecture is None:
         return
-    for tid, (state, name) in proc_checks.thread_stats(pid).items():
+    try:
+        stats = proc_checks.thread_stats(pid)
+    except OSError as error:
+        raise TargetGone.of(pid) from error
+    for tid, (state, name) in stats.items():
         side = kernel_side(pid, tid, state, call_of(pid, tid), architecture)
         if side is not None and side.is_frozen:
             raise TargetError(
