@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
-from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
@@ -139,6 +138,8 @@ class Host(ToolHost):
 
     def _may_harm(self, session: Session) -> bool:
         """The user has attached his debugger to a process of this machine, which is to outlive it."""
+        from gdbext.engine.targets.live.local_process import LentProcess
+
         target = session.target
         is_here = isinstance(target, LentProcess) and target.is_native and target.pid != 0
         return is_here and not self.is_batch and not ends_with_tracer(target.pid)
