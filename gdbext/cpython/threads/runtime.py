@@ -9,6 +9,7 @@ Names of threads are those of ``threading``: threading._active maps idents to Th
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
 """Most interpreters and thread states that are walked."""
+
+
+class TornListError(BadData):
+    """A list of the interpreter is none, though its layout is right: threads came or went while it was read."""
 
 
 class PythonRuntime:
@@ -137,6 +142,8 @@ class PythonRuntime:
         for layout in layouts:
             try:
                 runtime = cls._probed(memory, location, layout, found)
+            except TornListError:
+                raise
             except (BadData, MemoryFault) as error:
                 problems.append(f"{layout.abi.text}: {error}")
                 continue
@@ -152,7 +159,7 @@ class PythonRuntime:
         """A runtime with that layout, proven. Raises BadData or MemoryFault where it does not hold."""
         abi = layout.abi
         runtime = cls(memory, location, layout)
-        states = runtime.thread_states()
+        states = runtime._states_unless_torn()
         hexversion = found.hexversion or runtime.sys_hexversion()
         if hexversion is None:
             if states and not found.source:
@@ -191,6 +198,18 @@ class PythonRuntime:
         if self._states is None:
             self._states = [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
         return self._states
+
+    def _states_unless_torn(self) -> list[ThreadState]:
+        """All thread states. Raises BadData, MemoryFault; TornListError where the layout has proved right elsewhere."""
+        try:
+            return self.thread_states()
+        except (BadData, MemoryFault) as error:
+            is_proven = False
+            with suppress(GdbextError):
+                is_proven = self.layout.abi.is_of(self.sys_hexversion() or 0)
+            if is_proven:
+                raise TornListError(f"{error}: the list changed while it was read") from error
+            raise
 
     def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
         address = PyInterpreterState(self.space, interpreter.address).value(self.layout.abi.first_thread)

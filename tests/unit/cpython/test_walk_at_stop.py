@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gdbext.cpython.sync import locks
+from gdbext.cpython.threads.runtime import PythonRuntime, TornListError
 from gdbext.errors import BadData
 from support.fakes.fake_target import FakeTarget
 
@@ -34,3 +35,19 @@ def test_lists_that_are_torn_each_time_are_read_at_the_stop(
     assert len(tried) == 3
     walk()
     assert (len(tried) == 4) is at_stop
+
+
+@pytest.mark.parametrize(("hexversion", "error"), [(0x030B07F0, TornListError), (0x030A0DF0, BadData), (None, BadData)])
+def test_a_layout_that_has_matched_is_not_blamed_for_a_torn_list(hexversion: int | None, error: type[BadData]) -> None:
+    """sys.hexversion, read by that layout, says that it is the right one."""
+
+    def torn() -> list[Any]:
+        raise BadData("thread state at 0x1000 does not belong to interpreter 0")
+
+    abi = SimpleNamespace(is_of=lambda value: value >> 16 == 0x030B)
+    runtime: Any = SimpleNamespace(
+        thread_states=torn, layout=SimpleNamespace(abi=abi), sys_hexversion=lambda: hexversion
+    )
+    with pytest.raises(BadData) as raised:
+        PythonRuntime._states_unless_torn(runtime)
+    assert type(raised.value) is error
