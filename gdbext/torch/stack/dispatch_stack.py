@@ -84,6 +84,7 @@ class DispatchStackReader:
         self._unproven: dict[tuple[int, ...], set[int]] = {}
         """Levels of kernels without names whose operator was not found, by a stack's path."""
         self._keysets: dict[int, DispatchKeySet] = {}
+        self._backends: dict[int, str] = {}
         self._recovered: dict[int, tuple[NativeStack, Steps]] = {}
         """Recovered calls by the identity of a stack: its arguments are asked for after its steps."""
 
@@ -257,7 +258,6 @@ class DispatchStackReader:
                 keyset = self._keyset(keys, recovered.keyset)
             if recovered.index is not None:
                 key = keys.key_of_index(recovered.index)
-        of_private_use = keyset is not None and any(name.endswith(PRIVATE_USE) for name in keyset.keys)
         never_entered = None
         if innermost and self._unreached is not None:
             never_entered = self._unreached.next_key(stack, call, recovered, self._code)
@@ -274,7 +274,7 @@ class DispatchStackReader:
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
-            backend=self._dispatcher.keys.backend if of_private_use and self._dispatcher is not None else "",
+            backend=self._backend(keyset) if keyset is not None else "",
         )
 
     def _keyset(self, keys: KeyNames, bits: int) -> DispatchKeySet:
@@ -282,6 +282,15 @@ class DispatchStackReader:
         if keyset is None:
             keyset = self._keysets[bits] = DispatchKeySet(bits, keys.decode(bits))
         return keyset
+
+    def _backend(self, keyset: DispatchKeySet) -> str:
+        """The process's own name of PrivateUse1, where that is among the keys."""
+        name = self._backends.get(keyset.bits)
+        if name is None:
+            is_private = self._dispatcher is not None and any(each.endswith(PRIVATE_USE) for each in keyset.keys)
+            name = self._dispatcher.keys.backend if is_private and self._dispatcher is not None else ""
+            self._backends[keyset.bits] = name
+        return name
 
     # --- names -----------------------------------------------------------------------------------
 

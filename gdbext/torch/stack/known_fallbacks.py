@@ -11,8 +11,10 @@ call makes anew of the arguments and the thread's state, so that it may have key
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import demangle
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch import assumed_symbols
@@ -193,7 +195,13 @@ class KnownFallbacks:
 def is_python_dispatcher(stack: NativeStack, level: int) -> bool:
     """The frame is the function that asks the Python dispatcher which kernel is meant."""
     function = stack.function(level)
-    return function is not None and any(assumed_symbols.PYTHON_DISPATCHERS_CALL in name for name in function.demangled)
+    return function is not None and _asks_python(function.names)
+
+
+@lru_cache(maxsize=1024)
+def _asks_python(names: tuple[str, ...]) -> bool:
+    """Asked of the same few functions at each of thousands of levels of a recursion."""
+    return any(assumed_symbols.PYTHON_DISPATCHERS_CALL in demangle(name) for name in names)
 
 
 def accept(
