@@ -167,9 +167,9 @@ def measure(file: HangingFile, place: Path) -> Measured:
     (place / "test_it.py").write_text(HEAD + file.source)
     plugin = ["-p", "gdbext.hosts.pytest_plugin", "-p", "no:cacheprovider", f"--gdbext-threshold={file.threshold}"]
     command = [sys.executable, "-m", "pytest", "-q", *plugin, "--gdbext-kill", *file.words, "test_it.py"]
-    mark = f"GDBEXT_MARK={place.name}-{time.time()}"
+    name, value = "GDBEXT_MARK", f"{place.name}-{time.time()}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTHONUNBUFFERED": "1"}
-    environment.update([mark.split("=")])
+    environment[name] = value
     first = right = None
     with subprocess.Popen(
         command, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -185,7 +185,9 @@ def measure(file: HangingFile, place: Path) -> Measured:
             if right is None and first is not None and re.search(file.verdict, line):
                 right = now - due
     time.sleep(0.3)
-    return Measured(first, right, sum(has_mark(pid, mark) for pid in os.listdir("/proc") if pid.isdecimal()))  # noqa: PTH208
+    return Measured(
+        first, right, sum(has_mark(pid, f"{name}={value}") for pid in os.listdir("/proc") if pid.isdecimal())
+    )  # noqa: PTH208
 
 
 def has_mark(pid: str, mark: str) -> bool:
