@@ -185,9 +185,10 @@ def measure(file: HangingFile, place: Path) -> Measured:
             if right is None and first is not None and re.search(file.verdict, line):
                 right = now - due
     time.sleep(0.3)
+    mark = f"{name}={value}"
     return Measured(
-        first, right, sum(has_mark(pid, f"{name}={value}") for pid in os.listdir("/proc") if pid.isdecimal())
-    )  # noqa: PTH208
+        first, right, sum(has_mark(each.name, mark) for each in Path("/proc").iterdir() if each.name.isdecimal())
+    )
 
 
 def has_mark(pid: str, mark: str) -> bool:
