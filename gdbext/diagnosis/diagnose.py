@@ -120,7 +120,9 @@ class Diagnose(Tool):
         from gdbext.diagnosis.verdict.advice import advice
 
         verdict = found.judgement.verdict
-        told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core, called)
+        told = advice(
+            verdict.finding, found.threads, session.target.pid, session.target.is_core, called, session.target.debugger
+        )
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))

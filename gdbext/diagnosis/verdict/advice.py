@@ -43,10 +43,19 @@ class Suggestion(Record):
 Line = Union[str, Suggestion]
 
 
+_SAVES = {"gdb": "generate-core-file core.{}", "lldb": "process save-core core.{}"}
+"""The command that keeps a core, inside a debugger: gcore would be a second tracer of the process."""
+
+
 def advice(
-    finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core: bool, called: CommandLine = IN_A_DEBUGGER
+    finding: Finding,
+    threads: Sequence[ThreadReport],
+    pid: int,
+    is_core: bool,
+    called: CommandLine = IN_A_DEBUGGER,
+    debugger: str = "",
 ) -> tuple[str, ...]:
-    """Lines of advice, the most useful first."""
+    """Lines of advice, the most useful first; ``debugger``: the one that has the process."""
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
     lines = [*_about_ranks(involved, pid, called), *_ADVISERS[finding.kind](finding, involved)]
@@ -60,7 +69,8 @@ def advice(
         again = "dispatch-diagnose --samples 5 --interval 1"
         lines.append(Suggestion("Stuck or only slow? Look more than once", again))
     if can_run and traits.is_hang and finding.kind is not FindingKind.KERNEL_WAIT:  # gcore would wait as well
-        lines.append(Suggestion("Keep the evidence before you kill it", "", shell=f"gcore {pid}"))
+        keep = _SAVES.get("" if called.source else debugger, "gcore {}")
+        lines.append(Suggestion("Keep the evidence before you kill it", "", shell=keep.format(pid)))
     return tuple(
         line if isinstance(line, str) else line.text(called)
         for line in lines

@@ -11,6 +11,7 @@ from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, PipeWait, ProcessState
+from gdbext.engine.terminal import CommandLine
 from support.fakes.analysis_facts import step, thread, wait
 
 
@@ -75,6 +76,17 @@ def test_the_other_end_of_a_pipe_that_writes_to_us_wants_to_be_read():
 def test_a_static_initialiser_comes_before_the_order_of_locks():
     text = told(thread(1, wait("static-init", 2)), thread(2, wait("mutex", 1)))
     assert text.index("at import time") < text.index("in one order")
+
+
+@pytest.mark.parametrize(
+    ("debugger", "command"),
+    [("none", "gcore 1"), ("gdb", "generate-core-file core.1"), ("lldb", "process save-core core.1")],
+)
+def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
+    finding = Finding(FindingKind.DEADLOCK, "It is so.")
+    assert advice(finding, (), 1, False, debugger=debugger)[-1].endswith(f": {command}")
+    outside = advice(finding, (), 1, False, CommandLine(source="-p 1"), debugger)
+    assert outside[-1].endswith(": gcore 1")
 
 
 def test_a_core_is_kept_already():
