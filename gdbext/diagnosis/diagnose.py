@@ -117,7 +117,7 @@ class Diagnose(Tool):
         called: CommandLine,
     ) -> Report:
         from gdbext.diagnosis.threads.source_lines import source_lines
-        from gdbext.diagnosis.verdict.advice import advice
+        from gdbext.diagnosis.verdict.advice import advice, of_parent
 
         verdict = found.judgement.verdict
         told = advice(
@@ -129,6 +129,7 @@ class Diagnose(Tool):
         if children is not None:
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
+            told = told if args.children else (*of_parent(verdict.finding, called), *told)
         if found.known:
             from gdbext.diagnosis.samples import KnownBugsSection
 

@@ -78,6 +78,13 @@ def advice(
     )
 
 
+def of_parent(finding: Finding, called: CommandLine) -> tuple[str, ...]:
+    """Advice for a process that has children and nothing to do itself: what hangs may be one of them."""
+    if finding.kind is not FindingKind.IDLE or not called.may_run:
+        return ()
+    return (Suggestion("What each of its child processes does", "dispatch-diagnose --children").text(called),)
+
+
 def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[Line]:
     """One rank of a job never tells why the others do not come."""
     if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):

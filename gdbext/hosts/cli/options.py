@@ -110,6 +110,7 @@ def parse(argv: Sequence[str], options: Options) -> None:
             value = words[position]
             position += 1
         setters[name](value)
+    _take_pid(rest, options)
     _take_command(rest, options)
     _check_target(options, "--" in argv)
 
@@ -165,10 +166,23 @@ def _is_program(word: str) -> bool:
     return any(os.access(folder + word, os.X_OK) and os.path.isfile(folder + word) for folder in folders)  # noqa: PTH113
 
 
+def _take_pid(rest: list[str], options: Options) -> None:
+    """A number in the place of the command is a process, behind options, too: ``--debugger none 7392``."""
+    place = _first_word(rest)
+    if place is not None and rest[place].isdecimal() and not options.called.source:
+        options.pid = int(rest.pop(place))
+
+
+def _first_word(rest: Sequence[str]) -> int | None:
+    """Where the command's name stands; None where only options of the default command were given."""
+    place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
+    return None if any(word not in ("--json", "--why") for word in rest[:place]) else place
+
+
 def _take_command(rest: list[str], options: Options) -> None:
     """The first word is the command, unless only options of the default command were given."""
-    place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
-    if place is not None and not any(word != "--json" and word != "--why" for word in rest[:place]):
+    place = _first_word(rest)
+    if place is not None:
         options.command = table.find(rest.pop(place)).name
     elif not {"--json", "--why"} >= set(rest) and not {"--help", "-h"} & set(rest):
         _check_default(rest)

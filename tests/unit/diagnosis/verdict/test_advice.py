@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop
-from gdbext.diagnosis.verdict.advice import advice
+from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
@@ -87,6 +87,14 @@ def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
     assert advice(finding, (), 1, False, debugger=debugger)[-1].endswith(f": {command}")
     outside = advice(finding, (), 1, False, CommandLine(source="-p 1"), debugger)
     assert outside[-1].endswith(": gcore 1")
+
+
+def test_the_children_of_an_idle_parent_may_be_what_hangs():
+    outside = CommandLine("gdbext", "-p 1")
+    (told,) = of_parent(Finding(FindingKind.IDLE, "It is so."), outside)
+    assert told.endswith(": gdbext -p 1 dispatch-diagnose --children")
+    assert of_parent(Finding(FindingKind.DEADLOCK, "It is so."), outside) == ()
+    assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-r x", may_run=False)) == ()
 
 
 def test_a_core_is_kept_already():

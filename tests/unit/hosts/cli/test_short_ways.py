@@ -60,6 +60,19 @@ def test_a_debugger_that_a_program_does_not_need_is_left_out(typed: str, meant: 
     assert without_debugger(typed.split()) == meant.split()
 
 
+@pytest.mark.parametrize("typed", ["--debugger none 7392 bt --all", "--json 7392 bt --all", "-q bt -p 7392 --all"])
+def test_a_number_behind_options_is_a_process(typed: str) -> None:
+    options = Options()
+    parse(typed.split(), options)
+    assert (options.pid, options.command) == (7392, "dispatch-bt")
+    assert "--all" in options.argv
+
+
+def test_a_number_is_no_second_source() -> None:
+    with pytest.raises(UsageError, match="no command '5'"):
+        parse(["-p", "7392", "5"], Options())
+
+
 def test_an_error_suggests_whole_commands() -> None:
     text = "dispatch-op: name one\n  why: dispatch-op needs one\n  try: dispatch-op mm   or: all-threads"
     whole = "gdbext -p 7 dispatch-op mm   or: gdbext -p 7 all-threads"
