@@ -29,6 +29,7 @@ _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 _RETURN_TYPES = "torch.return_types."
 """Names of the classes of several results (torch/csrc/utils/structseq.cpp). Since Python 3.10 the names of their
 items are in ``__match_args__`` (Objects/structseq.c); those of a named tuple are in ``_fields``."""
+_TENSORS = ("Tensor", "Parameter")
 _NAMES_SHOWN = 8
 _NAMES_READ = 2000
 
@@ -259,10 +260,22 @@ class VariableFinder:
                 help="choose a thread with: --thread TID   (all-threads lists them)",
             )
         own_first = sorted(self._frames, key=lambda frame: not is_users_file(frame.file))
-        names = {known: None for frame in own_first for known in self._locals(frame)}
+        values: dict[str, int] = {}
+        for frame in own_first:
+            values = {**self._locals(frame), **values}
         for frame in self._frames:
-            names.update(dict.fromkeys(known for known in self._globals(frame) if not known.startswith("__")))
-        return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, list(names))
+            values.update((known, value) for known, value in self._globals(frame).items() if known not in values)
+        names = sorted(
+            (known for known in values if not known.startswith("__")), key=lambda each: not self._holds(values[each])
+        )
+        return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, names)
+
+    def _holds(self, address: int) -> bool:
+        """The object is a tensor, by the name of its class: only for the order of what is suggested."""
+        try:
+            return self._runtime.objects.type_of(address).name in _TENSORS
+        except GdbextError:
+            return False
 
     def _no_step(self, address: int, done: str, step: Step) -> UsageError:
         kind = self._runtime.objects.type_of(address).name
@@ -316,7 +329,7 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
 def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
     import difflib
 
-    near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.5)
-    shown = near or names[:_NAMES_SHOWN]
+    near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.65)
+    shown = list(dict.fromkeys([*near, *names]))[:_NAMES_SHOWN]
     why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"
     return UsageError(what, why=why, help=f"there is: {', '.join(shown)}" if shown else "there are no names at all")
