@@ -117,19 +117,15 @@ class Diagnose(Tool):
         called: CommandLine,
     ) -> Report:
         from gdbext.diagnosis.threads.source_lines import source_lines
-        from gdbext.diagnosis.verdict.advice import advice, of_parent
 
         verdict = found.judgement.verdict
-        told = advice(
-            verdict.finding, found.threads, session.target.pid, session.target.is_core, called, session.target.debugger
-        )
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
         children = children_of(session, args.children, awaited_children(session, verdict.finding))
         if children is not None:
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
-            told = told if args.children else (*of_parent(verdict.finding, called), *told)
+        told = _told(session, found, called, children is not None and not args.children)
         if found.known:
             from gdbext.diagnosis.samples import KnownBugsSection
 
@@ -157,6 +153,15 @@ class Diagnose(Tool):
         from gdbext.diagnosis.diagnose_view import render
 
         return render(report, style)
+
+
+def _told(session: Session, found: Inspection, called: CommandLine, is_parent: bool) -> tuple[str, ...]:
+    """The advice; ``is_parent``: it has children, which were not looked at."""
+    from gdbext.diagnosis.verdict.advice import advice, of_parent
+
+    finding, target = found.judgement.verdict.finding, session.target
+    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger)
+    return (*of_parent(finding, called), *told) if is_parent else told
 
 
 def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:

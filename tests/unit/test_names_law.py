@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("laws")
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_LINES = 40
-MOST_MODULES = 438
+MOST_MODULES = 439
 """A file is a topic: a new noun goes into the file of its topic. It was 430: the tools of presence (timeout, core
 handler, py-spy, mcp, report, pytest plugin) came after the house was built."""
 MOST_IMPORTS = 0.06

@@ -167,14 +167,14 @@ def _is_program(word: str) -> bool:
 
 
 def _take_pid(rest: list[str], options: Options) -> None:
-    """A number in the place of the command is a process, behind options, too: ``--debugger none 7392``."""
+    """Take a number in the place of the command as a process, behind options, too: ``--debugger none 7392``."""
     place = _first_word(rest)
     if place is not None and rest[place].isdecimal() and not options.called.source:
         options.pid = int(rest.pop(place))
 
 
 def _first_word(rest: Sequence[str]) -> int | None:
-    """Where the command's name stands; None where only options of the default command were given."""
+    """Find the command's name; None where only options of the default command were given."""
     place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
     return None if any(word not in ("--json", "--why") for word in rest[:place]) else place
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.terminal import shown_json
@@ -147,7 +148,12 @@ def _facts(document: Mapping[str, Any]) -> ProcessFacts:
     target = document["target"]
     if target is None:
         raise ValueError("it has no process")
-    crashed = {tid for finding in document["findings"] if finding["kind"] == "crash" for tid in finding["threads"]}
+    crashed = {
+        tid
+        for finding in document["findings"]
+        if finding["kind"] == FindingKind.CRASH.value
+        for tid in finding["threads"]
+    }
     versions = {"torch": _version(target.get("torch")), "python": _version(target.get("python"))}
     threads = [_thread(each, int(target["pid"]), crashed) for each in document["threads"]]
     return ProcessFacts(

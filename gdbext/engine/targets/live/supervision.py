@@ -39,7 +39,7 @@ def is_suspect(pid: int) -> bool:
 
 def check_can_stop(pid: int) -> None:
     """A debugger can stop the process. Raises TargetError: one of its threads sleeps uninterruptibly, so that a
-    debugger would wait for it without end, and stay its tracer; or it has ended."""
+    debugger would wait for it without end, and stay its tracer; or there is none, or it has ended."""
     from gdbext.engine.arch import architectures
     from gdbext.engine.targets.live import proc_checks
     from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
@@ -48,6 +48,7 @@ def check_can_stop(pid: int) -> None:
     architecture = architectures.own()
     if architecture is None:
         return
+    proc_checks.check_exists(pid)
     try:
         stats = proc_checks.thread_stats(pid)
     except OSError as error:

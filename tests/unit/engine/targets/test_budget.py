@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, TimeLimit
-from gdbext.engine.targets.live import supervision
+from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.rooted_paths import ActingUser, Rights
-from gdbext.errors import TargetGone, UsageError
+from gdbext.errors import NoSuchProcess, TargetGone, UsageError
 from gdbext.hosts.cli.options import Options, parse
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -142,7 +142,16 @@ def test_a_file_system_that_does_not_answer_does_not_hold_the_look() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_process_that_has_ended_before_a_debugger_would_stop_it() -> None:
+def test_a_process_that_has_ended_before_a_debugger_would_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was an uncaught FileNotFoundError where a file system that needs a server was mounted."""
-    with pytest.raises(TargetGone, match="has ended"):
+    with pytest.raises(NoSuchProcess, match="no process"):
         supervision.check_can_stop(1 << 22)
+
+    def gone(_pid: int) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(proc_checks, "thread_stats", gone)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(TargetGone, match="has ended"):
+            supervision.check_can_stop(process.pid)
+        process.kill()

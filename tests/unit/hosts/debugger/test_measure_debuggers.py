@@ -56,6 +56,8 @@ class Debugger:
     def run(self, command: str) -> None:
         self.commands.append(command)
 
+    send_console = run
+
     def kill(self) -> None:
         self.commands.append("killed")
 
