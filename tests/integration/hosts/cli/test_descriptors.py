@@ -80,6 +80,6 @@ def test_gcore_and_graphviz(tmp_path: Path, left_open: int, monkeypatch: pytest.
     picture = Lister(tmp_path / "bin/dot", tmp_path / "told picture")
     assert left_open in open_now()
     with pytest.raises(Exception, match="no core was written"):
-        take_core(Evidence(str(tmp_path), "hang", {}, ""), os.getpid())
+        take_core(Evidence(str(tmp_path), "hang", {}, ""), os.getppid())
     assert all_threads.draw(str(tmp_path / "x.dot"), "digraph {}") is None
     assert (core.descriptors(), picture.descriptors()) == ({}, {})
