@@ -6,7 +6,7 @@ appendix A (legacy, VEX and EVEX encodings); an instruction that is not understo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64 import effects as effects
@@ -57,20 +57,23 @@ def instructions(code: bytes, address: int) -> Iterator[Instruction]:
 
 def _decode(code: bytes, start: int, address: int) -> Instruction | None:
     position = start
-    prefixes = []
-    while code[position] in PREFIXES:
-        prefixes.append(code[position])
+    byte = code[position]
+    prefixes: Sequence[int] = ()
+    while byte in PREFIXES:
+        prefixes = (*prefixes, byte)
         position += 1
         if position - start > _MAX_PREFIXES:
             return None
+        byte = code[position]
     rex = 0
-    if code[position] & 0xF0 == 0x40:
-        rex = code[position]
+    if byte & 0xF0 == 0x40:
+        rex = byte
         position += 1
+        byte = code[position]
     here = address + start
-    if code[position] in (0xC4, 0xC5, 0x62) and not rex:
+    if byte in (0xC4, 0xC5, 0x62) and not rex:
         found: Instruction | None = _vector(code, start, position, here)
-    elif code[position] == 0x0F:
+    elif byte == 0x0F:
         found = _two_byte(code, start, position + 1, rex, here, prefixes)
     else:
         found = _one_byte(code, start, position, rex, here, prefixes)
@@ -81,7 +84,9 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
     return found
 
 
-def _one_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction | None:
+def _one_byte(
+    code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]
+) -> Instruction | None:  # fmt: skip
     opcode = code[position]
     form = ONE_BYTE[opcode]
     if form & BAD:
@@ -92,9 +97,11 @@ def _one_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         modrm = _modrm(code, position, rex)
         position += modrm.size
     narrow = 0x66 in prefixes and not rex & 8
-    size = _immediate_size(opcode, form & IMMEDIATE, modrm, rex, narrow, 0x67 in prefixes)
-    immediate = int.from_bytes(code[position : position + size], "little", signed=True) if size else None
-    position += size
+    kind, immediate = form & IMMEDIATE, None
+    size = _immediate_size(opcode, kind, modrm, rex, narrow, 0x67 in prefixes) if kind else 0
+    if size:
+        immediate = int.from_bytes(code[position : position + size], "little", signed=True)
+        position += size
     if position > len(code):
         return None
     if modrm is None:
@@ -120,11 +127,18 @@ def _immediate_size(opcode: int, kind: int, modrm: ModRM | None, rex: int, narro
     return 2 if narrow else 4
 
 
+_OF_REGISTERS = {
+    rex: [ModRM(3, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7 | (rex & 1) << 3, 1, None) for byte in range(0xC0, 0x100)]
+    for rex in (0, 1, 4, 5)
+}
+"""What stands behind an opcode where both operands are registers, by the bits R and B of REX."""
+
+
 def _modrm(code: bytes, position: int, rex: int) -> ModRM:
     byte = code[position]
+    if byte >= 0xC0:
+        return _OF_REGISTERS[rex & 5][byte - 0xC0]
     mod, reg, rm = byte >> 6, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7
-    if mod == 3:
-        return ModRM(mod, reg, rm | (rex & 1) << 3, 1, None)
     size, base, index, scale = 1, None, None, 1
     if rm == 4:
         sib = code[position + 1]
@@ -157,7 +171,7 @@ def _other(
     return Instruction(here, length, "other", None, None, memory, None, None, found.writes, found.stored, floats)
 
 
-def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction:
+def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]) -> Instruction:
     opcode = code[position]
     position += 1
     if opcode in (0x38, 0x3A):
