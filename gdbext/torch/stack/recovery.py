@@ -130,7 +130,7 @@ class CallRecovery:
             return not given.keys
         keys = self._dispatcher.keys
         included = keys.default_included
-        return not operator.extractor.reverse_arguments and not included & operator.extractor.mask(keys, included)
+        return _takes_no_tensor(operator) and not included & operator.extractor.mask(keys, included)
 
     @cached_property
     def _fallbacks(self) -> KnownFallbacks:
@@ -353,3 +353,12 @@ class CallRecovery:
 def _calls_inward(call: DispatchCall) -> list[int]:
     """The call's frames that called further in, the one nearest to the kernel first."""
     return list(reversed(call.header))
+
+
+def _takes_no_tensor(operator: Operator) -> bool:
+    """Nothing of the operator's arguments adds to a keyset, as two parts of its entry have it: a word of zeros alone
+    is what any damaged memory has. Raises GdbextError."""
+    if operator.extractor.reverse_arguments:
+        return False
+    schema = operator.schema
+    return schema is not None and not schema.missing and "Tensor" not in schema.text.partition(" -> ")[0]

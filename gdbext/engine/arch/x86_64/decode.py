@@ -131,7 +131,7 @@ _OF_REGISTERS = {
     rex: [ModRM(3, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7 | (rex & 1) << 3, 1, None) for byte in range(0xC0, 0x100)]
     for rex in (0, 1, 4, 5)
 }
-"""What stands behind an opcode where both operands are registers, by the bits R and B of REX."""
+"""Operands that are both registers, by the bits R and B of REX and the byte behind the opcode."""
 
 
 def _modrm(code: bytes, position: int, rex: int) -> ModRM:

@@ -11,6 +11,7 @@ import pytest
 from gdbext.engine.layouts import store
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.schema import SchemaText
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
@@ -75,9 +76,20 @@ def test_the_address_of_the_functor_is_no_keyset(values: list[int | None], expec
     assert result.keyset == expected
 
 
-def empty(places: Places, caller: int | None = None, is_call: bool = False, tensors: int = 0b1) -> RecoveredCall:
+NO_TENSOR = SchemaText("ones(int n) -> Tensor", ("n",), 1, ())
+A_TENSOR = SchemaText("mm(Tensor self) -> Tensor", ("self",), 1, ())
+
+
+def empty(
+    places: Places,
+    caller: int | None = None,
+    is_call: bool = False,
+    tensors: int = 0b1,
+    schema: SchemaText | None = NO_TENSOR,
+) -> RecoveredCall:
     """What is made of zeros in the place of the keyset; in as many frames as there are ``places``."""
     operator: Any = Operator()
+    operator.schema = schema
     operator.extractor = SimpleNamespace(reverse_arguments=tensors, mask=lambda *_: 0)
     result = RecoveredCall(operator)
     outer = RecoveredCall(operator) if caller is not None else None
@@ -101,6 +113,9 @@ def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
     assert "nothing else says so" in result.evidence[-1]
     assert empty(places, caller=KEYSET).keyset is None
     assert empty(places, is_call=True).keyset is None, "it has a tensor among its arguments"
+    for schema in (A_TENSOR, None):
+        no_bits = empty(places, is_call=True, tensors=0, schema=schema)
+        assert no_bits.keyset is None, "its schema, or that there is none, says that the word without bits is damaged"
 
 
 def test_an_empty_keyset_that_something_else_says() -> None:
