@@ -262,7 +262,7 @@ class VariableFinder:
         own_first = sorted(self._frames, key=lambda frame: not is_users_file(frame.file))
         values: dict[str, int] = {}
         for frame in own_first:
-            values = {**self._locals(frame), **values}
+            values = {**values, **{known: value for known, value in self._locals(frame).items() if known not in values}}
         for frame in self._frames:
             values.update((known, value) for known, value in self._globals(frame).items() if known not in values)
         names = sorted(
