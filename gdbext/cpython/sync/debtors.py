@@ -111,18 +111,16 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     likely = [each for each in found if each.by_name or calls.may_be_it(each.function)]
     acting = tuple(sorted(likely or found, key=lambda each: not each.by_name))
     codes = {each.function.code for each in acting}
-    idents = tuple(
-        other.ident for other in runtime.thread_states()
-        if other.ident != state.ident and _is_in(runtime, other, codes, calls)
-    )  # fmt: skip
+    others = [other for other in runtime.thread_states() if other.ident != state.ident]
+    idents = tuple(other.ident for other in others if _is_in(runtime, other, codes, calls))
     named = (*(each for each, _ in functions), *(each.function for each in found))
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
     near = (each for each in ended if not each.function or keepers[each.address] or leads.there(each))
     files = (each.function.file or "" for each in acting)
     folders = {file.rpartition("/")[0] for file in files if any(place in file for place in _PACKAGES)}
-    others = (other for other in runtime.thread_states() if other.ident != state.ident)
-    return Debtors(acting, idents, tuple(near), any(_takes_jobs(runtime, each, folders, address) for each in others))
+    takes_jobs = bool(folders) and any(_takes_jobs(runtime, each, folders, address) for each in others)
+    return Debtors(acting, idents, tuple(near), takes_jobs)
 
 
 def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debtors:

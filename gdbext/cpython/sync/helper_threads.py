@@ -74,9 +74,13 @@ def _thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     return [each for each in found if each is not None]
 
 
-def ended_threads(runtime: PythonRuntime) -> list[ThreadObject]:
+def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Those that began, and run no more: of the others, of which there may be thousands, nothing is read. Raises
     nothing."""
+    return runtime.once(_ended_threads)
+
+
+def _ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     running = running_threads(runtime)
     threads = _in_weak_set(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
     others = [each for each in dict.fromkeys(threads) if each not in running][:_THREADS]

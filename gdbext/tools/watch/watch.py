@@ -281,8 +281,9 @@ class Watch:
     def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
         """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
         steps: list[Callable[[], Sequence[str]]] = []
-        if self._history is not None and is_first:
-            steps.append(lambda: self._take_history(evidence))
+        history = self._history
+        if history is not None and is_first:
+            steps.append(lambda: self._take_history(history, evidence))
         trace = self._trace
         if trace is not None and is_first:
             steps.append(lambda: [trace.take(evidence.stem)])
@@ -296,11 +297,9 @@ class Watch:
             except TargetError as error:
                 self._tell("failed", error.what)
 
-    def _take_history(self, evidence: Evidence) -> Sequence[str]:
+    def _take_history(self, history: History, evidence: Evidence) -> Sequence[str]:
         """Keep the history and show what changed; its ending. Raises TargetError."""
-        if self._history is None:
-            return ()
-        ending, lines = self._history.take(evidence.stem)
+        ending, lines = history.take(evidence.stem)
         self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
         return [ending]
 

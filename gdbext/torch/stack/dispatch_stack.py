@@ -287,9 +287,9 @@ class DispatchStackReader:
         """The process's own name of PrivateUse1, where that is among the keys."""
         name = self._backends.get(keyset.bits)
         if name is None:
-            is_private = self._dispatcher is not None and any(each.endswith(PRIVATE_USE) for each in keyset.keys)
-            name = self._dispatcher.keys.backend if is_private and self._dispatcher is not None else ""
-            self._backends[keyset.bits] = name
+            assert self._dispatcher is not None  # a keyset has been read
+            is_private = any(each.endswith(PRIVATE_USE) for each in keyset.keys)
+            name = self._backends[keyset.bits] = self._dispatcher.keys.backend if is_private else ""
         return name
 
     # --- names -----------------------------------------------------------------------------------
