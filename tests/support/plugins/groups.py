@@ -33,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(group))
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their number: what is in them (the time in a packed file) may differ from worker to worker,
+    and pytest-xdist runs nothing where two workers do not name the tests alike."""
+    return f"{len(val)}-bytes" if isinstance(val, bytes) else None
+
+
 def group_of(item: pytest.Item) -> str:
     """The name of the group, "" for a test that any worker may run at any time.
 

@@ -27,7 +27,11 @@ def test_what_is_shipped_is_small_and_has_each_minor_release() -> None:
     assert "aten::mm(Tensor self, Tensor mat2) -> Tensor" in schemas["2.0.1"]
 
 
-@pytest.mark.parametrize("data", [b"", b"2.0.1\n0-0 x", gzip.compress(b"2.0.1\n0-7 aten::mm(Tensor a) -> ()\n")])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"2.0.1\n0-0 x", gzip.compress(b"2.0.1\n0-7 aten::mm(Tensor a) -> ()\n", mtime=0)],
+    ids=["empty", "not-packed", "a-line-too-few"],
+)
 def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "schemas.txt.gz"
     path.write_bytes(data)
