@@ -35,7 +35,7 @@ _YAMA = Path("/proc/sys/kernel/yama")
 """Is there where the kernel has Yama."""
 _AT_ONCE = 'exec 3<&0; "$@" <&3 3<&- >/dev/null & echo $!'
 """Starts the watcher as nobody's child: tests that wait for any child, or count them, shall not meet it."""
-_LATER = 'exec 3<&0; { timeout "$0" head -c 1 || exec "$@"; } <&3 3<&- >/dev/null & echo $!'
+_LATER = 'exec 3<&0; { sleep "$0"; exec "$@"; } <&3 3<&- >/dev/null & echo $!'
 """The same, but it becomes a Python process after $0 seconds only: short runs never pay for one."""
 _LONGEST_START = 5
 """Seconds until then at most, of thresholds of four times as many; with those below four seconds it starts at once."""
@@ -90,6 +90,8 @@ class HangPlugin:
         self._orders = -1
         self._starter: subprocess.Popen[bytes] | None = None
         self._watcher = 0
+        self._group = 0
+        self._watches_from = 0.0
         self._began = time.time()
 
     @pytest.hookimpl(tryfirst=True)
@@ -133,8 +135,11 @@ class HangPlugin:
         """End the watcher, and wait until it has gone."""
         if self._board is not None and self._pid == os.getpid():
             self._finish_start()
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._orders, b"end")
+            with contextlib.suppress(OSError):
+                if time.monotonic() < self._watches_from and os.getpgid(self._watcher) == self._group:
+                    os.killpg(self._group, signal.SIGKILL)
+                else:
+                    os.write(self._orders, b"end")
             _watcher_module().has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
             self._board = None
@@ -149,8 +154,9 @@ class HangPlugin:
         root = str(Path(__file__).resolve().parents[2])
         words = [sys.executable, "-I", "-S", "-c", _START, root, str(self._pid), str(board)]
         words += [str(self._threshold), self._folder, "1" if self._kills else ""]
-        pause = str(int(min(self._threshold / 4, _LONGEST_START)))
-        script = [_AT_ONCE, "sh"] if pause == "0" else [_LATER, pause]
+        pause = int(min(self._threshold / 4, _LONGEST_START))
+        self._watches_from = time.monotonic() + pause
+        script = [_LATER, str(pause)] if pause else [_AT_ONCE, "sh"]
         self._starter = subprocess.Popen(
             ["/bin/sh", "-c", *script, *words],
             stdin=orders, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, pass_fds=(board,),
@@ -171,7 +177,7 @@ class HangPlugin:
         if self._starter is None:
             return
         told, _ = self._starter.communicate()
-        self._starter = None
+        self._group, self._starter = self._starter.pid, None
         if not told:
             raise pytest.UsageError("--gdbext-threshold: /bin/sh cannot start the watcher")
         self._watcher = int(told)
