@@ -153,13 +153,13 @@ TABLE = (
         "dispatch-compile",
         "Show what torch.compile did, broke and compiled again, and what compiles now.",
         ("stopped",),
-        "gdbext.tools.compile.compilation:CompileTool",
+        "gdbext.tools.compile:CompileTool",
     ),
     ToolRow(
         "dispatch-info",
         "Show what was found of torch, Python and layouts, and what could not be read.",
         ("stopped",),
-        "gdbext.tools.info.info:InfoTool",
+        "gdbext.tools.info:InfoTool",
         recorded=((), ("--settings",)),
     ),
     ToolRow(
@@ -179,19 +179,19 @@ TABLE = (
         "dispatch-break",
         "Stop when the dispatcher reaches an operator. Resumes the process.",
         ("resumes",),
-        "gdbext.tools.breaks.breaks:BreakTool",
+        "gdbext.tools.breaks:BreakTool",
     ),
     ToolRow(
         "dispatch-values",
         "Show or save what operators get and return. Resumes the process.",
         ("resumes", "stopped"),
-        "gdbext.tools.values.values:ValuesTool",
+        "gdbext.tools.values:ValuesTool",
     ),
     ToolRow(
         "dispatch-trace",
         "Trace dispatches as they happen, nested.",
         ("resumes", "running"),
-        "gdbext.tools.trace.trace:TraceTool",
+        "gdbext.tools.trace:TraceTool",
     ),
     ToolRow(
         "dispatch-frames",
@@ -203,7 +203,7 @@ TABLE = (
         "watch",
         "Wait until a process makes no progress; then say why, and keep it.",
         ("program",),
-        "gdbext.tools.watch.watch:WatchProgram",
+        "gdbext.tools.watch:WatchProgram",
     ),
     ToolRow(
         "timeout",
@@ -221,7 +221,7 @@ TABLE = (
         "ranks",
         "Look at all ranks of a job and say which one the others wait for, and why.",
         ("program",),
-        "gdbext.tools.ranks.ranks:RanksProgram",
+        "gdbext.tools.ranks:RanksProgram",
     ),
     ToolRow(
         "known",
@@ -245,7 +245,7 @@ TABLE = (
         "measure",
         "Measure the structures of an installed PyTorch that is not known, from its headers.",
         ("program",),
-        "gdbext.tools.info.info:MeasureProgram",
+        "gdbext.tools.info:MeasureProgram",
     ),
     ToolRow(
         "mcp",

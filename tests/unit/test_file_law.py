@@ -57,7 +57,7 @@ DECLARED = {
     "hosts/cli/options.py": USERS,
     "hosts/cli/debugger_runner.py": "the program that the user starts, to see how the kernel would",
     "tools/known/__init__.py": USERS,
-    "tools/info/info.py": USERS,
+    "tools/info/__init__.py": USERS,
     "tools/shell/__init__.py": USERS,
     "tools/ranks/other_machines.py": OURS,
     "tools/ps/__init__.py": "the folder /proc itself, by a constant",

@@ -62,6 +62,8 @@ hosts/resume is what tools need of a host: it stands below them."""
 ROOF = {"__init__", "__main__", "init", "lldb_init", "log", "errors", "cache"}
 """The files that stand in no room."""
 ENTRIES = ("", "init", "lldb_init", "__main__")
+SHARED = {"table", "extras", "family", "program"}
+"""Files beside the folders of the tools, which every tool may import."""
 BASES = {"tensor", "probes"}
 """Tools that others are built on: other tools and, for C++ values that debuggers show, hosts may import them."""
 ROWS = {"tools.table", "hosts.library.torch_view"}
@@ -124,14 +126,14 @@ def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
 
 
 def _is_hidden_tool(ours: str, theirs: str) -> bool:
-    """``theirs`` is inside of a tool's folder, and ``ours`` is not of that tool, no base and no row."""
+    """``theirs`` is a tool's folder or a file in it, and ``ours`` is not of that tool, no base and no row."""
     tool = _tool(theirs)
     return bool(tool) and tool not in BASES | {_tool(ours)} and ours not in ROWS
 
 
 def _tool(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if parts[0] == "tools" and len(parts) > 2 else ""
+    return parts[1] if parts[0] == "tools" and len(parts) > 1 and parts[1] not in SHARED else ""
 
 
 def _room(module: str) -> str:
@@ -167,12 +169,14 @@ def test_the_walk_sees_the_tree() -> None:
         ("render/style.py", "import importlib\nimportlib.import_module('gdb')", "imports gdb"),
         ("hosts/gdb/hooks.py", "import lldb", "imports lldb"),
         ("engine/targets/core_target.py", "import gdb.types", "imports gdb"),
-        ("tools/trace/trace.py", "import gdb", "imports gdb"),
-        ("tools/trace/trace.py", "from gdbext.tools.watch import watch", "imports the tool"),
-        ("tools/probes/top.py", "from gdbext.tools.trace.trace import TraceSection", "imports the tool"),
-        ("diagnosis/bt.py", "def run():\n    from gdbext.tools.trace import trace", "imports the tool"),
+        ("tools/trace/tracer.py", "import gdb", "imports gdb"),
+        ("tools/trace/tracer.py", "from gdbext.tools import watch", "imports the tool"),
+        ("tools/trace/tracer.py", "from gdbext.tools.watch.evidence import EvidenceFolder", "imports the tool"),
+        ("tools/probes/top.py", "from gdbext.tools.trace.tracer import Tracer", "imports the tool"),
+        ("tools/family.py", "from gdbext.tools.watch import WatchProgram", "imports the tool"),
+        ("diagnosis/bt.py", "def run():\n    from gdbext.tools.trace import TraceTool", "imports the tool"),
         ("diagnosis/bt.py", "from gdbext.tools.tensor.contents import Contents", "stands above"),
-        ("hosts/cli/launcher.py", "from gdbext.tools.watch.watch import main", "imports the tool"),
+        ("hosts/cli/launcher.py", "from gdbext.tools.watch import WatchProgram", "imports the tool"),
         ("tools/table.py", "import gdbext.init", "the entry"),
         ("hosts/resume/host.py", "import gdbext.tools.table", "stands above"),
         ("engine/targets/base_target.py", "from gdbext.engine.process.memory import Memory", "stands above"),
@@ -182,8 +186,8 @@ def test_the_walk_sees_the_tree() -> None:
         ("unheard_of.py", "", "no room"),
         ("unheard_of/file.py", "from gdbext import errors", "no place"),
         ("diagnosis/bt.py", "from gdbext.hosts.cli import launcher", "stands above"),
-        ("tools/trace/trace.py", "from gdbext.hosts.gdb.gdb_target import GdbTarget", "the folder hosts/gdb"),
-        ("tools/trace/trace.py", "from gdbext.hosts.debugger import base_debugger", "stands above"),
+        ("tools/trace/tracer.py", "from gdbext.hosts.gdb.gdb_target import GdbTarget", "the folder hosts/gdb"),
+        ("tools/trace/tracer.py", "from gdbext.hosts.debugger import base_debugger", "stands above"),
         ("hosts/debugger/base_debugger.py", "from gdbext.hosts.gdb.gdb_target import Gdb", "the folder hosts/gdb"),
         ("hosts/debugger/base_debugger.py", "from gdbext.hosts import gdb", "the folder hosts/gdb"),
         ("hosts/lldb/lldb_target.py", "from gdbext.hosts.gdb import gdb_target", "the folder hosts/gdb"),
@@ -206,8 +210,8 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
         ("hosts/gdb/gdb_target.py", "import gdb\nfrom gdbext.engine.targets.base_target import Target"),
         ("hosts/gdb/gdb_commands.py", "import gdb\nfrom gdbext.tools import table"),
         ("hosts/gdb/gdb_printers.py", "import gdb\nfrom gdbext.tools.tensor.contents import Contents"),
-        ("tools/trace/trace.py", "from gdbext.tools.tensor.contents import Contents\nimport gdbext.hosts.resume.host"),
-        ("tools/table.py", "from gdbext.tools.trace.trace import Trace"),
+        ("tools/trace/tracer.py", "from gdbext.tools.tensor.contents import Contents\nimport gdbext.hosts.resume.host"),
+        ("tools/table.py", "from gdbext.tools.trace.tracer import Tracer"),
         ("diagnosis/bt.py", "from . import session\nfrom gdbext.render.style import Style"),
         ("engine/targets/core_target.py", "from gdbext.engine.targets.base_target import Target"),
         ("torch/measure/generate.py", "from gdbext.engine.layouts.store import load"),
@@ -225,8 +229,8 @@ def _small_package(folder: Path, planted: str, source: str) -> Path:
         "hosts/gdb/__init__",
         "hosts/debugger/base_debugger", "engine/process/memory", "engine/layouts/store",
         "torch/measure/generate", "torch/values/key_names", "cpython/runtime", "diagnosis/session",
-        "render/style", "tools/trace/trace", "tools/tensor/contents", "tools/table", "diagnosis/bt",
-        "tools/watch/watch",
+        "render/style", "tools/trace/tracer", "tools/tensor/contents", "tools/table", "diagnosis/bt",
+        "tools/trace/__init__", "tools/watch/__init__", "tools/watch/evidence", "tools/family",
         "hosts/cli/launcher", "hosts/resume/host", "init", "lldb_init",
     ):  # fmt: skip
         file = package / f"{name}.py"

@@ -39,7 +39,7 @@ WRITERS = {
     "tools/trace/trace_output.py": "lines go to a file",
     "engine/terminal.py": DOOR,
     "engine/targets/live/supervision.py": "a pipe between our own processes",
-    "tools/watch/watch.py": DOOR,
+    "tools/watch/__init__.py": DOOR,
     "tools/timeout/__init__.py": DOOR,
     "engine/targets/live/dying_process.py": "a file in memory",
     "hosts/pytest_plugin.py": "a pipe between our own processes",

@@ -1,1 +1,255 @@
-"""The tool dispatch-break: where to stop, under which conditions, and the report of a stop."""
+"""The tool dispatch-break: where to stop, by operator and key, under which conditions, and the report of a stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.reporting import make_report
+from gdbext.engine.targets.live.thread_motion import activities
+from gdbext.engine.terminal import write
+from gdbext.errors import ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.render.style import Style, counted, escape
+from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_pattern, is_generated
+from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.host import Host, RunControl
+    from gdbext.tools.breaks.break_set import BreakTable
+
+DESCRIPTION = """
+WHERE:
+  call        in at::_ops::OP::call, at the lookup: the keyset is known
+  redispatch  the same in at::_ops::OP::redispatch
+  lookup      both
+  boxed       at the boxed entries of the operator's kernels
+  kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
+              has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
+              (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
+              written for Triton ('triton_poi_*'), from their second launch on
+  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
+  register    when an entry of its table is computed, until the program begins to end
+  return      at the ends of call and redispatch
+
+In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
+process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
+yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
+(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on; after 5 s without a stop it says what
+the process does instead. A condition costs 0.2 ms a hit.
+
+In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
+"breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
+next run of the program are noticed. In a second run deleted ones are only off until it ends.
+
+A debugger that is killed (kill -9) while breakpoints are in the code ends the process.
+--engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) has none: a kill does no
+harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place, and the
+breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See
+dispatch-values for what probes cannot.
+"""
+
+
+class BreakTool(LiveTool):
+    """The command ``dispatch-break`` as a tool."""
+
+    name = "dispatch-break"
+    summary = "Stop when the dispatcher reaches an operator. Resumes the process."
+
+    completions = MappingProxyType({"where": PLACES})
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.description = f"{parser.description}\n{DESCRIPTION}"
+        parser.add_argument("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
+        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
+        parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        parser.add_argument(
+            "--engine", choices=ENGINES, help="kernel probes (default in gdb for --continue) or breakpoints, see above"
+        )
+        parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
+        parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
+
+    def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
+        """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""
+        if args.delete is not None:
+            deleted = _breakpoints(host).delete(args.delete)
+            return self._report(session, args, BreaksSection(_breakpoints(host).listed(), deleted=deleted))
+        if args.list:
+            return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
+        control = host.run_control(session)
+        request = _request(session, args)
+        if host.is_batch:
+            _breakpoints(host).use_probes(args.engine == PROBES)
+            return self._report(session, args, self._set_and_run(session, host, control, request, args.json))
+        return self._report(session, args, _set(session, host, request, args.engine))
+
+    def _report(self, session: Session, args: Namespace, section: BreaksSection) -> Report:
+        return make_report(self, session, args, sections=(section,), ending=section.ending)
+
+    def _set_and_run(
+        self, session: Session, host: Host, control: RunControl, request: BreakRequest, quiet: bool
+    ) -> BreaksSection:
+        """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
+        are reported on standard error, and notes are left to the document."""
+        from gdbext.hosts.resume.waiting import torch_session
+
+        show = partial(write, 2) if quiet else host.show
+        with host.running(self.name):
+            try:
+                notes = _breakpoints(host).add(request, torch_session(control, session), show).notes
+                for note in () if quiet else notes:  # at once: without a stop the process may run for long
+                    show(f"note: {note}\n")
+                with SilenceNotice(session.target.pid, _breakpoints(host), request, show) as silent:
+                    ending = control.run()
+                notes = (*notes, silent.text) if quiet and silent.text else notes
+                left = _breakpoints(host).listed()[-1:] if ending.kind.leaves_process else ()
+                return BreaksSection(left, notes, ending=ending)
+            finally:
+                _breakpoints(host).delete([])
+                control.close()
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        return render(report, style)
+
+
+SILENT_AFTER = 5.0
+"""Seconds without a stop after which the process is said to be what it is."""
+_SETTLED = 1.0
+"""Seconds until each thread has had the turn that it gets by going on."""
+
+
+class SilenceNotice:
+    """A context manager around a run: says once, after some seconds without a stop, what the process does instead.
+
+    A thread of ours looks twice at what the kernel counts for the process's threads; nothing is stopped.
+    """
+
+    def __init__(self, pid: int | None, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> None:
+        self._pid = pid
+        self._table = table
+        self._request = request
+        self._show = show
+        self.text = ""
+        """The notice, once it was shown."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SilenceNotice:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if self._over.wait(_SETTLED):
+            return
+        before = activities(self._pid or 0)
+        if self._over.wait(SILENT_AFTER - _SETTLED):
+            return
+        after = activities(self._pid or 0)
+        ran = [tid for tid, one in after.items() if one != before.get(tid, one)]
+        if not self._table.hits:
+            self.text = silence(self._request, len(after), len(ran))
+            with suppress(OSError):
+                self._show(f"note: {self.text}\n")
+
+
+def silence(request: BreakRequest, threads: int, ran: int) -> str:
+    """The sentence about a process that did not stop: ``ran`` of its ``threads`` have run."""
+    what = f"no stop in {SILENT_AFTER:.0f} s"
+    if not threads:
+        return what
+    if not ran:
+        return f"{what}: none of {counted(threads, 'thread')} ran: it waits, dispatch-diagnose says for what"
+    limits = " with that key" if request.key or request.has else ""
+    called = escape(" ".join(request.patterns))
+    some = f"{ran} of {counted(threads, 'thread')}"
+    return f"{what}: {some} ran, and did not come here{limits}: dispatch-top {called} counts"
+
+
+def _breakpoints(host: Host) -> BreakTable:
+    """All of this debugger. Raises UsageError without one."""
+    from gdbext.tools.breaks.break_set import BreakTable
+
+    return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
+
+
+def _request(session: Session, args: Namespace) -> BreakRequest:
+    if args.where not in PLACES:
+        what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
+        raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
+    if not args.op:
+        raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
+    for pattern in args.op:
+        if is_generated(pattern):
+            check_pattern(pattern, args.where)
+    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on, args.why)
+    if session.has_torch:
+        check_keys(session.dispatch_keys, request)
+    return request
+
+
+def _set(session: Session, host: Host, request: BreakRequest, engine: str | None) -> BreaksSection:
+    """Set the breakpoints in the user's own debugger: by the engine that those have which are set, else by probes,
+    where they can be, for what only reports and goes on; a stop is to be at its place, and to take conditions."""
+    table, refused = _breakpoints(host), None
+    if engine is None and request.go_on and not table.listed() and PROBES in host.engines(None, session):
+        try:
+            table.use_probes(True)
+        except ProbesRefused as error:
+            refused = error
+    elif engine is not None or not table.listed():
+        table.use_probes(engine == PROBES)
+    notes = (*table.add(request, session, host.show).notes, *table.notes_of_debugger(request.go_on))
+    more = () if table.is_probed else host.note_on_breakpoints(session, refused)
+    return BreaksSection(table.listed()[-1:], (*notes, *more))
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """The lines of the report: what was deleted, or how the process ended; then each breakpoint."""
+    breaks = report.section(BreaksSection)
+    if breaks.deleted is not None:
+        yield f"{counted(breaks.deleted, 'breakpoint')} deleted"
+    if breaks.ending is not None:
+        yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
+    elif not breaks.requests and breaks.deleted is None:
+        yield "no breakpoints of dispatch-break"
+    for note in breaks.notes:
+        yield f"note: {escape(note)}"
+    for each in breaks.requests:
+        yield style(_request_lines(each.request), "bold")
+        for one in each.breakpoints:
+            yield _line(one)
+
+
+def _request_lines(request: BreakRequest) -> str:
+    limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
+    going = " --continue" if request.go_on else ""
+    return f"{request.where} {escape(' '.join(request.patterns))}{limits}{going}"
+
+
+def _line(one: PlacedBreakpoint) -> str:
+    if one.waits_for:
+        return f"  breakpoint {one.number}: pending: set when {escape(one.waits_for)}"
+    if one.address is None:
+        return f"  breakpoint {one.number}: pending: set when torch is loaded and used ({one.place})"
+    condition = f", if {one.condition}" if one.condition else ""
+    return (
+        f"  breakpoint {one.number} at {one.address:#x}: {escape(one.op or '')} {one.event}: "
+        f"{escape(one.place)}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
+    )

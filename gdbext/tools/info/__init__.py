@@ -1,1 +1,131 @@
-"""The tool dispatch-info: what was found of torch, Python and layouts; settings; memory."""
+"""The tool dispatch-info: what was found of torch, Python, libc and layouts; settings; memory.
+
+The tool measure: the layout of an installed PyTorch from its own headers, before a look needs it. A look measures by
+itself where it can; this is for a container of its own, or for a machine without a compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.reporting import dispatcher_errors, make_report
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.terminal import shown_json
+from gdbext.errors import UsageError
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.render.style import Style
+    from gdbext.tools.program import Dispatch
+
+
+class InfoTool(Tool):
+    """The command ``dispatch-info`` as a tool."""
+
+    name = "dispatch-info"
+    summary = "Show what was found of torch, Python and layouts, and what could not be read."
+    mode = Mode.STOPPED
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options of this tool."""
+        parser.add_argument(
+            "--settings",
+            action="store_true",
+            help="show instead how PyTorch is set: determinism, precision, generators, threads, allocators, "
+            "torch.compile, and what each thread has set for itself",
+        )
+        parser.add_argument(
+            "--memory",
+            action="store_true",
+            help="show instead the memory of the tensors that Python knows: storages and bytes by dtype, the largest "
+            "by the name of a module's parameter, and the counts of CUDA's caching allocator",
+        )
+        parser.add_argument(
+            "--reproduce", metavar="FILE", help="with --settings: write a Python script that applies the same settings"
+        )
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Collect the facts; everything here is allowed to be unknown. Raises NotTorch for settings without torch."""
+        if args.settings:
+            return self._settings(session, args)
+        if args.reproduce:
+            raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
+        if args.memory:
+            from gdbext.tools.info.held_memory import read_memory
+
+            session, memory = session.settled(read_memory)
+            return make_report(self, session, args, sections=(memory,))
+        from gdbext.tools.info.info_report import read_target_info
+
+        session, info = session.settled(read_target_info)
+        return make_report(self, session, args, errors=dispatcher_errors(session), sections=(info,))
+
+    def _settings(self, session: Session, args: Namespace) -> Report:
+        from gdbext.tools.info.settings_report import read_settings
+
+        session, section = session.settled(lambda each: read_settings(each, args.reproduce))
+        if args.reproduce:
+            from gdbext.tools.info import settings_view
+
+            settings_view.write(args.reproduce, section)
+        return make_report(self, session, args, sections=(section,))
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text: it has one section, of one of three kinds."""
+        from gdbext.tools.info import cuda_allocator, held_memory, info_report, settings_view
+        from gdbext.torch.state.setting_sources import SettingsSection
+
+        if report.find_section(cuda_allocator.MemorySection) is not None:
+            return held_memory.render(report, style)
+        if report.find_section(SettingsSection) is not None:
+            return settings_view.render(report, style)
+        return info_report.render(report, style)
+
+
+_MEASURE_EPILOG = """\
+DIR is the folder of the installed package, the one that holds include/ and lib/:
+
+  python3 -c 'import torch; print(torch.__path__[0])'
+
+It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that looks
+of yours read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
+"""
+
+
+class MeasureProgram(Program):
+    """The program ``scripts/dispatch measure`` as a tool."""
+
+    name = "measure"
+    summary = "Measure the structures of an installed PyTorch that is not known, from its headers."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the folder of the installed package."""
+        parser.epilog = _MEASURE_EPILOG
+        parser.add_argument("torch", metavar="DIR", type=Path, help="the installed torch package")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Measure, and keep the layout where looks find it. Raises LayoutError, UsageError."""
+        from gdbext.engine.layouts import store
+        from gdbext.torch.measure import measurement
+
+        args = self.parse(argv)
+        library = args.torch.resolve() / "lib" / store.TORCH_LIBRARY
+        build_id = store.build_id_of_file(library) if library.is_file() else None
+        if not build_id:
+            raise UsageError(f"{library} is no library of PyTorch", help="dispatch measure --help")
+        layout = measurement.measure_torch(str(library), build_id)
+        path = store.path_of_measured(build_id)
+        if args.json:
+            told = {"id": layout.id, "file": path}
+            return Outcome(0, shown_json(json.dumps(told)) + "\n")
+        lines = (f"Measured {layout.id}.", f"Looks at it will use {path}")
+        return Outcome(0, "".join(f"{line}\n" for line in lines))

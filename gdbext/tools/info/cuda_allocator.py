@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.engine.arch.short_functions import member_loads
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.code_reader import member_loads
 from gdbext.engine.process.memory import FieldLayout, Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record

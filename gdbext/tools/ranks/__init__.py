@@ -1,1 +1,203 @@
-"""The tool ranks: reports of many ranks merged, collectives matched, and who waits for whom."""
+"""The tool ranks: reports of many ranks merged, collectives matched, and who waits for whom.
+
+Its options are parsed by argparse: the 8 ms are nothing beside many processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, memory_size, time_error
+from gdbext.engine.terminal import quoted
+from gdbext.errors import UsageError
+from gdbext.tools.program import Program
+from gdbext.tools.ranks import rank_sources
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import JobReport, RankReports
+from gdbext.tools.table import Outcome
+
+if TYPE_CHECKING:
+    from gdbext.tools.program import Dispatch
+
+DESCRIPTION = """\
+Look at all ranks of a job and say which one the others wait for, and why. Running processes stand still as long as one
+look takes; nothing has to be switched on before."""
+TIMEOUT = 60.0
+
+
+class RanksParser(argparse.ArgumentParser):
+    """Raises UsageError and HelpRequested instead of ending the process."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Called by argparse for every mistake."""
+        raise UsageError(f"ranks: {message}", why=" ".join(self.format_usage().split()), help="dispatch ranks --help")
+
+
+class RanksProgram(Program):
+    """The program ``scripts/dispatch ranks`` as a tool."""
+
+    name = "ranks"
+    summary = "Look at all ranks of a job and say which one the others wait for, and why."
+
+    def parser(self) -> RanksParser:
+        """One source of ranks is required."""
+        parser = RanksParser(
+            prog="dispatch ranks", description=DESCRIPTION, add_help=False, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        self.arguments(parser)
+        return parser
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options: whose reports, how they are made, and what is written."""
+        _add_arguments(parser)
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Collect and judge. Raises UsageError, TargetError."""
+        try:
+            options = self.parse(argv)
+        except HelpRequested as request:
+            return Outcome(0, str(request))
+        options.typed = " ".join(map(quoted, argv))
+        if options.show_commands:
+            from gdbext.tools.ranks import other_machines
+
+            return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
+        return _judged(options, color)
+
+
+def _add_arguments(found: argparse.ArgumentParser) -> None:
+    what = found.add_argument_group("whose reports (one of these)").add_mutually_exclusive_group(required=True)
+    what.add_argument("-p", "--pid", type=_pid, metavar="PID",
+                      help="the job of that process on this machine: a rank, or the launcher of the ranks")  # fmt: skip
+    what.add_argument("--node", action="store_true", help="every rank on this machine")
+    what.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
+    what.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
+    what.add_argument("--reports", nargs="+", metavar="FILE",
+                      help="JSON reports that were made elsewhere, of one process or of many, or folders of them",
+                      )  # fmt: skip
+    _add_other_machines(found, what)
+    found.add_argument("--job", metavar="ID",
+                       help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
+                       )  # fmt: skip
+    found.add_argument("--sysroot", default="", metavar="DIR",
+                       help="with --cores: where their files are; / for those of this machine")  # fmt: skip
+    found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
+                       help="so many processes are looked at at once (default: %(default)s)")  # fmt: skip
+    found.add_argument("--timeout", type=_seconds, default=TIMEOUT, metavar="S",
+                       help="for each process and each node, and for all that is read and judged then "
+                       "(default: %(default)g)")  # fmt: skip
+    found.add_argument("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory",
+                       help="of our own, for each process that is looked at, and for all reports together (default: 1)",
+                       )  # fmt: skip
+    out = found.add_argument_group("output")
+    out.add_argument("--json", action="store_true",
+                     help="one JSON document (schema gdbext-ranks/1), which --reports takes as well")  # fmt: skip
+    out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
+    out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
+    found.add_argument("--help", "-h", action="store_true", help="show this text")
+
+
+def _add_other_machines(found: argparse.ArgumentParser, what: argparse._MutuallyExclusiveGroup) -> None:
+    what.add_argument("--hosts", metavar="NODESET",
+                      help="the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python",
+                      )  # fmt: skip
+    what.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
+    what.add_argument("--kubernetes", metavar="SELECTOR", help="the ranks in pods with these labels, by kubectl exec")
+    how = found.add_argument_group("other machines")
+    how.add_argument("--worker", default="ssh", metavar="NAME",
+                     help="ClusterShell's worker: ssh (default), exec, rsh, pdsh")  # fmt: skip
+    how.add_argument("--ssh-options", default="", metavar="OPTIONS",
+                     help="for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration")  # fmt: skip
+    how.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
+    how.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
+    how.add_argument("--container", default="", metavar="NAME", help="in each pod")
+    how.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
+    how.add_argument(
+        "--show-commands", action="store_true", help="print the commands that would be run there, and exit"
+    )
+
+
+def _pid(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
+    return int(text)
+
+
+def _memory(text: str) -> int:
+    try:
+        return memory_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.what) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _judged(options: argparse.Namespace, color: bool) -> Outcome:
+    with MemoryLimit(options.memory):
+        seen = None if options.reports else _rows(options)  # each look has a limit of its own
+        limit = options.timeout if seen is None else max(options.timeout, TIMEOUT)
+        try:
+            with TimeLimit(limit):
+                return _outcome(judge(_rows(options) if seen is None else seen, options.pid), options, color)
+        except TimeIsUp:
+            raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
+
+
+def _outcome(report: JobReport, options: argparse.Namespace, color: bool) -> Outcome:
+    _write_files(report, options)
+    status = 0 if report.reports else 1
+    if options.json:
+        from gdbext.tools.ranks import ranks_document
+
+        return Outcome(status, ranks_document.render(report, pretty=color))
+    from gdbext.tools.ranks import ranks_views
+
+    return Outcome(status, ranks_views.render(report, color))
+
+
+def _rows(options: argparse.Namespace) -> RankReports:
+    if options.reports:
+        return rank_sources.report_rows(options.reports)
+    if options.hosts or options.slurm or options.kubernetes:
+        from gdbext.tools.ranks import other_machines
+
+        return other_machines.remote_rows(options)
+    return rank_sources.local_rows(options)
+
+
+def _write_files(report: JobReport, options: argparse.Namespace) -> None:
+    if not options.dot and not options.html:
+        return
+    from gdbext.render.page import origin_now
+    from gdbext.tools.ranks import ranks_views
+
+    if options.dot:
+        _write(options.dot, ranks_views.render_dot(report))
+    if options.html:
+        origin = origin_now("", os.uname().nodename, f"dispatch ranks {options.typed}")
+        _write(options.html, ranks_views.render_page(report, origin))
+
+
+def _write(path: str, text: str) -> None:
+    from gdbext.engine.formats.whole_file import write
+
+    write(path, text.encode())

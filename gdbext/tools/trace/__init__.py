@@ -1,1 +1,249 @@
-"""The tool dispatch-trace: nested dispatches, by breakpoints or probes, as text, JSON or a page."""
+"""The tool dispatch-trace: dispatches as they happen, nested, by breakpoints or probes; as text, JSON or a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.reporting import make_report, page_origin, report_target
+from gdbext.diagnosis.tool import Mode
+from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
+from gdbext.engine.targets.live.unstopped import RunningProcess
+from gdbext.errors import GdbextError, ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.tools.trace.hook_installer import TraceRequest
+from gdbext.tools.trace.trace_output import TraceOutput, shows_time
+from gdbext.tools.trace.trace_section import TraceSection
+from gdbext.tools.trace.tracing import Traced, Tracing
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator
+
+    from gdbext.diagnosis.report.report import Ending, Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.host import Host
+    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.render.style import Style
+
+MAX_SECONDS = 86400.0
+
+DESCRIPTION = """
+Shows each dispatch of the named operators as it happens:
+
+  [call] op=[aten::mm], key=[AutogradCPU], at=[0.001042 s]
+   [redispatch] op=[aten::mm], key=[CPU], at=[0.001049 s]
+
+as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level, and when after the trace began.
+
+--engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
+CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
+redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven
+by unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. What found
+no room is counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the process ends
+or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by the debugger's own
+continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last dispatch. But from
+then on it may run past the debugger's breakpoints in torch's libraries, for as long as anybody probes these in any
+process.
+
+--engine breakpoints (with --verbose, or where probes are not permitted): a debugger that is killed (kill -9) meanwhile
+ends the process. Ctrl+C ends the trace and takes all breakpoints away; the process is stopped then (scripts/dispatch
+lets it go on). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols; through LLDB five times as much).
+There is one for each call and one for each redispatch of a named operator; all other operators run at full speed.
+--verbose has six or more for each dispatch, --output FILE.json or FILE.html four. --all stops once for each call of
+any operator: forward and backward of a small model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm
+of 1 us 200 times. It shows calls only: the redispatches of all operators together are 3,101 functions.
+"""
+
+
+class TraceTool(LiveTool):
+    """The command ``dispatch-trace`` as a tool."""
+
+    name = "dispatch-trace"
+    summary = "Trace dispatches as they happen, nested."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.description = f"{parser.description}\n{DESCRIPTION}"
+        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        parser.add_argument("--all", action="store_true", help="trace every call of every operator (slow, see above)")
+        parser.add_argument(
+            "--verbose",
+            action="store_true",
+            help="show every step: entry, lookup, kernel, boxing, meta/impl functions, returns",
+        )
+        parser.add_argument(
+            "--output", metavar="FILE",
+            help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
+            "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
+        )  # fmt: skip
+        parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N dispatches")
+        parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
+        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
+        parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
+        parser.add_argument("--since", metavar="OP", default="", help="begin when this operator is entered")
+        parser.add_argument(
+            "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
+        )
+        parser.add_argument(
+            "--last", metavar="S", type=seconds, default=0.0, help="probes: write only the last S seconds, at the end"
+        )
+        parser.add_argument(
+            "--hung-after",
+            metavar="S",
+            type=seconds,
+            default=0.0,
+            help="probes: end after S seconds without a dispatch",
+        )
+        parser.add_argument(
+            "--boxed", action="store_true", help="also stop in Dispatcher::callBoxed, which slows all boxed calls"
+        )
+
+    def modes(self, args: Namespace) -> Sequence[Mode]:
+        """The modes: by probes, which need no debugger, or by breakpoints. Raises UsageError."""
+        if args.verbose and args.engine == PROBES:
+            raise UsageError(
+                "--verbose needs --engine breakpoints", why="probes see lookups, not the steps around them"
+            )
+        by_probes = args.engine == PROBES if args.engine is not None or args.verbose else _can_probe(args)
+        return (Mode.RUNNING,) if by_probes else (Mode.RESUMES,)
+
+    def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
+        """Trace, and report at the end. Raises UsageError, TargetError."""
+        if bool(args.op) == bool(args.all):
+            raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
+        if isinstance(session.target, RunningProcess):
+            tid = running_thread(session.target, args.thread) if args.thread is not None else None
+            return self._probe(session, args, host, tid)
+        refused = None
+        if _is_debugged(session, args, host):
+            try:
+                return self._probe_beside(session, args, host)
+            except ProbesRefused as error:
+                if _only_by_probes(args):
+                    raise
+                refused = error
+        if _only_by_probes(args):
+            raise UsageError(
+                "probes trace a process that runs, and this one is stopped or not started yet",
+                help="from a shell: "
+                f"scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --all --engine probes",
+            )
+        control = host.run_control(session)
+        tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
+        request = TraceRequest(
+            args.op, args.all, args.verbose, shows_time(args.output), args.boxed, args.limit, args.depth, tid,
+            args.since,
+        )  # fmt: skip
+        origin = page_origin(session, host.called.command(self.name))
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
+            tracing = Tracing(session, control, request, output.notify)
+            tracing.note(*host.note_on_breakpoints(session, refused))
+            with host.running(self.name):
+                traced = tracing.run(output.sink)
+            output.finish(traced.ending)
+        host.lets_finish = traced.ending.kind.is_by_command
+        section = TraceSection(
+            traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes,
+            args.output, output.events,
+        )  # fmt: skip
+        return self._report(session, args, traced, section)
+
+    def _probe(
+        self,
+        session: Session,
+        args: Namespace,
+        host: Host,
+        tid: int | None,
+        run_beside: Callable[[Work], Ending] | None = None,
+    ) -> Report:
+        """Trace by kernel probes, while the process runs on."""
+        from gdbext.tools.trace.nesting import Keep, ProbeTrace
+
+        request = TraceRequest(
+            args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
+        )
+        origin = page_origin(session, host.called.command(self.name))
+        with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
+            trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify, run_beside)
+            traced = trace.run(output.batches, output.flush)
+            output.finish(traced.ending)
+        section = TraceSection(
+            traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
+            output.events, PROBES, traced.lost, traced.unseen, traced.unseen_in,
+        )  # fmt: skip
+        return self._report(session, args, traced, section)
+
+    def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
+        """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
+        puts into its code is there when that is killed."""
+        from gdbext.diagnosis.session import Session
+
+        tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
+        process = RunningProcess(session.target.pid, is_ours=True)
+        try:
+            with host.running(self.name):
+                report = self._probe(Session(process), args, host, tid, host.run_control(session).run_beside)
+        finally:
+            process.close()
+        host.show("")  # what another thread has shown comes before the report
+        return report._replace(target=report_target(session))
+
+    def _report(self, session: Session, args: Namespace, traced: Traced, section: TraceSection) -> Report:
+        return make_report(self, session, args, sections=(section,), target=traced.target, ending=traced.ending)
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        from gdbext.tools.trace.trace_section import render
+
+        return render(report, style)
+
+
+class ThreadNames:
+    """The names of a process's threads, as far as they are known; each is asked for once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[int, str] = {}
+
+    def __call__(self, tid: int) -> str:
+        """The name with the id: ``python (7394)``."""
+        if tid not in self._known:
+            target = self._session.target
+            try:
+                threads = {each.tid: each.name for each in target.threads()}
+                names = target.thread_names() if isinstance(target, RunningProcess) else threads
+            except GdbextError:  # the process is gone
+                names = {}
+            self._known[tid] = f"{names.get(tid) or 'thread'} ({tid})"
+        return self._known[tid]
+
+
+def _is_debugged(session: Session, args: Namespace, host: Host) -> bool:
+    """Probes are to trace a process that a user's debugger holds. Raises TargetError, UsageError."""
+    wanted = not host.is_batch and not args.verbose and not args.boxed and PROBES in host.engines(args.engine, session)
+    return wanted and session.target.pid != 0 and host.run_control(session).can_run_beside
+
+
+def _only_by_probes(args: Namespace) -> bool:
+    return bool(args.engine == PROBES or args.last or args.hung_after or args.key)
+
+
+def _can_probe(args: Namespace) -> bool:
+    from gdbext.engine.arch import architectures
+    from gdbext.tools.probes.bpf.bpf_kernel import permitted
+
+    return permitted(architectures.by_name(os.uname().machine), bool(args.all))
+
+
+def seconds(word: str) -> float:
+    """A time of up to a day. Raises ArgumentTypeError."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds up to {MAX_SECONDS:.0f}")
+    return number

@@ -21,8 +21,8 @@ from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedPro
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
 from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses, unseen_in
+from gdbext.tools.trace.hook_installer import TracedOperators
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread
-from gdbext.tools.trace.traced_operators import TracedOperators
 from gdbext.tools.trace.tracing import MakeSink, Traced
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.timed_run import Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
+    from gdbext.tools.trace.hook_installer import TraceRequest
     from gdbext.tools.trace.trace_output import Sink
-    from gdbext.tools.trace.traced_operators import TraceRequest
 
 _FRESH = 1.0
 """Seconds for which what a table says is taken for granted: a kernel may be registered meanwhile."""

@@ -17,15 +17,14 @@ from gdbext.hosts.resume.host import RunControl
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.hosts.resume.waiting import torch_session
 from gdbext.log import logger
-from gdbext.tools.trace.hook_installer import HookInstaller, TraceHooks
+from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators, TraceHooks
 from gdbext.tools.trace.trace_output import Sink
 from gdbext.tools.trace.trace_section import OpenThread
-from gdbext.tools.trace.traced_operators import TracedOperators
 from gdbext.tools.trace.tracer import Limits, Tracer, open_threads
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.trace.traced_operators import TraceRequest
+    from gdbext.tools.trace.hook_installer import TraceRequest
 
 _log = logger(__name__)
 

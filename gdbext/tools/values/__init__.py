@@ -1,1 +1,244 @@
-"""The tool dispatch-values: what operators are called with and return; the first NaN."""
+"""The tool dispatch-values: what operators are called with and return, as it happens; the first NaN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.tool import Mode
+from gdbext.diagnosis.tool_arguments import find_thread, positive
+from gdbext.engine.terminal import shown_json
+from gdbext.errors import ProbesRefused, UsageError
+from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.tools.values.value_watch import ValueRequest
+from gdbext.tools.values.values_section import ValuesSection
+from gdbext.tools.values.watching import Watching, WatchResult
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.host import Host, RunControl
+    from gdbext.render.style import Style
+    from gdbext.tools.values.first_nan import IsBad
+    from gdbext.tools.values.launch import Find
+    from gdbext.tools.values.value_watch import ValueSink
+
+SEEKS = ("nan", "inf")
+MODES = ("off", "save", "print", "names", "nan", "inf")
+
+DESCRIPTION = """
+Resumes the process, and shows what the named operators are called with and what they return:
+
+  save   DIR/before_launch_aten__mm_0.safetensors, after_launch_…: a file for each call, one tensor for each argument or
+         result under its schema name (result0 where it has none)
+  print  each tensor's size, dtype, mean, min, max, std, each number by its value; --json: one object a line
+  names  only [ before_launch: KERNEL ] lines, at once: the last one before a crash names the kernel
+  nan    the first operator whose result has a NaN while no argument had one: kernel, Python line, statistics, and the
+         20 calls before it; without OP all operators are watched. inf: the same for infinities and NaNs, --above X for
+         numbers further from zero than X. --continue prints and goes on. On a core, or without gdb, the same question
+         is asked of the operators that are on the stacks.
+  off    nothing is watched
+
+OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend (their tensors are those of the
+Python line, or of the C++ function, that calls them: a tensor is shown where a pointer points to its first element),
+'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are also watched.
+
+N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
+
+Operators that are not registered yet are waited for. One without functions of its own (torch.library, extensions) is
+seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop there, too, for
+0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
+
+Cost: about 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
+more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
+All other operators run at full speed.
+
+A debugger that is killed (kill -9) while its breakpoints are in the code ends the process. --engine probes has none:
+kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by a signal that the program
+ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are the default where they can
+be, and a note says why where they cannot. A stop costs no more. Not for code in no file, nor from inside of a
+container; a thread that blocks the signal later is not seen; and from then on the process may run past the debugger's
+own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
+"""
+
+
+class ValuesTool(LiveTool):
+    """The command ``dispatch-values`` as a tool."""
+
+    name = "dispatch-values"
+    summary = "Show or save what operators get and return. Resumes the process."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.description = f"{parser.description}\n{DESCRIPTION}"
+        parser.add_argument(
+            "mode", choices=MODES, metavar="off|save|print|names|nan|inf", help="what to do with values"
+        )
+        operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
+        parser.add_argument("op", nargs="*", metavar="OP", help=operators)
+        parser.add_argument(
+            "--when",
+            choices=("before", "after", "both"),
+            default=None,
+            help="when to look (default both; for names: before)",
+        )
+        parser.add_argument(
+            "--dir", metavar="DIR", default=".", help="the folder for the files of save (default: the current one)"
+        )
+        parser.add_argument(
+            "--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this"
+        )
+        parser.add_argument("--key", metavar="KEY", default="", help="only calls that are dispatched to this key")
+        parser.add_argument("--kernel", metavar="PATTERN", default="", help="only kernels whose name contains this")
+        parser.add_argument(
+            "--above", metavar="X", type=float, help="nan: look for numbers beyond X or -X instead of NaNs"
+        )
+        parser.add_argument("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
+        parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
+        parser.add_argument("--thread", metavar="TID|N", help="this thread only")
+        parser.add_argument(
+            "--engine", choices=ENGINES, help="kernel probes (default inside gdb and LLDB) or breakpoints, see above"
+        )
+
+    def modes(self, args: Namespace) -> Sequence[Mode]:
+        """The modes: for NaNs and infinities the operators on stacks can be asked, too."""
+        return (Mode.RESUMES, Mode.STOPPED) if args.mode in SEEKS else (Mode.RESUMES,)
+
+    def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
+        """Watch, and report at the end. Raises UsageError, TargetError."""
+        if args.mode == "off":
+            return self._report(session, args, ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched")))
+        seeks = args.mode in SEEKS
+        if not args.op and not seeks:
+            raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
+        if seeks and (session.target.is_core or host.name == "none"):
+            return self._on_stacks(session, args)
+        watched, sink = self._watch(session, args, host)
+        host.lets_finish = watched.ending.kind.is_by_command
+        files = getattr(sink, "count", 0)
+        folder = args.dir if args.mode == "save" else None
+        section = ValuesSection(args.mode, watched.count, watched.ending, watched.notes, folder, files)
+        return self._report(session, args, section, watched)
+
+    def _watch(self, session: Session, args: Namespace, host: Host) -> tuple[WatchResult, ValueSink]:
+        """Watch by the first engine that can. Raises UsageError, TargetError."""
+        refused = None
+        *others, last = host.engines(args.engine, session)
+        for engine in others:
+            try:
+                return self._watch_by(engine, session, args, host)
+            except ProbesRefused as error:
+                refused = error
+        return self._watch_by(last, session, args, host, refused)
+
+    def _watch_by(
+        self, engine: str, session: Session, args: Namespace, host: Host, refused: ProbesRefused | None = None
+    ) -> tuple[WatchResult, ValueSink]:
+        control = host.run_control(session)
+
+        def notify(text: str) -> None:
+            if not args.json:
+                host.show(f"note: {text}\n")
+
+        sink = _seeker(args, control, host.show) if args.mode in SEEKS else _sink(args, host.show)
+        watching = Watching(session, control, _request(session, args), notify)
+        if engine == PROBES:
+            control.use_probes()
+        else:
+            watching.note(*host.note_on_breakpoints(session, refused))
+        with host.running(self.name):
+            return watching.run(lambda _: sink), sink
+
+    def _on_stacks(self, session: Session, args: Namespace) -> Report:
+        """The operators on the stacks that have such numbers among their arguments."""
+        from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+        from gdbext.tools.values.first_nan import notes_on_stacks
+
+        reporter = ArgumentReporter(session, statistics=True)
+        notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
+        ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+        return self._report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
+
+    def _report(
+        self, session: Session, args: Namespace, section: ValuesSection, watched: WatchResult | None = None
+    ) -> Report:
+        target = watched.target if watched is not None else None
+        return make_report(self, session, args, sections=(section,), target=target, ending=section.ending)
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        from gdbext.tools.values.values_section import render
+
+        return render(report, style)
+
+
+def _request(session: Session, args: Namespace) -> ValueRequest:
+    when = "both" if args.mode in SEEKS else args.when or ("before" if args.mode == "names" else "both")
+    return ValueRequest(
+        patterns=args.op,
+        before=when != "after",
+        after=when != "before",
+        key=args.key,
+        kernel=args.kernel,
+        limit=args.limit,
+        tid=find_thread(session.target, args.thread).tid if args.thread is not None else None,
+        statistics=args.mode in ("print", *SEEKS),
+        redispatches=bool(args.key) or args.mode == "names",
+        everything=not args.op,
+    )
+
+
+def _sink(args: Namespace, show: Callable[[str], None]) -> ValueSink:
+    from gdbext.tools.values.launch import LaunchPrinter, kernel_line, launch_lines
+
+    if args.mode == "save":
+        from gdbext.tools.values.values_section import ValueFiles
+
+        return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
+    if args.mode == "names":
+        return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
+    if args.json:
+        from gdbext.tools.values.launch import json_lines
+
+        return LaunchPrinter(show, json_lines)
+    return LaunchPrinter(show, launch_lines)
+
+
+def _what(args: Namespace) -> str:
+    if args.above is not None:
+        return f"number beyond {args.above:g}"
+    return "NaN" if args.mode == "nan" else "infinity or NaN"
+
+
+def _is_bad(args: Namespace) -> IsBad:
+    from gdbext.tools.values import first_nan
+
+    if args.above is not None:
+        return first_nan.above(args.above)
+    return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
+
+
+def _seeker(args: Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    from gdbext.tools.values.first_nan import FirstBad, python_place
+
+    def found(find: Find) -> None:
+        file, line = python_place(control, find.launch.tid)
+        show(_find_text(args, find._replace(file=file, line=line)))
+
+    return FirstBad(_is_bad(args), found, not args.goes_on)
+
+
+def _find_text(args: Namespace, find: Find) -> str:
+    if args.json:
+        import json
+
+        from gdbext.tools.values.launch import find_document
+
+        return shown_json(json.dumps(find_document(find))) + "\n"
+    from gdbext.tools.values.first_nan import find_lines
+
+    return "".join(f"{line}\n" for line in find_lines(find, _what(args)))

@@ -1,1 +1,379 @@
-"""The tool watch: wait until a process makes no progress, then keep the evidence."""
+"""The tool watch: wait, stopping nobody, until a process makes no progress; then keep the evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.formats.whole_file import write_text
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.targets.system.linux import signals_handled
+from gdbext.engine.terminal import shown, shown_json
+from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
+from gdbext.render.style import escape
+from gdbext.tools.program import Program, seconds
+from gdbext.tools.table import Outcome
+from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
+from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Sequence
+
+    from gdbext.tools.probes.dispatch_counter import DispatchActivity
+    from gdbext.tools.program import Dispatch
+    from gdbext.tools.watch.evidence import Evidence
+
+MAX_SECONDS = 86400.0
+_LOOKS = 12
+"""Looks in the time after which a process is said to hang."""
+_LONGEST = 15.0
+_SHORTEST = 5.0
+"""Seconds that a history has at the least: a look takes one."""
+_MOST = 8
+"""Processes of one program that are diagnosed: the ranks of a node."""
+_HEALTHY = ("slow", "busy", "idle")
+"""Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
+_BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
+"""Kinds of waits of a process whose children compute, as compilers do."""
+_EPILOG = """\
+Progress is a dispatch, 64 KB read or written, a child process more or less, or 5 % of a processor used, by the process
+and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
+diagnosis finds something else than a busy or an idle thread, or one that waits for a child process. Every few seconds
+it is looked at in /proc (and for a dispatch, by one probe), which stops nobody; the diagnosis alone stops the process
+for some milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its
+descendants that have it are diagnosed, up to eight of them.
+
+Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
+scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
+hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and us a percent of a processor
+or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours) the
+dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
+--job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
+for which the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
+GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
+in its environment.
+Then it goes on watching. It ends with the process; with PROGRAM the exit status is the program's.
+
+  scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
+      -- python train.py
+"""
+
+
+class WatchProgram(Program):
+    """The program ``scripts/dispatch watch`` as a tool."""
+
+    name = "watch"
+    summary = "Wait until a process makes no progress; then say why, and keep it."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options: what to watch, for how long, and what to keep."""
+        parser.epilog = _EPILOG
+        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="the process; or start one: -- PROGRAM …")
+        parser.add_argument(
+            "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
+        )
+        parser.add_argument("--save", metavar="DIR", help="keep the diagnosis and a recording in that folder")
+        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump (by gcore)")
+        parser.add_argument(
+            "--job", action="store_true", help="with --save: also write the report on all ranks of its job"
+        )
+        parser.add_argument(
+            "--trace",
+            type=float,
+            default=0.0,
+            metavar="S",
+            help="with --save: also write the last S seconds of a trace",
+        )
+        parser.add_argument(
+            "--history",
+            type=seconds,
+            default=0.0,
+            metavar="TIME",
+            help="with --save: also keep what the last minutes (10m) looked like",
+        )
+        parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
+        parser.add_argument(
+            "--metrics",
+            metavar="FILE.prom",
+            help="keep figures for Prometheus' node_exporter (textfile collector) in that file",
+        )
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
+        words = list(argv)
+        program = words[words.index("--") + 1 :] if "--" in words else []
+        own = words[: words.index("--")] if "--" in words else words
+        args = self.parse(own)
+        if (args.pid is None) == (not program):
+            raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
+        return Outcome(Watch(args, program, dispatch).run())
+
+
+class Watch:
+    """The state of one watch."""
+
+    def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
+        """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
+        if not 0 < args.hung_after <= MAX_SECONDS:
+            raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
+        if (args.core or args.job or args.trace or args.history) and not args.save:
+            raise UsageError("--core, --job, --trace and --history need --save DIR", why="they keep what may be large")
+        if not 0 <= args.trace <= MAX_SECONDS:
+            raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
+        if args.history and not _SHORTEST <= args.history <= MAX_SECONDS:
+            raise UsageError(f"--history takes {_SHORTEST:.0f} seconds to a day", help="--history 10m")
+        self._args = args
+        self._folder = EvidenceFolder(args.save, dispatch)
+        self._commands: list[subprocess.Popen[bytes]] = []
+        self._hangs, self._was_hung = 0, False
+        self._program = _started(program) if program else None
+        self.pid: int = self._program.pid if self._program is not None else args.pid
+        if self._program is None:
+            from gdbext.engine.targets.live.proc_checks import check_process
+
+            check_process(self.pid)
+        self._subjects: tuple[int, ...] = ()
+        """The processes with PyTorch that are diagnosed, once there are any."""
+        self._trace: TraceBuffer | None = None
+        self._make_trace = partial(TraceBuffer, seconds=args.trace, folder=args.save, dispatch=dispatch)
+        self._history: History | None = None
+        if args.trace or args.history:
+            Workplace(args.save).close()
+        # What the program itself writes to standard output stays alone there.
+        self._output = sys.stderr if program else sys.stdout
+
+    def run(self) -> int:
+        """Run until the process has ended, or Ctrl+C; the exit status."""
+        with signals_handled([signal.SIGINT], self._interrupted):
+            try:
+                self._watch()
+            except TargetGone:
+                pass
+            except KeyboardInterrupt:
+                self._tell("ended", "interrupted; the process goes on")
+                return 0
+            finally:
+                for beside in (self._trace, self._history):
+                    if beside is not None:
+                        beside.end()
+            return self._ended()
+
+    def _interrupted(self, *_: object) -> None:
+        """A program of ours gets Ctrl+C, too, and may take its time to end."""
+        if self._program is None:
+            raise KeyboardInterrupt
+
+    # --- watching --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        after = self._args.hung_after
+        interval = min(after / _LOOKS, _LONGEST)
+        progress = ProgressWatch(self.pid)
+        moved = dispatched = time.monotonic()
+        hangs = tried = False
+        dispatches = 0
+        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
+        while True:
+            self._sleep(interval)
+            if not tried and self._find_subjects():
+                tried = True
+                progress.pulse = _pulse(self._subjects[0]) if len(self._subjects) == 1 else None
+            if tried:
+                self._keep_trace()
+            if self._history is not None and not hangs:
+                self._history.keep()
+            found = progress.look()
+            now = time.monotonic()
+            dispatches += found.dispatches
+            moved = now if found.moves else moved
+            dispatched = now if found.moves and not found.computes_only else dispatched
+            if hangs and dispatched == now:
+                hangs = False
+                self._tell("moves", "it goes on")
+            if not hangs and now - moved > after:
+                hangs = self._hung(now - moved)
+            elif not hangs and found.computes_only and now - dispatched > after:
+                hangs = self._hung(now - dispatched, computes=True)
+                dispatched = dispatched if hangs else now
+            self._count(hangs, now - moved, dispatches if progress.pulse is not None else None)
+
+    def _find_subjects(self) -> bool:
+        """Find the processes with PyTorch; whether there are any. Raises TargetGone."""
+        self._subjects = with_torch(self.pid)
+        if self._subjects and self._subjects != (self.pid,):
+            many = len(self._subjects) > 1
+            names = ", ".join(map(str, self._subjects[:_MOST]))
+            self._tell("watching", f"process{'es' if many else ''} {names} of it use{'' if many else 's'} PyTorch")
+        if self._subjects and self._args.trace:
+            self._trace = self._make_trace(self._subjects[0])
+        if self._subjects and self._args.history:
+            args = self._args
+            self._history = History(self._subjects[0], args.history, args.save, self._folder.dispatch)
+        return bool(self._subjects)
+
+    def _count(self, hangs: bool, idle: float, dispatches: int | None) -> None:
+        """Write the metrics, where they are wanted."""
+        if not self._args.metrics:
+            return
+        self._hangs += hangs and not self._was_hung
+        self._was_hung = hangs
+        metrics = [
+            ("hung", "gauge", "1 while the process makes no progress", int(hangs)),
+            ("hangs_total", "counter", "hangs since the watch began", self._hangs),
+            ("seconds_since_progress", "gauge", "seconds without progress", round(idle, 1)),
+            ("watch_time_seconds", "gauge", "when this was written, in seconds since the epoch", int(time.time())),
+        ]
+        if dispatches is not None:
+            metrics.append(("dispatches_seen_total", "counter", "dispatches that short looks saw", dispatches))
+        write_text(self._args.metrics, prometheus_text(metrics, self.pid))
+
+    def _keep_trace(self) -> None:
+        if self._trace is not None:
+            try:
+                self._trace.keep()
+            except TargetError as error:
+                self._tell("failed", error.what)
+                self._trace = None
+
+    def _sleep(self, seconds: float) -> None:
+        """Raises TargetGone when a program of ours has ended."""
+        self._commands = [each for each in self._commands if each.poll() is None]
+        if self._program is None:
+            time.sleep(seconds)
+            return
+        try:
+            self._program.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise TargetGone.of(self.pid)
+
+    def _hung(self, seconds: float, computes: bool = False) -> bool:
+        """Decide whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children
+        do."""
+        with suppress(TargetGone):
+            self._subjects = with_torch(self.pid)  # those of before may have been replaced
+        found: list[tuple[int, Evidence]] = []
+        for pid in (self._subjects or (self.pid,))[:_MOST]:
+            try:
+                found.append((pid, self._folder.take(pid)))
+            except TargetError as error:
+                self._tell("failed", f"no progress for {seconds:.0f} s; process {pid} is not explained: {error.what}")
+        if computes and found and all(_is_healthy(evidence) for _, evidence in found):
+            for _, evidence in found:
+                evidence.remove()
+            return False
+        for number, (pid, evidence) in enumerate(found):
+            self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence, pid)
+            self._keep_more(evidence, pid, number == 0)
+            if self._args.run and number == 0:
+                self._start(evidence, pid)
+        return True
+
+    def _keep_more(self, evidence: Evidence, pid: int, is_first: bool) -> None:
+        """Keep what takes long, after the diagnosis was told; what is of the whole job once."""
+        steps: list[Callable[[], Sequence[str]]] = []
+        history = self._history
+        if history is not None and is_first:
+            steps.append(lambda: self._take_history(history, evidence))
+        trace = self._trace
+        if trace is not None and is_first:
+            steps.append(lambda: [trace.take(evidence.stem)])
+        if self._args.job and is_first:
+            steps.append(lambda: self._folder.take_job(evidence, pid))
+        if self._args.core:
+            steps.append(lambda: [take_core(evidence, pid)])
+        for step in steps:
+            try:
+                self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
+            except TargetError as error:
+                self._tell("failed", error.what)
+
+    def _take_history(self, history: History, evidence: Evidence) -> Sequence[str]:
+        """Keep the history and show what changed; its ending. Raises TargetError."""
+        ending, lines = history.take(evidence.stem)
+        self._tell("history", "\n".join(["what its last minutes looked like:", *lines]))
+        return [ending]
+
+    def _start(self, evidence: Evidence, pid: int) -> None:
+        told = {
+            "GDBEXT_PID": str(pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
+            "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
+            "GDBEXT_FILE": evidence.start,
+        }  # fmt: skip
+        command = ["/bin/sh", "-c", self._args.run]
+        self._commands.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _ended(self) -> int:
+        status = self._program.wait() if self._program is not None else None
+        if status is None:
+            how = "the process has ended"
+        elif status < 0:
+            how = f"the program was killed by {signal.Signals(-status).name}"
+        else:
+            how = f"the program exited with status {status}"
+        self._tell("ended", how)
+        for command in self._commands:
+            command.wait()
+        return 0 if status is None else status if status >= 0 else 128 - status
+
+    def _tell(self, event: str, text: str, evidence: Evidence | None = None, pid: int | None = None) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        if self._args.json:
+            told: dict[str, object] = {"event": event, "time": stamp, "pid": pid or self.pid, "text": text}
+            if evidence is not None:
+                told |= {"verdict": evidence.verdict, "file": evidence.start}
+            line = shown_json(json.dumps(told))
+        else:
+            words = text if evidence is None else text.partition(":")[0]
+            line = f"{stamp} " + "\n".join(map(escape, words.split("\n")))
+            if evidence is not None:
+                line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
+        print(shown(line), file=self._output, flush=True)
+
+
+def _is_healthy(evidence: Evidence) -> bool:
+    """It computes without dispatching, and nothing is wrong with that."""
+    return evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN
+
+
+def prometheus_text(metrics: Sequence[tuple[str, str, str, float]], pid: int) -> str:
+    """Metrics (name, type, help, value) in the text format of Prometheus, version 0.0.4; the label is the process."""
+    lines = []
+    for name, kind, meaning, value in metrics:
+        lines += [f"# HELP gdbext_{name} {meaning}", f"# TYPE gdbext_{name} {kind}"]
+        lines.append(f'gdbext_{name}{{pid="{pid}"}} {value}')
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(list(program))
+    except OSError as error:
+        raise TargetError(f"{program[0]} cannot be started: {error.strerror}") from error
+
+
+def _pulse(pid: int) -> DispatchActivity | None:
+    """None where probes are not permitted."""
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.live.unstopped import RunningProcess
+    from gdbext.tools.probes.dispatch_counter import DispatchActivity
+
+    try:
+        target = RunningProcess(pid)
+        try:
+            return DispatchActivity(Session(target))
+        finally:
+            target.close()
+    except GdbextError:
+        return None

@@ -422,7 +422,7 @@ def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
     code = memory.try_read(function, _FUNCTION) if function is not None else None
     if not code or function is None:
         return None
-    from gdbext.engine.arch.short_functions import returned_address
+    from gdbext.engine.process.code_reader import returned_address
 
     return returned_address(memory.architecture, code, function)
 

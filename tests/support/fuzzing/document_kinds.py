@@ -17,7 +17,7 @@ from gdbext.engine.layouts import store
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import GdbextError
 from gdbext.tools import table
-from gdbext.tools.ranks.ranks import RanksProgram
+from gdbext.tools.ranks import RanksProgram
 from gdbext.tools.table import Outcome
 from support.recorded import jobs
 

@@ -15,11 +15,10 @@ from gdbext.diagnosis import bt
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
 from gdbext.engine.vocabulary import ErrorReport, Hexadecimal
-from gdbext.tools import frames
+from gdbext.tools import breaks, frames
+from gdbext.tools import compile as compilation
 from gdbext.tools.autograd import autograd
-from gdbext.tools.breaks import breaks
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.tools.compile import compilation
 from gdbext.tools.frames import FramesSection
 from gdbext.tools.info import held_memory, settings_view
 from gdbext.tools.info.cuda_allocator import CudaMemory, HeldMemory, LargeStorage, MemorySection

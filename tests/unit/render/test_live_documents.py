@@ -10,7 +10,7 @@ import pytest
 from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
 from gdbext.engine.vocabulary import Section
-from gdbext.tools.breaks import breaks
+from gdbext.tools import breaks
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.trace import trace_section
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection

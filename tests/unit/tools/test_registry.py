@@ -20,7 +20,7 @@ from gdbext.errors import AddOnError, UsageError
 from gdbext.hosts.cli import launcher
 from gdbext.hosts.resume.host import LiveTool
 from gdbext.tools import table
-from gdbext.tools.info.info import InfoTool
+from gdbext.tools.info import InfoTool
 from gdbext.tools.program import Program
 
 PACKAGE = Path(table.__file__).parents[1]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from gdbext.tools.ranks import RanksProgram
 from gdbext.tools.ranks.other_machines import answer, archive, remote_script
-from gdbext.tools.ranks.ranks import RanksProgram
 from support.installed import slurm, sshd
 from support.installed.machine import need_module
 from support.programs import harness

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
-from gdbext.tools.breaks import breaks
+from gdbext.tools import breaks
 from gdbext.tools.breaks.break_plan import BreakSite
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest

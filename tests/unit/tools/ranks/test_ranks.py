@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.tools.ranks import other_machines, rank_sources
+from gdbext.tools.ranks import RanksProgram, other_machines, rank_sources
 from gdbext.tools.ranks.rank_sources import RankProcess
-from gdbext.tools.ranks.ranks import RanksProgram
 from gdbext.tools.table import Outcome
 from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay

@@ -16,13 +16,12 @@ from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.errors import TargetError
 from gdbext.hosts.cli import launcher as dispatch
 from gdbext.tools.program import Program
-from gdbext.tools.ranks import other_machines, rank_sources, slurm
+from gdbext.tools.ranks import RanksProgram, other_machines, rank_sources, slurm
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
-from gdbext.tools.ranks.ranks import RanksProgram
 from gdbext.tools.ranks.slurm import answer
 from gdbext.tools.table import Outcome
-from gdbext.tools.watch.watch import WatchProgram
+from gdbext.tools.watch import WatchProgram
 from support.recorded import jobs, recordings
 from support.source import contract_schema
 
@@ -67,7 +66,7 @@ def test_judging_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr("gdbext.tools.ranks.ranks.judge", judge_for_ever)
+    monkeypatch.setattr("gdbext.tools.ranks.judge", judge_for_ever)
     with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
         ranks("--reports", str(one_report(tmp_path)), "--timeout", "0.2")
 

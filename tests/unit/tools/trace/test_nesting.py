@@ -14,8 +14,8 @@ from gdbext.tools.probes.bpf.bpf_kernel import HEADER
 from gdbext.tools.probes.bpf.trace_program import RECORD
 from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
 from gdbext.tools.trace import nesting
+from gdbext.tools.trace.hook_installer import TraceRequest
 from gdbext.tools.trace.nesting import Nesting
-from gdbext.tools.trace.traced_operators import TraceRequest
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
 
 OWN, SHARED = 0, 1

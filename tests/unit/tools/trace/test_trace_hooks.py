@@ -10,8 +10,7 @@ import pytest
 
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.trace import hook_installer
-from gdbext.tools.trace.hook_installer import TraceHooks
-from gdbext.tools.trace.traced_operators import TracedOperators, TraceRequest
+from gdbext.tools.trace.hook_installer import TracedOperators, TraceHooks, TraceRequest
 
 OWN = {"aten::mm": ["mm.call", "mm.redispatch"], "aten::add": ["add.call"]}
 """Operators with functions of their own; all others are reached through the dispatcher's."""

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from gdbext.engine.formats.workplace import Workplace
-from gdbext.tools.watch import evidence, progress_watch
+from gdbext.tools.watch import Watch, evidence, progress_watch
 from gdbext.tools.watch.evidence import Evidence
 from gdbext.tools.watch.progress_watch import with_torch
-from gdbext.tools.watch.watch import Watch
 from support.programs.harness import wait_until
 
 
@@ -86,7 +85,7 @@ def family(pid: int) -> list[int]:
 
 
 def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdbext.tools.watch.watch.with_torch", lambda _: (7, 8))
+    monkeypatch.setattr("gdbext.tools.watch.with_torch", lambda _: (7, 8))
     told: list[tuple[Any, ...]] = []
     watch: Any = Watch.__new__(Watch)
     watch.pid, watch._trace, watch._history = 1, None, None

@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.arch.base import ThreadsOrGlobal
-from gdbext.engine.arch.short_functions import member_loads
+from gdbext.engine.process.code_reader import member_loads
 
 X86_64 = by_name("x86_64")
 OLD = "488b0579b3210064488b5050488d05adb62100488d8a900000004885d2480f45c1488b00c3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.engine.arch.architectures import by_machine
-from gdbext.engine.arch.short_functions import returned_address
+from gdbext.engine.process.code_reader import returned_address
 
 X86_64 = by_machine(62)
 START = 0x1BC2AB0
