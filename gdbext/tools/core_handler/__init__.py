@@ -40,8 +40,9 @@ FOLDER = "/var/lib/gdbext"
 """The folder in which crashes are kept unless another one is named."""
 KEPT, DISK_MB, SECONDS = 100, 512, 10.0
 """Defaults: crashes that are kept, megabytes of them all, seconds for which a crash is held up."""
-AT_ONCE = 16
-"""Crashes that are looked at at the same time; of further ones nothing is kept."""
+AT_ONCE, OF_ONE_USER = 16, 12
+"""Crashes that are looked at at the same time, and those of one user among them, so that nobody can keep the others'
+from being looked at; of further ones nothing is kept."""
 _PRIORITY = -10
 """The nice value of a look: a program that crashed stands until it is over, however busy the machine is."""
 _GRACE = 0.5
@@ -58,8 +59,8 @@ _SUFFIXES = ("txt", "json", "rec")
 _BLOCK = 512
 """Bytes that st_blocks counts in (stat(2))."""
 _HURRY = 60
-"""Seconds after which a user's crashes, ``AT_ONCE`` of them, are looked at again before all other work of the machine:
-the ranks of a job crash together, and what crashes again and again shall not keep the processors."""
+"""Seconds after which a user's crashes, ``OF_ONE_USER`` of them, are looked at again before all other work of the
+machine: the ranks of a job crash together, and what crashes again and again shall not keep the processors."""
 _EPILOG = """\
 For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
@@ -110,10 +111,8 @@ class CoreHandlerProgram(Program):
         os.close(whole_file.open_folder(str(folder), make=True))
         if not is_ours(str(folder)):
             raise TargetError(f"{folder} can be written by others", help="name another --dir")
-        with _Slot(folder) as slot:
-            if not slot.is_free:
-                raise TargetError(f"{AT_ONCE} crashes are being looked at already")
-            crash = _Crash(args, folder)
+        crash = _Crash(args, folder)
+        with _Places(folder, crash.user):
             crash.hurry()
             crash.look(dispatch, began + args.seconds)
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -128,31 +127,35 @@ def _called_at() -> float:
     return time.monotonic() - (time.time() - began if began is not None else 0.0)
 
 
-class _Slot:
-    """One of ``AT_ONCE`` places, held by a lock on a file."""
+class _Places:
+    """A place among all crashes and one among those of its user: locked bytes of two files, free when this process has
+    gone, however that came."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._descriptor = -1
+    def __init__(self, folder: Path, user: int) -> None:
+        self._limits = {folder / ".places": AT_ONCE, folder / f".places-{user}": OF_ONE_USER}
+        self._descriptors: list[int] = []
 
-    def __enter__(self) -> _Slot:
-        for number in range(AT_ONCE):
-            descriptor = os.open(self._folder / f".slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._descriptor = descriptor
-                break
-            os.close(descriptor)
-        return self
+    def __enter__(self) -> None:
+        """Raises TargetError: there is none."""
+        for path, limit in self._limits.items():
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptors.append(descriptor)
+            if not any(_locked(descriptor, place) for place in range(limit)):
+                self.__exit__()
+                raise TargetError(f"{limit} crashes are being looked at already")
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
-    @property
-    def is_free(self) -> bool:
-        """A place was found for this crash."""
-        return self._descriptor >= 0
+
+def _locked(descriptor: int, place: int) -> bool:
+    """Lock a byte of the file, or see that somebody else has it."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except OSError:
+        return False
+    return True
 
 
 class _Crash:
@@ -178,6 +181,11 @@ class _Crash:
         self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in _SUFFIXES}
         self._problem = ""
 
+    @property
+    def user(self) -> int:
+        """The user whose process it is."""
+        return self._rights.uid
+
     def hurry(self) -> None:
         """Come before others, where nobody makes crash after crash for that."""
         last = self._folder / f".last-{self._rights.uid}"
@@ -186,7 +194,7 @@ class _Crash:
         if not 0 <= now - found.st_mtime < _HURRY:
             os.ftruncate(descriptor, 0)
         count = os.fstat(descriptor).st_size  # a byte for each
-        if count < AT_ONCE:
+        if count < OF_ONE_USER:
             os.pwrite(descriptor, b"x", count)
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)

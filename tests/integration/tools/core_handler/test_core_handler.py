@@ -3,7 +3,6 @@ memory is read in the process. The kernel itself is set up by install.sh, which 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -18,7 +17,7 @@ import pytest
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.tools import core_handler
-from gdbext.tools.core_handler import AT_ONCE
+from gdbext.tools.core_handler import AT_ONCE, OF_ONE_USER
 from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
 from support.programs import procfs
 from support.programs.harness import DISPATCH, ROOT, Outcome, run, wait_until
@@ -161,15 +160,20 @@ def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Po
         assert handler.wait(60) == 0
 
 
-def test_only_so_many_crashes_are_looked_at_at_once(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "limit"), [(".places", AT_ONCE), (f".places-{os.getuid()}", OF_ONE_USER)])
+def test_only_so_many_crashes_are_looked_at_at_once(
+    process: subprocess.Popen[bytes], tmp_path: Path, file: str, limit: int
+) -> None:
+    """Of all, and of one user, so that nobody keeps the crashes of others from being looked at."""
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    with contextlib.ExitStack() as stack:
-        for number in range(AT_ONCE):
-            slot = stack.enter_context((folder / f".slot-{number}").open("wb"))
-            fcntl.flock(slot, fcntl.LOCK_EX)
-        assert "are being looked at already" in handle(process.pid, folder, head=b"").stderr
+    with (folder / file).open("wb") as places:
+        fcntl.lockf(places, fcntl.LOCK_EX, limit)
+        assert f"{limit} crashes are being looked at already" in handle(process.pid, folder, head=b"").stderr
     assert list(folder.glob("crash-*")) == []
+    with (folder / file).open("wb") as places:
+        fcntl.lockf(places, fcntl.LOCK_EX, limit - 1)
+        assert "crashes are being looked at already" not in handle(process.pid, folder, head=b"").stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can have files of several users")
@@ -203,7 +207,7 @@ def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
 def test_crash_after_crash_does_not_come_before_all_others(tmp_path: Path) -> None:
     """As many crashes of a user as may be looked at at once have priority, then none for a minute."""
     hurried = []
-    (tmp_path / f".last-{os.getuid()}").write_text("x" * (AT_ONCE - 1))
+    (tmp_path / f".last-{os.getuid()}").write_text("x" * (OF_ONE_USER - 1))
     for _ in range(2):
         with subprocess.Popen(
             [sys.executable, "-c", HURRY, str(tmp_path)], stdout=subprocess.PIPE, text=True
