@@ -160,7 +160,8 @@ def _told(session: Session, found: Inspection, called: CommandLine, is_parent: b
     from gdbext.diagnosis.verdict.advice import advice, of_parent
 
     finding, target = found.judgement.verdict.finding, session.target
-    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger)
+    stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
+    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop)
     return (*of_parent(finding, called), *told) if is_parent else told
 
 

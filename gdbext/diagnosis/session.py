@@ -125,11 +125,6 @@ class Extras:
         """Counts the calls of operators from now on; None where that is not permitted or not wanted."""
         return None
 
-    def subnormal_share(self, session: Session) -> Callable[[int], float]:  # noqa: ARG002
-        """The share of subnormal numbers among the first elements of the tensor at an address; 0 for one that is not
-        in memory, or has no floating-point numbers. Raises GdbextError where it cannot be read."""
-        return lambda _: 0.0
-
     def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002
         """The statistics of the tensor at an address. Raises GdbextError where it cannot be read."""
         return lambda _: None

@@ -37,12 +37,6 @@ class ToolExtras(Extras):
         found: CallCounter | None = offer(session)
         return found
 
-    def subnormal_share(self, session: Session) -> Callable[[int], float]:
-        """The share in a sample of the elements, as the tool counts them."""
-        offer = self._offered("subnormal_share") or NO_EXTRAS.subnormal_share
-        found: Callable[[int], float] = offer(session)
-        return found
-
     def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:
         """Statistics of all elements, as the tool has them."""
         offer = self._offered("tensor_statistics") or NO_EXTRAS.tensor_statistics

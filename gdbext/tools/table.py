@@ -137,10 +137,7 @@ TABLE = (
         "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
         ("stopped",),
         "gdbext.tools.tensor.tensor_tool:TensorTool",
-        offers={
-            "tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics",
-            "subnormal_share": "gdbext.tools.tensor.tensor_report:subnormal_share",
-        },
+        offers={"tensor_statistics": "gdbext.tools.tensor.tensor_report:tensor_statistics"},
     ),
     ToolRow(
         "dispatch-autograd",

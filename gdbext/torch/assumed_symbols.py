@@ -35,6 +35,10 @@ INTERNED_STRINGS = TorchSymbol(
     ("_ZZN3c10L13globalStringsEvE1s",), "the texts of interned symbols (ATen/core/interned_strings.cpp)",
     "names of aliases and of symbols in schemas", CPU)  # fmt: skip
 
+INTRAOP_THREADS = TorchSymbol(
+    ("_ZN2at12_GLOBAL__N_111num_threadsE",), "the number of torch.set_num_threads() (ATen/ParallelOpenMP.cpp)",
+    "the setting num_threads, and that as a reason why a process is slow", CPU)  # fmt: skip
+
 # --- kernels: ATen/core/boxing/BoxedKernel.h, VariableFallbackKernel.cpp ---
 
 _MARKER_ARGUMENTS = "EPNS_14OperatorKernelERKNS_14OperatorHandleENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS7_EE"

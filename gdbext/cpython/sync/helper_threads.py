@@ -77,15 +77,16 @@ def _thread_objects(runtime: PythonRuntime) -> Sequence[ThreadObject]:
 def ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
     """Those that began, and run no more: of the others, of which there may be thousands, nothing is read. Raises
     nothing."""
-    return runtime.once(_ended_threads)
+    return [each for each in runtime.once(_threads_at_rest) if each.has_ended]
 
 
-def _ended_threads(runtime: PythonRuntime) -> Sequence[ThreadObject]:
+def _threads_at_rest(runtime: PythonRuntime) -> Sequence[ThreadObject]:
+    """Those that do not count as running: they have not begun, or have ended."""
     running = running_threads(runtime)
     threads = _in_weak_set(runtime, assumed_names.THREADING, assumed_names.DANGLING_THREADS)
     others = [each for each in dict.fromkeys(threads) if each not in running][:_THREADS]
     found = (thread_object(runtime, address, running) for address in others)
-    return [each for each in found if each is not None and each.has_ended]
+    return [each for each in found if each is not None]
 
 
 def _in_weak_set(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
@@ -343,8 +344,9 @@ def _of_executor(runtime: PythonRuntime, own: Mapping[str, int], running: Collec
 
 def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:
     """The thread that Thread.start() waits for at an event, where no thread of the process can be it: each one that has
-    a state of the interpreter runs a Thread of its own. None for any other event. Raises nothing."""
-    thread = next((each for each in thread_objects(runtime) if each.started == event), None)
+    a state of the interpreter runs a Thread of its own. None for any other event. Raises nothing. A thread counts as
+    running only after it has told that it began (Thread._bootstrap_inner)."""
+    thread = next((each for each in runtime.once(_threads_at_rest) if each.started == event), None)
     if thread is None or thread.began:
         return None
     try:

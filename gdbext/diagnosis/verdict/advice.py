@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Union
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ThreadReport
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.recursion import repeating
@@ -54,8 +54,10 @@ def advice(
     is_core: bool,
     called: CommandLine = IN_A_DEBUGGER,
     debugger: str = "",
+    stop: ProcessStop | None = None,
 ) -> tuple[str, ...]:
-    """Lines of advice, the most useful first; ``debugger``: the one that has the process."""
+    """Lines of advice, the most useful first; ``debugger``: the one that has the process; ``stop``: what has stopped
+    it as a whole."""
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
     lines = [*_about_ranks(involved, pid, called), *_ADVISERS[finding.kind](finding, involved)]
@@ -69,13 +71,22 @@ def advice(
         again = "dispatch-diagnose --samples 5 --interval 1"
         lines.append(Suggestion("Stuck or only slow? Look more than once", again))
     if can_run and traits.is_hang and finding.kind is not FindingKind.KERNEL_WAIT:  # gcore would wait as well
-        keep = _SAVES.get("" if called.source else debugger, "gcore {}")
-        lines.append(Suggestion("Keep the evidence before you kill it", "", shell=keep.format(pid)))
+        lines += _keeping(pid, stop, "" if called.source else debugger)
     return tuple(
         line if isinstance(line, str) else line.text(called)
         for line in lines
         if can_run or isinstance(line, str) or not line.needs_process()
     )
+
+
+def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[Line]:
+    """How to keep a core: nobody can attach to a process that another one traces, nor stop one in a frozen group."""
+    shows = "Keep the evidence before you kill it"
+    if stop is None or not (stop.tracer or stop.group):
+        yield Suggestion(shows, "", shell=_SAVES.get(debugger, "gcore {}").format(pid))
+    elif stop.tracer:
+        saves = next((words for name, words in _SAVES.items() if f"({name}" in stop.tracer), "gcore {}, once it let go")
+        yield f"{shows}, in process {stop.tracer}: {saves.format(pid)}"
 
 
 def of_parent(finding: Finding, called: CommandLine) -> tuple[str, ...]:

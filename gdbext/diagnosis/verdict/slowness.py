@@ -31,6 +31,9 @@ STARVED_SHARE, SLOW_SHARE = 0.5, 0.25
 _CROWDED_OUT = 0.99
 """Share of the whole look for which a thread of an ordinary priority waited, when it does not run at all. On a crowded
 machine all wait for nine tenths of the time that they want, and each goes on."""
+_BEHIND = 0.5
+"""The part of what a thread of an ordinary priority gets of the processors, up to which one of a low priority starves
+because of that: on a crowded machine all wait."""
 _STOOD_STARVED, _STOOD_SLOW = 0.25, 0.1
 """Seconds a second that a group stood still."""
 _IDLE = 0.3
@@ -183,7 +186,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     facts = Facts(
         process, threads, found, session.target.environ(), lambda: _recompilations(session),
         session.procfs.machine.full_file_systems, lambda: list(_subnormal_shares(session, process, threads)),
-        lambda: session.settings.own_threads() if session.has_torch else None, lambda: _collection(session),
+        lambda: _own_threads(session), lambda: _collection(session),
         lambda tid: _compiling_since(session, process, tid),
     )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
@@ -218,13 +221,26 @@ def _subnormal_shares(
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 
     try:
-        share = session.extras.subnormal_share(session)
         found = ArgumentReporter(session).frames(thread.stack, 1)[0]
         for argument in found.arguments:
             for tensor in argument.tensors if argument.certainty.is_proven else ():
-                yield f"{argument.name} of {found.qualified} ({tensor.short})", share(tensor.address)
+                if tensor.address:
+                    share = session.tensors.subnormal_share(tensor.address)
+                    yield f"{argument.name} of {found.qualified} ({tensor.short})", share
     except GdbextError:
         return  # it runs on: what it had in hand may be gone
+
+
+def _own_threads(session: Session) -> int | None:
+    """The number that torch.set_num_threads() was given; None where nobody has called it, or it cannot be read."""
+    from gdbext.torch.assumed_symbols import INTRAOP_THREADS
+
+    try:
+        place = INTRAOP_THREADS.address(session.symbolizer) if session.has_torch else None
+        number = session.memory.i32(place) if place is not None else 0
+    except GdbextError:
+        return None
+    return number if number > 0 else None
 
 
 def _collection(session: Session) -> Collection | None:
@@ -347,7 +363,7 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
             share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
         )  # fmt: skip
     elif len(wanting) <= len(around.allowed):
-        yield _crowded_out(wanting, share, around.seconds, told)
+        yield _crowded_out(around, wanting, share, told)
     else:
         wants = of_many(len(wanting), "wants", "want")
         text = f"{counted(len(wanting), 'thread')} {wants} to run on {counted(len(around.allowed), 'processor')}"
@@ -370,14 +386,19 @@ def _team_size(facts: Facts, wanting: Sequence[Turns]) -> int:
     return workers // max(1, len(known) - workers) + 1
 
 
-def _crowded_out(wanting: Sequence[Turns], share: float, seconds: float, told: tuple[str, ...]) -> Explanation:
+def _crowded_out(around: Surroundings, wanting: Sequence[Turns], share: float, told: tuple[str, ...]) -> Explanation:
     low = next((each.priority for each in wanting if each.priority), "")
-    behind = f", and come before it, for it runs with {low}" if low else ""
-    text = f"other processes of this machine use its processors{behind}: {share:.0%} of the time in which it was ready "
-    longest = max((each.delayed_ms or 0) / 1e3 / seconds for each in wanting)
-    starves = share >= STARVED_SHARE if low else min(share, longest) >= _CROWDED_OUT
+    fair = around.ordinary_share
+    behind = bool(low) and share >= STARVED_SHARE and fair is not None and 1 - share <= _BEHIND * fair
+    why = f", and come before it, for it runs with {low}" if low else ""
+    text = f"other processes of this machine use its processors{why}: {share:.0%} of the time in which it was ready "
+    longest = max((each.delayed_ms or 0) / 1e3 / (around.seconds or 1) for each in wanting)
+    starves = behind or min(share, longest) >= _CROWDED_OUT
     weight = round(share if starves else share / 2, 2)
     cure = "Run fewer processes beside it, or put it before them: renice, chrt --other, a larger cpu.weight."
+    if low and fair is not None:
+        others = f"with an ordinary priority it would be about {1 - fair:.0%}"
+        told += (f"{others}: {around.ready:.0f} threads want to run on {counted(around.online, 'processor')}",)
     return Explanation(
         ExplanationKind.OTHER_PROCESSES, f"{text}it waited for one", told, (), weight, starves, starves, cure
     )
@@ -531,7 +552,7 @@ def _subnormals(facts: Facts) -> Iterator[Explanation]:
     if many:
         name, share = max(many, key=lambda each: each[1])
         text = f"{share:.0%} of the numbers in {name} are subnormal: a processor takes many times longer for each"
-        told = tuple(f"{each}: {part:.0%} of the first elements" for each, part in many)
+        told = tuple(f"{each}: {part:.0%} of the elements looked at" for each, part in many)
         cure = "torch.set_flush_denormal(True) in each thread that computes, or keep the numbers away from zero."
         why = "where flush_denormal is on they cost nothing: a register of the thread has that, which was not read"
         yield Explanation(ExplanationKind.SUBNORMALS, text, told, (why,), 0.7, True, cure=cure)

@@ -9,7 +9,6 @@ points back to this very object.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress
 from gdbext.tools.tensor.elements import element_type
-from gdbext.tools.tensor.statistics import LEAST_NORMAL
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
@@ -204,30 +202,6 @@ def _torn(what: str) -> BadData:
 def tensor_statistics(session: Session) -> Callable[[int], Statistics | None]:
     """The statistics of all elements of the tensor at an address. Raises NotTorch, LayoutError."""
     return TensorReporter(session).statistics
-
-
-_SAMPLED = 4096
-"""Elements that are looked at where a whole tensor would take too long."""
-
-
-def subnormal_share(session: Session) -> Callable[[int], float]:
-    """The share of subnormal numbers among the first elements of the tensor at an address. Raises NotTorch,
-    LayoutError; what it returns, GdbextError."""
-    fields = TensorReporter(session).fields
-
-    def share(address: int) -> float:
-        facts = session.tensors.read(address)
-        letter = {"float32": "f", "float64": "d"}.get(facts.dtype)
-        storage = fields.storage(address) if letter and facts.backend == "CPU" else None
-        if storage is None or letter is None:
-            return 0.0
-        size = struct.calcsize(letter)
-        count = min(_SAMPLED, storage.size // size)
-        numbers = struct.unpack(f"<{count}{letter}", session.memory.read(storage.data, count * size))
-        least = LEAST_NORMAL[facts.dtype]
-        return sum(1 for each in numbers if each and -least < each < least) / count if count else 0.0
-
-    return share
 
 
 _WORDS = 6

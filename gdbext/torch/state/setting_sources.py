@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Union
 from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
-from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA
+from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
@@ -151,7 +151,7 @@ SETTINGS = (
                   "torch.manual_seed({seed})", GENERATOR),  # a random one as long as nobody sets it
     SettingSource("default_dtype", "_ZN3c10L27default_dtype_as_scalartypeE", Kind.DTYPE, "torch.float32",
                   "torch.set_default_dtype({default_dtype})", None, C10),
-    SettingSource("num_threads", "_ZN2at12_GLOBAL__N_111num_threadsE", Kind.THREADS, DEFAULT,
+    SettingSource("num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT,
                   "torch.set_num_threads({num_threads})", None),
     SettingSource("num_interop_threads", "_ZN2at12_GLOBAL__N_119num_interop_threadsE", Kind.THREADS, DEFAULT,
                   "torch.set_num_interop_threads({num_interop_threads})", None),

@@ -132,16 +132,6 @@ class SettingsReader:
         """Every setting that this release has; the value is None, with the reason, where it cannot be read."""
         return (*(self._setting(source) for source in SETTINGS if self._has(source)), *self._precisions())
 
-    def own_threads(self) -> int | None:
-        """The number that torch.set_num_threads() was given in this process; None where nobody has called it, or it
-        cannot be read."""
-        source = next(each for each in SETTINGS if each.name == "num_threads")
-        try:
-            number = self._memory.i32(self._place(source)[0])
-        except GdbextError:
-            return None
-        return number if number > 0 else None
-
     def _has(self, source: SettingSource) -> bool:
         """False for a member that the layout proves to be missing."""
         return source.member is None or not self._is_missing(source.member)

@@ -10,7 +10,7 @@ from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
-from gdbext.torch.structures import SizesAndStrides, TensorImpl
+from gdbext.torch.structures import SizesAndStrides, StorageImpl, TensorImpl
 from gdbext.torch.values.containers import optional_shape
 from gdbext.torch.values.cpp_objects import strong_references
 from gdbext.torch.values.value_text import device_text, python_name, short_name
@@ -30,6 +30,11 @@ _SIZE_AND_STRIDE = 16
 _VTABLE = "_ZTV"
 _VTABLE_START = 16
 """A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
+_SAMPLES, _SAMPLE = 4, 512
+"""Places of a tensor at which its numbers are looked at, and numbers that are looked at there."""
+_FORMATS = {"float32": ("I", 4, 23, 8), "float64": ("Q", 8, 52, 11), "bfloat16": ("H", 2, 7, 8)}
+"""Floating-point types for which a processor has numbers of its own: letter of ``struct``, bytes, bits of the fraction
+and of the exponent (IEEE 754; c10/util/BFloat16.h, whose numbers are computed as float32)."""
 _CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
 """Endings of the classes that derive from TensorImpl in libtorch, template arguments apart."""
 
@@ -113,6 +118,30 @@ class TensorReader:
         if found.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
             self._check_alive(address)
         return found
+
+    def subnormal_share(self, address: int) -> float:
+        """The share of subnormal numbers among those at a few places of the tensor at ``address``; 0 of one that is not
+        in memory, or has no floating-point numbers. Raises BadData, LayoutError, MemoryFault."""
+        facts = self.read(address)
+        form = _FORMATS.get(facts.dtype) if facts.backend == "CPU" else None
+        tensor = TensorImpl(self._space, address)
+        storage = tensor.storage_ if form is not None else 0
+        if form is None or not storage:
+            return 0.0
+        letter, size, fraction, exponent = form
+        owned = StorageImpl(self._space, storage)
+        first = tensor.storage_offset_
+        count = min(max(tensor.numel_, 0), owned.size_bytes_ // size - first)
+        starts = {count * number // _SAMPLES for number in range(_SAMPLES)} if count > 0 else set()
+        small = looked = 0
+        for start in starts:
+            length = min(_SAMPLE, count - start)
+            raw = self._memory.read(owned.data_ptr_.ptr_ + size * (first + start), size * length)
+            numbers = struct.unpack(f"<{length}{letter}", raw)
+            above, below = ((1 << exponent) - 1) << fraction, (1 << fraction) - 1
+            small += sum(1 for each in numbers if not each & above and each & below)
+            looked += length
+        return small / looked if looked else 0.0
 
     def _check_alive(self, address: int) -> None:
         try:

@@ -36,7 +36,7 @@ _GROUP_FILES = {
     "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
 }  # fmt: skip
 """Controller → its files, of the unified hierarchy and of the older ones."""
-_COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat")
+_COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat", "/loadavg")
 """Ends of the paths that are read a second time."""
 _ONLINE = "/sys/devices/system/cpu/online"
 _MAX_THREADS = 512
@@ -158,6 +158,13 @@ class Surroundings(Record):
     files: tuple[str, ...]
     """The lines that all this follows from, each behind its file."""
     unread: tuple[str, ...]
+    ready: float | None = None
+    """Threads of the whole machine that ran or were ready to, ourselves left out: the mean of both readings."""
+
+    @property
+    def ordinary_share(self) -> float | None:
+        """The part of its time in which a thread of an ordinary priority can expect to run on this machine."""
+        return None if self.ready is None else min(1.0, self.online / max(1.0, self.ready))
 
 
 def surroundings(target: Target, tids: Sequence[int], machine: Machine) -> Surroundings | None:
@@ -336,6 +343,7 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
         len(online), tuple(allowed), min(map(len, filter(None, sets)), default=None), inherited, quota, memory, tasks,
         user, descriptors, space, tuple(_turns(folder, first, later, seconds)),
         _idle(first, later, set(online) - set(allowed)), seconds, (), tuple(_unread(first, folder)),
+        _ready(first, later),
     )  # fmt: skip
     return found._replace(files=tuple(_evidence(found, folder, status)))
 
@@ -551,6 +559,13 @@ def _pair(text: str) -> tuple[int, int] | None:
 def _field(stat: str, at: int) -> int | None:
     fields = stat_fields(stat)
     return number(fields[at]) if len(fields) > at else None
+
+
+def _ready(first: Texts, later: Texts) -> float | None:
+    """The fourth word of /proc/loadavg (proc_loadavg(5)), less one for whoever reads it."""
+    words = [texts.get("/proc/loadavg", "").split() for texts in (first, later)]
+    counts = [count for each in words if len(each) > 3 and (count := number(each[3].partition("/")[0])) is not None]
+    return sum(counts) / len(counts) - 1 if counts else None
 
 
 def _idle(first: Texts, later: Texts, processors: set[int]) -> float | None:

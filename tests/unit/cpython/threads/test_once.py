@@ -28,7 +28,7 @@ def test_what_many_waits_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -
     keep: dict[Callable[..., Any], Callable[..., Any]] = {}
     monkeypatch.setattr(PythonRuntime, "once", counting)
     Replay("waits").document("all-threads")
-    for name in ("_thread_objects", "_names_of_code"):
+    for name in ("_threads_at_rest", "_names_of_code"):
         times = [number for key, number in read.items() if key[0] == name]
         assert set(times) == {1}
         assert asked[name] > len(times)

@@ -89,6 +89,22 @@ def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
     assert outside[-1].endswith(": gcore 1")
 
 
+@pytest.mark.parametrize(
+    ("stop", "last"),
+    [
+        (ProcessStop(tracer="7 (gdb)"), "Keep the evidence before you kill it, in process 7 (gdb): "
+         "generate-core-file core.1"),
+        (ProcessStop(tracer="7 (strace)"), "Keep the evidence before you kill it, in process 7 (strace): gcore 1, once "
+         "it let go"),
+        (ProcessStop(group="/a"), ""),
+        (ProcessStop("SIGSTOP"), "Keep the evidence before you kill it: gcore 1"),
+    ],
+)  # fmt: skip
+def test_nobody_can_keep_a_core_of_a_process_that_another_one_holds(stop, last):
+    told = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source="-p 1"), stop=stop)
+    assert [line for line in told if line.startswith("Keep")] == [last] * bool(last)
+
+
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
     outside = CommandLine("gdbext", "-p 1")
     (told,) = of_parent(Finding(FindingKind.IDLE, "It is so."), outside)

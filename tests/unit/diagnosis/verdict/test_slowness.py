@@ -74,9 +74,16 @@ def test_who_comes_after_all_others_hardly_runs():
     assert kinds(NOTHING._replace(threads=turns(10, 190))) == [("other-processes", False, False)]
     assert kinds(NOTHING._replace(threads=turns(0, 100))) == [("other-processes", False, False)]
     idle = tuple(each._replace(priority="SCHED_IDLE") for each in turns(100, 150))
-    (found,) = explanations(facts(NOTHING._replace(threads=idle)))
+    (found,) = explanations(facts(NOTHING._replace(threads=idle, ready=5)))
     assert (found.is_proven, found.starves) == (True, True)
     assert "it runs with SCHED_IDLE" in found.text
+    assert "would be about 20%" in found.speaks_for[-1]
+
+
+@pytest.mark.parametrize("ready", [None, 8, 40])
+def test_on_a_crowded_machine_a_low_priority_alone_does_not_starve(ready):
+    late = tuple(each._replace(priority="nice 10") for each in turns(90, 150))
+    assert kinds(NOTHING._replace(threads=late, ready=ready)) == [("other-processes", False, False)]
 
 
 def test_memory():
