@@ -9,7 +9,7 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -172,6 +172,15 @@ class PythonWaitView:
 
         texts = (exception_text(self.runtime, each) for each in attributes(self.runtime, thread).values())
         return next(filter(None, texts), "")
+
+    def error_in_future(self, tid: int, codes: Collection[int]) -> str:
+        """The exception that came through one of those functions and that a Future keeps, in words; "" for none."""
+        from gdbext.cpython.sync.debtors import error_in_future
+        from gdbext.cpython.threads.object_text import exception_text
+
+        state = next(iter(self.states(tid)), None)
+        error = error_in_future(self.runtime, state, codes) if state is not None else 0
+        return exception_text(self.runtime, error) if error else ""
 
     def parked(self, tid: int, futex: int) -> Parked | None:
         """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""

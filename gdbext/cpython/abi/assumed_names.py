@@ -144,6 +144,7 @@ MODULE_LOCK_OWNER = "owner"
 FUTURES_FILE = "concurrent/futures/thread.py"
 JOB_RUN = "run"
 """_WorkItem.run: a worker of a ThreadPoolExecutor runs a job."""
+FUTURE_CLASS, FUTURE_ERROR = "Future", "_exception"
 FUTURE_CALLBACKS = "_done_callbacks"
 """The attribute of concurrent.futures.Future with the list of what is called when it is done."""
 JOB_FUTURE = "future"
@@ -189,6 +190,8 @@ and how many items it takes."""
 QUEUE_JOIN, QUEUE_PUT = "join", "put"
 """Methods of a Queue: it waits until all tasks are done, or until there is room."""
 
+CONNECTION_FILE = "multiprocessing/connection.py"
+"""The file whose functions read and write the pipes of multiprocessing's queues and connections."""
 WAITING_FILES = frozenset({
     "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
 })  # fmt: skip

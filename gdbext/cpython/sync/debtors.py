@@ -21,6 +21,7 @@ from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
+    items,
     local_of,
     locals_of,
     names_used,
@@ -28,6 +29,7 @@ from gdbext.cpython.threads.frame_variables import (
     variables,
 )
 from gdbext.cpython.threads.loop_names import names_of_code
+from gdbext.cpython.threads.object_text import codes_of_traceback
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -136,6 +138,34 @@ def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debto
     leads = _Leads(runtime, codes, {each.qualname.rpartition(".")[2]: each.code for each in functions})
     ended = ended_threads(runtime)
     return Debtors(acting, idents, tuple(each for each in ended if not each.function or leads.there(each)))
+
+
+def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collection[int]) -> int:
+    """Address of an exception that came through one of those functions, and that a concurrent.futures.Future keeps
+    which the thread's functions or their modules have at hand; 0 without. Raises nothing."""
+    frames = [each for each in runtime.frames.stack(state).frames if is_of_program(each.file)][:_FRAMES]
+    for value in dict.fromkeys(_at_hand(runtime, frames)):
+        try:
+            is_future = runtime.objects.type_of(value).name == assumed_names.FUTURE_CLASS
+        except GdbextError:
+            continue
+        error = attributes(runtime, value).get(assumed_names.FUTURE_ERROR, 0) if is_future else 0
+        if error and not set(codes).isdisjoint(codes_of_traceback(runtime, error)):
+            return error
+    return 0
+
+
+def _at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[int]:
+    """The variables of functions and of their modules, and what is in lists, tuples and dicts of these."""
+    for frame in frames:
+        try:
+            space = [value for _, value in runtime.dicts.items(namespace_of(runtime, frame), _VALUES)]
+            values = [*locals_of(runtime, frame).values(), *space]
+        except GdbextError:
+            continue
+        for value in values:
+            yield value
+            yield from items(runtime, value)
 
 
 def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:

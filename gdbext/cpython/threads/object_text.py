@@ -193,26 +193,35 @@ _TRACEBACKS = 1000
 
 def raised_in(runtime: PythonRuntime, exception: int) -> str:
     """``load (train.py:8)``: the function that raised an exception, by its traceback, with the line where it begins; ""
-    where that is not known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback."""
+    where that is not known."""
+    codes = codes_of_traceback(runtime, exception)
+    try:
+        code = runtime.codes.get(codes[-1]) if codes else None
+        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})" if code is not None else ""
+    except GdbextError:
+        return ""
+
+
+def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
+    """Addresses of the code that an exception has come through, the one that raised it last; empty where that is not
+    known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback. Raises nothing."""
+    found: list[int] = []
     try:
         words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
         address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
-        if not address:
-            return ""
-        entry = PyTracebackObject(runtime.space, address)
-        for _ in range(_TRACEBACKS):
-            if not entry.tb_next.address:
-                break
-            entry = entry.tb_next
-        frame, form = entry.tb_frame, runtime.layout.abi.frames
-        if isinstance(form, FrameObjects):
-            code_address = frame.f_code
-        else:
-            code_address = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code) & ~form.tag_bits
-        code = runtime.codes.get(code_address)
-        return f"{code.name} ({code.file.rpartition('/')[2]}:{code.first_line})"
+        form = runtime.layout.abi.frames
+        while address and len(found) < _TRACEBACKS:
+            entry = PyTracebackObject(runtime.space, address)
+            frame = entry.tb_frame
+            if isinstance(form, FrameObjects):
+                found.append(frame.f_code)
+            else:
+                code = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code)
+                found.append(code & ~form.tag_bits)
+            address = entry.tb_next.address
     except GdbextError:
-        return ""
+        return []
+    return found
 
 
 def _named(info: python_objects.TypeInfo, plain: str, text: str) -> str:

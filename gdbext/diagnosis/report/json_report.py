@@ -197,6 +197,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
         **({"repeated_at": wait.repeated_at} if wait.repeated_at else {}),
         **({"lost_signal": True} if wait.lost_signal else {}),
+        **({"handling": wait.handling} if wait.handling else {}),
     }
 
 

@@ -240,7 +240,7 @@ class LostThread(Record):
     nobody: str = ""
     """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
     error: str = ""
-    """The exception that a lost thread has left in memory."""
+    """The exception that a lost thread has left in memory, or a future of the call that should have ended the wait."""
     is_recorded: bool = False
     """The object that is waited for says whose work it is."""
     is_proven: bool = False
@@ -250,7 +250,8 @@ class LostThread(Record):
     def sentence(self) -> str:
         """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
         if not self.names:
-            return self.nobody
+            kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
+            return f"{self.nobody}{kept}"
         more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         many = len(self.names) > 1
         who = f"the thread{'s' if many else ''} {', '.join(self.names[:_NAMED])}{more}"

@@ -80,7 +80,7 @@ def advice(
 
 
 def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[Line]:
-    """How to keep a core: nobody can attach to a process that another one traces, nor stop one in a frozen group."""
+    """Suggest how a core is kept: nobody can attach where another one traces, nor stop what is in a frozen group."""
     shows = "Keep the evidence before you kill it"
     if stop is None or not (stop.tracer or stop.group):
         yield Suggestion(shows, "", shell=_SAVES.get(debugger, "gcore {}").format(pid))

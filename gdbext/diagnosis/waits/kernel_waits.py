@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.machine import FileSystem
 
+_OUT_OF_MEMORY = "mem_cgroup_oom"
+"""The beginning of the function where a thread sleeps while its group is out of memory (mm/memcontrol-v1.c)."""
 _USERFAULT = "anon_inode:[userfaultfd]"
 _PATHS = {
     "open": 0, "stat": 0, "lstat": 0, "access": 0, "execve": 0, "readlink": 0, "mkdir": 0, "unlink": 0, "rename": 0,
@@ -59,8 +61,18 @@ def _outside_of_calls(thread: ThreadSnapshot, side: KernelSide) -> Wait:
     if not side.is_page_fault:
         resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
         return Wait(resource, evidence=tuple(evidence(thread, side)), kernel=side)
-    what = _userfault(thread) if side.is_userfault else _of_files(thread, side)
+    if side.channel.startswith(_OUT_OF_MEMORY):
+        what = _out_of_memory(thread)
+    else:
+        what = _userfault(thread) if side.is_userfault else _of_files(thread, side)
     return Wait(Resource(WaitKind.PAGE, 0, what), evidence=tuple(evidence(thread, side)), kernel=side)
+
+
+def _out_of_memory(thread: ThreadSnapshot) -> str:
+    outside = thread.process.outside
+    group = outside.machine.group_out_of_memory() if outside is not None else ""
+    named = f" {group}" if group else ""
+    return f"memory of its control group{named}, which is at its limit, and whose OOM killer is off (oom_kill_disable)"
 
 
 def _userfault(thread: ThreadSnapshot) -> str:

@@ -418,6 +418,8 @@ def _lost(
         return None
     clause = _nobody(known, named, nobody, sets)
     error = next((text for each in ended if (text := python.kept_error(each.address))), "")
+    if not ended:
+        error = python.error_in_future(thread.tid, {each.function.code for each in known.functions})
     proven = bool(named)
     names = tuple(each.name for each in ended)
     loss = loss_of(thread, ended) if ended else Loss.ENDED

@@ -181,6 +181,10 @@ class PythonView(Protocol):
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
 
+    def error_in_future(self, tid: int, codes: Collection[int]) -> str:
+        """The exception that came through one of those functions (addresses of their code), and that a Future keeps
+        which the thread has at hand; "" for none."""
+
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""
 

@@ -203,7 +203,8 @@ class _Judge:
             self._same_rank, self._mismatch, self._ring, self._dead, self._inside_nccl, self._unknown_peer,
             self._late, self._store, self._single, self._all_alike,
         )  # fmt: skip
-        return next(found for rule in rules for found in rule())
+        found = next(found for rule in rules for found in rule())
+        return found._replace(summary=found.summary + job_sentences.besides(self._reports, found.summary))
 
     def _same_rank(self) -> Iterator[JobVerdict]:
         """Several processes are one rank, and another rank is nobody: it was given to the wrong process."""

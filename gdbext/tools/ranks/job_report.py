@@ -87,6 +87,10 @@ class RankReport(Record):
     other ranks themselves."""
     serving: str = ""
     """The thread that works on a call of another rank, where it is, and what it waits for, for people; "" without."""
+    handling: str = ""
+    """The exception that the thread of ``path`` handles meanwhile, for people; "" for none."""
+    slowed: str = ""
+    """The likeliest reason why it is slow, where it runs; "" where none is known."""
 
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""

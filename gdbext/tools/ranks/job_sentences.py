@@ -117,7 +117,29 @@ def _own_words(report: RankReport, servers: Collection[int]) -> str:
     """Its own verdict; of one that has to answer calls, what it does for one."""
     if report.rank in servers and report.serving:
         return report.serving
-    return report.summary.rstrip(".")
+    own = report.summary.rstrip(".")
+    is_told = not report.slowed or report.slowed in own
+    return own if is_told else f"{own} (what may slow it down: {report.slowed})"
+
+
+def besides(reports: Sequence[RankReport], text: str) -> str:
+    """The threads of a rank that use one group, and exceptions that ranks handle while they wait for others: what the
+    sentence ``text`` of the verdict does not say yet."""
+    told = []
+    for report in [each for each in reports if each.wait is not None and each.wait.also_in][:NAMED]:
+        group = f"group {report.wait.group}" if report.wait is not None and report.wait.group else "one group"
+        also = report.wait.also_in if report.wait is not None else ""
+        who = "the main thread" if report.thread is None else f"thread {report.thread}"
+        if also not in text:
+            both = f"{who} and {also} use {group} at the same time"
+            told.append(f"In {report.label}, {both}: in which order is left to chance.")
+    raised: dict[str, list[RankReport]] = {}
+    for report in reports:
+        if report.handling and report.handling not in text:
+            raised.setdefault(report.handling, []).append(report)
+    for error, ranks in list(raised.items())[:NAMED]:
+        told.append(f"{labels(ranks)} {_verb(ranks, 'handle')} {error} meanwhile.")
+    return "".join(f" {each}" for each in told)
 
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:

@@ -77,6 +77,8 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         entered_nccl=_entered_nccl(wait or {}),
         answers=_answers(document["threads"], working),
         serving=_serving(working),
+        handling=_text((wait or {}).get("handling") or ""),
+        slowed=next((_text(each["summary"]) for each in document.get("explanations") or ()), ""),
         known=tuple(_known(each) for each in document.get("known") or ()),
         thread=None if thread is main or thread is None else int(thread["tid"]),
     )

@@ -106,6 +106,8 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         entered_nccl=str(value.get("entered_nccl") or ""),
         answers=bool(value.get("answers", False)),
         serving=str(value.get("serving") or ""),
+        handling=str(value.get("handling") or ""),
+        slowed=str(value.get("slowed") or ""),
         known=tuple(map(str, value.get("known") or ())),
         thread=_number(value.get("thread")),
     )

@@ -224,7 +224,7 @@ _ROW = record(
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
      "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count), "answers": flag,
-     "serving": text},
+     "serving": text, "handling": text, "slowed": text},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
@@ -236,7 +236,8 @@ FAILURE = record({"errors": array(_ERROR)})
 """The document of a command that could not report."""
 _WAIT = record(
     {"kind": text, "owner": optional(record({"tid": number}))},
-    {"collective": optional(_COLLECTIVE_WAIT), "name": text, "device": optional(record({}, {"nccl_call": text}))},
+    {"collective": optional(_COLLECTIVE_WAIT), "name": text, "handling": text,
+     "device": optional(record({}, {"nccl_call": text}))},
 )  # fmt: skip
 _PYTHON_FRAME = record({"level": number, "function": text, "file": optional(text), "line": optional(number)})
 _STEP = record({"level": number, "op": optional(text)}, {"key": optional(text)})
@@ -267,6 +268,7 @@ _VERDICT = record({"kind": text, "summary": text, "threads": array(number)})
 _KNOWN = record({"id": text, "title": text, "url": text, "affected": array(text), "cure": text, "condition": text})
 REPORT = record(
     {"target": _TARGET, "verdict": _VERDICT, "threads": array(_THREAD), "errors": array(_ERROR)},
-    {"collectives": optional(_COLLECTIVES), "known": array(_KNOWN, MAX_KNOWN)},
+    {"collectives": optional(_COLLECTIVES), "known": array(_KNOWN, MAX_KNOWN),
+     "explanations": array(record({"summary": text}))},
 )  # fmt: skip
 """The report on one process."""

@@ -120,6 +120,17 @@ class Machine:
         """The control group that is frozen and that the process is in; "" where none is."""
         return self._files.fact(f"frozen group of {self._pid}", "", lambda: next(self._frozen(), ""))
 
+    def group_out_of_memory(self) -> str:
+        """The folder of the control group that is out of memory and whose OOM killer is off, as it is mounted here
+        (memory.oom_control; Documentation/admin-guide/cgroup-v1/memory.rst, 10); "" where none is known."""
+        return self._files.fact(f"group of {self._pid} out of memory", "", lambda: next(self._out_of_memory(), ""))
+
+    def _out_of_memory(self) -> Iterator[str]:
+        for folder in self.group_folders("memory"):
+            told = _lines(f"{folder}/memory.oom_control")
+            if "oom_kill_disable 1" in told and "under_oom 1" in told:
+                yield folder
+
     def terminal(self) -> str:
         """The controlling terminal of the process, by tty_nr of proc_pid_stat(5); "" where it has none."""
         return self._files.fact(f"terminal of {self._pid}", "", self._terminal)

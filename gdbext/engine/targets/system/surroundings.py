@@ -38,6 +38,11 @@ _GROUP_FILES = {
 """Controller → its files, of the unified hierarchy and of the older ones."""
 _COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat", "/loadavg")
 """Ends of the paths that are read a second time."""
+_NAMESPACE = "ns/cgroup"
+_IN_CONTAINER = (
+    "{}/ns/cgroup: not ours, but a container's: groups and limits stand here as this machine has them; in "
+    "the container its own group is called /"
+)
 _ONLINE = "/sys/devices/system/cpu/online"
 _MAX_THREADS = 512
 _PAUSE = 0.25
@@ -230,6 +235,9 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
     folder = f"/proc/{pid}"
     yield from _read_all([f"{folder}/status", f"{folder}/limits", _ONLINE, "/proc/stat", "/proc/loadavg"])
     yield from _parent(f"{folder}/status")
+    own, theirs = _namespace("/proc/self"), _namespace(folder)
+    if own and theirs and own != theirs:
+        yield f"{folder}/{_NAMESPACE}", theirs
     count = _descriptor_count(pid)
     if count is not None:
         yield f"{folder}/fd", str(count)
@@ -242,6 +250,13 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
         folders = machine.group_folders(controller)
         yield f"groups {controller}", "\n".join(folders)
         yield from _read_all([f"{each}/{name}" for each in folders for name in names])
+
+
+def _namespace(folder: str) -> str:
+    try:
+        return os.readlink(f"{folder}/{_NAMESPACE}")  # noqa: PTH115 - pathlib is slow to import
+    except OSError:
+        return ""
 
 
 def _parent(status: str) -> Iterator[tuple[str, str]]:
@@ -345,7 +360,8 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
         _idle(first, later, set(online) - set(allowed)), seconds, (), tuple(_unread(first, folder)),
         _ready(first, later),
     )  # fmt: skip
-    return found._replace(files=tuple(_evidence(found, folder, status)))
+    inside = [_IN_CONTAINER.format(folder)] if f"{folder}/{_NAMESPACE}" in first else []
+    return found._replace(files=(*inside, *_evidence(found, folder, status)))
 
 
 def _unread(first: Texts, folder: str) -> Iterator[str]:

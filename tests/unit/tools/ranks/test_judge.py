@@ -106,6 +106,33 @@ def verdict(*reports: RankReport, unreached: tuple[Unreached, ...] = ()) -> JobR
     return judge(rows(reports, unreached))
 
 
+def test_why_a_rank_is_late_is_in_the_sentence() -> None:
+    waiting = (rank(0, IN_FIRST, PENDING), rank(2, IN_FIRST, PENDING))
+    slowed = "MainThread (tid 9) collects all of Python's objects for garbage"
+    late = rank(1, kind="busy", summary="It runs.", running=True, slowed=slowed)
+    assert f"rank 1: It runs (what may slow it down: {slowed})." in verdict(*waiting, late).verdict.summary
+    proven = late._replace(kind="slow", summary=f"The process is slow: {slowed}.")
+    assert verdict(*waiting, proven).verdict.summary.count(slowed) == 1
+
+
+def test_two_threads_of_a_rank_in_one_group_are_named() -> None:
+    wait = IN_FIRST._replace(group="default_pg", also_in="saver (tid 7)")
+    text = verdict(rank(0, wait, PENDING), rank(1), rank(2, wait._replace(also_in=""), PENDING)).verdict.summary
+    assert text.endswith(
+        "In rank 0, the main thread and saver (tid 7) use group default_pg at the same time: in which order is left to "
+        "chance."
+    )
+
+
+def test_what_a_rank_handles_while_it_waits_for_others_is_said_once() -> None:
+    error = "ValueError('bad batch')"
+    wait = IN_FIRST
+    text = verdict(rank(0, wait, PENDING, handling=error), rank(1), rank(2, wait, PENDING)).verdict.summary
+    assert text.endswith(f" rank 0 handles {error} meanwhile.")
+    late = rank(1, summary=f"It waits, while it handles {error}.", handling=error)
+    assert verdict(rank(0, wait, PENDING), late, rank(2, wait, PENDING)).verdict.summary.count(error) == 1
+
+
 def test_a_rank_that_is_missing_and_waited_for_is_dead() -> None:
     found = verdict(rank(0, IN_FIRST, PENDING), rank(2, IN_FIRST, PENDING))
     assert (found.verdict.kind, found.verdict.ranks, tuple(found.missing)) == ("dead-rank", (1,), (1,))
