@@ -28,6 +28,8 @@ from gdbext.log import logger
 
 WORTH_CACHING = 4096
 """Files with fewer symbols are indexed faster than a cache file is opened and checked."""
+WORTH_SEARCHING = 1 << 16
+"""The names of smaller tables are sorted at once."""
 
 _PATIENCE, _PAUSE = 1.5, 0.01
 """Seconds for which another one that builds an index is waited for, and between two questions."""
@@ -101,6 +103,16 @@ def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) 
     return numbers, array("I")
 
 
+def build_numbers_named(tables: Sequence[SymbolTable], name: bytes) -> Built:
+    """(numbers of the entries that have that name, nothing)."""
+    numbers = array("I")
+    before = 0
+    for table in tables:
+        numbers.extend(before + number for number in table.numbers_named(name))
+        before += table.count
+    return numbers, array("I")
+
+
 def find_name(arrays: Arrays, name: bytes) -> list[int]:
     """Numbers of the entries that may have that name, ascending; the caller compares."""
     head, following = arrays
@@ -143,6 +155,9 @@ def _name_hashes(table: SymbolTable) -> list[int]:
 
 class SymbolCache:
     """The user's folder of index files. Everything here fails silently: a cache that does not work is no cache."""
+
+    searches = 6
+    """Names of a file that are searched for one by one, before all of its names are sorted."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = cache_folder() if folder is None else os.fspath(folder)

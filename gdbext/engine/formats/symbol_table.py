@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf
@@ -32,6 +33,8 @@ _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
 _VERSION_HIDDEN = 0x8000
 _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
+_PIECE = 1 << 23
+"""Bytes of a string table that are gone through at once."""
 _DEBUGDATA_LIMIT = 1 << 27
 _STRINGS_LIMIT = 1 << 28
 """Bytes of a string table that are looked at; a sparse file may claim any number."""
@@ -121,16 +124,33 @@ class SymbolTable:
         end = start + len(name)
         return end < self.strings_end and self.data[start : end + 1] == name + b"\0"
 
+    def numbers_named(self, name: bytes) -> list[int]:
+        """Numbers of the entries that have exactly that name, ascending, wherever in a longer one it stands. Looks at
+        every name."""
+        return self._numbers_of(_starts_of(self._pieces(), lambda text: _ends_with(text, name + b"\0")))
+
     def numbers_with(self, needles: Sequence[bytes]) -> Iterator[int]:
         """Numbers of the entries whose names contain all needles, ascending. Looks at every name."""
-        text = self.data[self.strings : self.strings_end]
-        give_back(self.data, self.strings, len(text))
-        starts = _starts_of_names_with(text, max(needles, key=len, default=b""))
-        for number in [at for at, start in enumerate(self._name_offsets()) if start in starts]:
-            start = self.raw(number)[0]
-            end = text.find(0, start, start + _NAME_LIMIT)
-            if end > start and all(text.find(needle, start, end) >= 0 for needle in needles):
+        longest = max(needles, key=len, default=b"")
+        for number in self._numbers_of(_starts_of(self._pieces(), lambda text: _starts_of_names_with(text, longest))):
+            name = self.name_at(self.raw(number)[0])
+            if name and all(needle in name for needle in needles):
                 yield number
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        """The string table in pieces of whole names, with their offsets in it; what is behind takes no memory of
+        ours any more."""
+        at = self.strings
+        while at < self.strings_end:
+            piece = self.data[at : min(at + _PIECE, self.strings_end)]
+            piece = piece[: piece.rfind(b"\0") + 1] or piece
+            yield at - self.strings, piece
+            give_back(self.data, at, len(piece))
+            at += len(piece)
+
+    def _numbers_of(self, starts: Collection[int]) -> list[int]:
+        """Numbers of the entries whose names start at one of these offsets of the string table."""
+        return [at for at, start in enumerate(self._name_offsets()) if start in starts] if starts else []
 
     def _name_offsets(self) -> Sequence[int]:
         raw = self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
@@ -140,19 +160,32 @@ class SymbolTable:
         return words[:: SYMBOL_SIZE // 4]
 
 
-def _starts_of_names_with(text: bytes, needle: bytes) -> set[int]:
-    """Offsets at which names may start that contain the needle: linkers let a name be the tail of a longer one."""
+def _starts_of(pieces: Iterator[tuple[int, bytes]], find: Callable[[bytes], Iterator[int]]) -> set[int]:
+    """Offsets in all pieces at which ``find`` says that names start."""
     starts: set[int] = set()
+    for offset, text in pieces:
+        starts.update(offset + start for start in islice(find(text), _STARTS_LIMIT + 1))
+        if len(starts) > _STARTS_LIMIT:
+            raise SymbolFileError("the string table has too many names of one kind")
+    return starts
+
+
+def _ends_with(text: bytes, ending: bytes) -> Iterator[int]:
+    found = text.find(ending)
+    while found >= 0:
+        yield found
+        found = text.find(ending, found + 1)
+
+
+def _starts_of_names_with(text: bytes, needle: bytes) -> Iterator[int]:
+    """Offsets at which names may start that contain the needle: linkers let a name be the tail of a longer one."""
     covered = 0
     found = text.find(needle)
     while found >= 0:
         begin = text.rfind(0, covered, found) + 1 or covered  # nothing is searched twice
-        starts.update(range(max(begin, found - _NAME_LIMIT), found + 1))
+        yield from range(max(begin, found - _NAME_LIMIT), found + 1)
         covered = found + 1
-        if len(starts) > _STARTS_LIMIT:
-            raise SymbolFileError("the string table has too many names of one kind")
         found = text.find(needle, found + 1)
-    return starts
 
 
 def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:

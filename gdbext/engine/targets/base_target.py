@@ -195,6 +195,8 @@ class Target(ABC):
     """The surroundings of the process, where they were read before it was stopped."""
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
+    has_own_process = False
+    """No debugger runs in our process, and no other thread does: it may have children."""
     records = False
     """A recording is being made: ``note`` has to be told what is wanted of the pages that ``copied_page`` gave."""
 

@@ -12,8 +12,10 @@ operators they are for.
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
@@ -21,6 +23,7 @@ from gdbext.engine.process.code_reader import import_stubs, imported_slots
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live.supervision import streamed_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.errors import MemoryFault
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
@@ -50,6 +53,11 @@ _CALL = 16
 """Bytes of the longest instruction that calls."""
 _SHIFT_DISTANCE = 256
 """Bytes before the access to the table in which the shift by num_backends stands."""
+
+
+_PASSAGE = struct.Struct("<QQ")
+_WORTH_A_CHILD = 1 << 26
+"""Bytes of code, which one process goes through in a quarter of a second."""
 
 
 class SharedLookup(Record):
@@ -196,14 +204,38 @@ class AllCalls:
 
     def table_accesses(self, module: Module) -> list[int]:
         """Addresses where a function of one library computes which entry of an operator's table it wants, ascending."""
+        return sorted({address for address, _ in self.passages(module, ())})
+
+    def passages(self, module: Module, targets: Collection[int]) -> Iterator[tuple[int, int]]:
+        """(address, target) of the direct calls of ``targets`` in one library, and (address, 0) of its table accesses,
+        some of them twice. A large library is gone through by a child of ours, while what it finds is worked on here.
+        """
+        find = partial(self._packed_passages, module, frozenset(targets), self._displacements)
+        pieces = streamed_by_child(find, _PASSAGE.size) if self._is_work_for_two(module) else find()
+        for piece in pieces:
+            yield from _PASSAGE.iter_unpack(piece)
+
+    def _packed_passages(
+        self, module: Module, targets: Collection[int], displacements: Sequence[int]
+    ) -> Iterator[bytes]:
         architecture, shift = self._session.memory.architecture, self._functions.finder.shift
-        found = {
-            start + offset
-            for start, code in self._text(module, 2 * _SHIFT_DISTANCE)
-            for displacement in (self._table, self._table + KEYSET_BITS * self._session.dispatcher.kernels.size)
-            for offset in architecture.table_accesses(code, displacement, shift, _SHIFT_DISTANCE)
-        }
-        return sorted(found)
+        for start, code in self._text(module, 2 * _SHIFT_DISTANCE):
+            calls = architecture.direct_calls(code, [target - start for target in targets])
+            found = [(start + at, start + target) for at, target in calls]
+            for displacement in displacements:
+                accesses = architecture.table_accesses(code, displacement, shift, _SHIFT_DISTANCE)
+                found += [(start + at, 0) for at in accesses]
+            yield b"".join(_PASSAGE.pack(*each) for each in sorted(found))
+
+    @cached_property
+    def _displacements(self) -> Sequence[int]:
+        """Those of the first entry of an operator's table, and of the first one behind those of the backends."""
+        return self._table, self._table + KEYSET_BITS * self._session.dispatcher.kernels.size
+
+    def _is_work_for_two(self, module: Module) -> bool:
+        text = module.image.sections.get(".text") if module.image is not None else None
+        is_large = text is not None and text.size >= _WORTH_A_CHILD
+        return is_large and self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
 
     def direct_calls(self, module: Module, targets: Collection[int]) -> dict[int, int]:
         """Address → target of the direct calls of ``targets`` in one library, ascending."""

@@ -181,14 +181,24 @@ class SiteScanner:
         if not module.name.startswith(_TORCH):
             return self._of_others(module)
         lookups, reports = self._lookups(module), self._reports(module)
-        calls = self._all_calls.direct_calls(module, {*lookups, *reports})
-        found = {site.offset: site for site in self._calls(module, [at for at in calls if calls[at] in lookups])}
-        found.update((site.offset, site) for site in self._inlined(module))
+        found: dict[int, DispatchSite] = {}
+        reporting, seen_at = [], set[int]()
+        events: dict[int, tuple[DispatchEvent, bool]] = {}
+        for address, target in self._all_calls.passages(module, {*lookups, *reports}):
+            site = None
+            if not target:
+                site = self._inlined(module, address, seen_at)
+            elif target in reports:
+                reporting.append(address)
+            else:
+                site = self._call(module, address, events)
+            if site is not None:
+                found[site.offset] = site
         if module.name == OPERATOR_STRUCT.library:
             found.update((site.offset, site) for site in self._entries(sorted(found)))
         sites = [found[offset] for offset in sorted(found)]
         seen = [*map(self._address_in(module), sites)]
-        return LibrarySites(tuple(sites), self._unseen(module, [at for at in calls if calls[at] in reports], seen))
+        return LibrarySites(tuple(sites), self._unseen(module, reporting, seen))
 
     def _of_others(self, module: Module) -> LibrarySites:
         """A library or program with a dispatcher of its own, which may have no names."""
@@ -246,18 +256,15 @@ class SiteScanner:
 
     # --- calls of lookup -------------------------------------------------------------------------
 
-    def _calls(self, module: Module, calls: Sequence[int]) -> Iterator[DispatchSite]:
-        events: dict[int, tuple[DispatchEvent, bool]] = {}
-        for address in calls:
-            function = self._session.symbolizer.function(address)
-            if function is None:
-                continue
-            event = events.get(function.start)
-            if event is None:
-                event = events[function.start] = self._event(function)
-            site = self._call_site(module, address, *event)
-            if site is not None:
-                yield site
+    def _call(self, module: Module, address: int, events: dict[int, tuple[DispatchEvent, bool]]) -> DispatchSite | None:
+        """``events``: what is known of functions by their address; grows."""
+        function = self._session.symbolizer.function(address)
+        if function is None:
+            return None
+        event = events.get(function.start)
+        if event is None:
+            event = events[function.start] = self._event(function)
+        return self._call_site(module, address, *event)
 
     def _lookups(self, module: Module) -> set[int]:
         index = self._session.symbolizer.index(module)
@@ -319,25 +326,22 @@ class SiteScanner:
 
     # --- inlined lookups -------------------------------------------------------------------------
 
-    def _inlined(self, module: Module) -> Iterator[DispatchSite]:
-        """All but those of ``at::_ops::NAME::redispatch``, which are seen at their entry."""
-        seen: set[int] = set()
-        for address in self._all_calls.table_accesses(module):
-            function = self._session.symbolizer.function(address)
-            if function is None or function.start in seen:
-                continue
-            seen.add(function.start)
-            role = classify(function)
-            if role.role is Role.LOOKUP or (role.role is Role.OPERATOR and role.event == "redispatch"):
-                continue
-            sites = self._sites(function)
-            if sites is None or sites.how != "inlined" or not sites.entry:
-                continue
-            boxed = self._is_boxed(function, sites)
-            event = DispatchEvent(role.event) if role.role.opens else self._event_of(function, boxed)
-            site = self._inlined_site(module, function, sites, event, role.role is not Role.OPERATOR)
-            if site is not None:
-                yield site
+    def _inlined(self, module: Module, address: int, seen: set[int]) -> DispatchSite | None:
+        """That of the function around a table access, unless it is ``at::_ops::NAME::redispatch``, which is seen at its
+        entry. ``seen``: functions that need not be looked at again; grows."""
+        function = self._session.symbolizer.function(address)
+        if function is None or function.start in seen:
+            return None
+        seen.add(function.start)
+        role = classify(function)
+        if role.role is Role.LOOKUP or (role.role is Role.OPERATOR and role.event == "redispatch"):
+            return None
+        sites = self._sites(function)
+        if sites is None or sites.how != "inlined" or not sites.entry:
+            return None
+        boxed = self._is_boxed(function, sites)
+        event = DispatchEvent(role.event) if role.role.opens else self._event_of(function, boxed)
+        return self._inlined_site(module, function, sites, event, role.role is not Role.OPERATOR)
 
     def _inlined_site(
         self, module: Module, function: Function, sites: LookupSites, event: DispatchEvent, shared: bool

@@ -4,7 +4,8 @@ The places of libraries that a process loads while its dispatches are counted or
 
 Where the functions return that have a lookup inside: their ``ret`` instructions.
 
-The places of a library, found once and kept in the user's cache folder: looking through 280 MB of code takes 2 s.
+The places of a library, found once and kept in the user's cache folder: looking through 280 MB of code takes a second,
+in a process of its own.
 """
 
 from __future__ import annotations

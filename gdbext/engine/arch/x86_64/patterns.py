@@ -11,7 +11,9 @@ move chooses the global one where the pointer is null.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from gdbext.engine.arch.base import AddressUse, LoadedMember, ThreadsOrGlobal
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
@@ -24,7 +26,8 @@ BREAKPOINT = b"\xcc"
 
 _LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
-_WINDOW = 1 << 18
+_WINDOW = 1 << 13
+_displacement = struct.Struct("<i").unpack_from
 _STUB_SIZE = 16
 _STUB_JUMP = rb"\xff\x25(....)"
 """``jmp *slot(%rip)``: the heart of a stub."""
@@ -137,29 +140,43 @@ def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
         yield address + jump - jump % _STUB_SIZE, slot
 
 
-def _calls_between(first: int, last: int, targets: Collection[int]) -> re.Pattern[bytes]:
-    """The shape of calls of these targets whose opcode is at an offset from ``first`` to ``last``."""
-    uppers = {upper for each in targets for upper in range(each - 5 - last >> 16, (each - 5 - first >> 16) + 1)}
-    by_high: dict[int, set[int]] = {}
-    for upper in uppers:
-        by_high.setdefault(upper >> 8 & 0xFF, set()).add(upper & 0xFF)
-    each = (b"[" + re.escape(bytes(sorted(low))) + b"]" + re.escape(bytes([high])) for high, low in by_high.items())
-    return re.compile(b"\xe8(?=..(?:" + b"|".join(each) + b"))", re.DOTALL)
+@lru_cache(maxsize=1 << 10)
+def _calls_with(lows: tuple[int, ...]) -> re.Pattern[bytes]:
+    """The shape of calls whose displacement, without its lowest byte, is one of these or up to a window more."""
+    each = set()
+    for low in lows:
+        values = [low + more for more in range((_WINDOW >> 8) + 1)]
+        seconds, highest = ({value >> shift & 0xFF for value in values} for shift in (0, 16))
+        each.add(b"." + _one_of(seconds) + b"." + _one_of(highest))
+    return re.compile(b"\xe8(?=" + b"|".join(sorted(each)) + b")", re.DOTALL)
+
+
+def _one_of(values: Collection[int]) -> bytes:
+    return b"[" + re.escape(bytes(sorted(values))) + b"]"
 
 
 def direct_calls(code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
     """(offset, target) of each ``call rel32`` (E8) that leads to one of ``targets``, which are offsets, too.
 
-    The upper half of the displacement has few values within a window of code, so a plain search finds the candidates.
+    Within a small window of code the second byte of the displacement has few values, and the highest one or two, so a
+    plain search finds the candidates: among calls of other stubs of the same table, too, which differ in low bytes
+    only. What is between decides where the highest byte changes (a carry), and is left out where it does not.
     """
-    wanted = frozenset(targets)
-    for first in range(0, len(code) if wanted else 0, _WINDOW):
-        last = min(first + _WINDOW, len(code))
-        for match in _calls_between(first, last, wanted).finditer(code, first, last + 4):
+    ends = frozenset(target - 5 for target in targets)
+    order = sorted(ends)
+    for first in range(0, len(code) if ends else 0, _WINDOW):
+        last = first + _WINDOW
+        lows = tuple([_low(end - last >> 8) for end in order])
+        for match in _calls_with(lows).finditer(code, first, last + 4):
             at = match.start()
-            target = at + 5 + int.from_bytes(code[at + 1 : at + 5], "little", signed=True)
-            if target in wanted and at < last:
-                yield at, target
+            end = at + _displacement(code, at + 1)[0]
+            if end in ends and at < last:
+                yield at, end + 5
+
+
+def _low(value: int) -> int:
+    """The value, less the bits that do not matter to a window from there on."""
+    return value & 0xFFFFFF if value + (_WINDOW >> 8) >> 16 != value >> 16 else value & 0xFF00FF
 
 
 def slot_calls(code: bytes, slots: Collection[int]) -> Iterator[tuple[int, int]]:
@@ -182,14 +199,14 @@ def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> I
     ``shr $shift`` not far before."""
     wanted = displacement.to_bytes(4, "little")
     shifts = re.compile(b"\xc1[\xe8-\xef]" + re.escape(bytes((shift,))), re.DOTALL)
-    at = code.find(wanted)
-    while at >= 0:
+    # One byte, then the others: a search for all four would stop at every zero.
+    for match in re.finditer(re.escape(wanted[:1]) + b"(?=" + re.escape(wanted[1:]) + b")", code, re.DOTALL):
+        at = match.start()
         is_lea = at >= 4 and code[at - 4] & 0xF8 == 0x48 and code[at - 3] == 0x8D and code[at - 2] & 0xC7 == 0x84
         is_add = at >= 3 and code[at - 3] & 0xFE == 0x48 and code[at - 2] == 0x81 and code[at - 1] & 0xF8 == 0xC0
         is_add |= at >= 2 and code[at - 2 : at] == _ADD_TO_RAX
         if (is_lea or is_add) and shifts.search(code, max(0, at - within), at):
             yield at - (4 if is_lea else 3 if code[at - 2] == 0x81 else 2)
-        at = code.find(wanted, at + 1)
 
 
 def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:

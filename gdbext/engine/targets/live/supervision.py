@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 STUCK_SECONDS = 2.0
 """Seconds after which a child that the kernel does not let go on is given up."""
@@ -142,6 +142,46 @@ def _end(child: int) -> None:
             return
         os.kill(child, signal.SIGKILL)
         time.sleep(0.001)
+
+
+def streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+    """What ``produce`` gives, made by a child of ours on another processor while we work on what it has given already;
+    in pieces of whole records of ``size`` bytes. Where the child does not come to its end, all is made here, once more.
+    Only for a process of one thread."""
+    output, into = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(output)
+        _stream(produce, into)
+    os.close(into)
+    status, rest = None, b""
+    try:
+        while piece := os.read(output, _PIPE_SIZE):
+            rest += piece
+            whole = len(rest) - len(rest) % size
+            yield rest[:whole]
+            rest = rest[whole:]
+        status = os.waitpid(child, 0)[1]
+    finally:
+        os.close(output)
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if status:
+        yield from produce()
+
+
+def _stream(produce: Callable[[], Iterator[bytes]], into: int) -> None:
+    """Write what ``produce`` gives into a pipe, and end this process: with 0 where that was all of it."""
+    status = 1
+    try:
+        for piece in produce():
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(into, view) :]
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def sleepers(pid: int) -> str:

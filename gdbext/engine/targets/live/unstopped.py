@@ -36,6 +36,7 @@ class RunningProcess(LocalProcess):
     def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
         """``is_ours``: a debugger holds it, in which this runs; ``is_held``: the debugger of somebody else does."""
         self.pid = pid
+        self.has_own_process = not is_ours
         check = proc_checks.check_readable if is_held else proc_checks.check_process
         check = proc_checks.check_architecture if is_ours else check
         self.architecture = architectures.by_machine(check(pid))

@@ -110,6 +110,8 @@ class LoggedImage(ElfImage):
 class LoggedSymbols(SymbolCache):
     """The user's cache of symbol indexes; what is looked up in an index is noted with its file."""
 
+    searches = 0
+
     def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:
         """The arrays as without a recording. What memory or a packed table holds is noted where that was read."""
         file = tables[0].data

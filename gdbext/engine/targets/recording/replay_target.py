@@ -106,6 +106,8 @@ class ReplayedNumbers:
 class ReplayedSymbols(SymbolCache):
     """Symbol indexes of a recording; the user's cache is neither read nor filled."""
 
+    searches = 0
+
     def __init__(self) -> None:
         """Make a door to no folder."""
 

@@ -329,7 +329,9 @@ class Ring:
         self._start = page
         self._position = 0
         self._ours = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._theirs = mmap.mmap(descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
+        # as memory of ours.
+        self._theirs = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def pieces(self) -> Iterator[bytes]:
         """The records that are complete, one by one; the room of each is free when the next one is asked for."""
@@ -340,7 +342,7 @@ class Ring:
                 return
             length = head & ~_DISCARDED
             if not head & _DISCARDED:
-                yield self._theirs[at + HEADER : at + HEADER + length]
+                yield self._round(at + HEADER, length)
             self._advance(HEADER + length + 7 & ~7)
 
     def _written(self) -> int:
@@ -348,6 +350,12 @@ class Ring:
 
     def _at(self) -> int:
         return self._start + (self._position & self._size - 1)
+
+    def _round(self, start: int, length: int) -> bytes:
+        """The bytes there, the rest of them from the beginning of the ring."""
+        missing = max(0, start + length - self._start - self._size)
+        found = self._theirs[start : start + length - missing]
+        return found + self._theirs[self._start : self._start + missing] if missing else found
 
     def _advance(self, size: int) -> None:
         self._position += size
@@ -376,12 +384,21 @@ class UniformRing(Ring):
         if not count:
             return b""
         start = self._at()
-        heads = self._headers[start >> 2 : (start + count * self._step) >> 2 : self._step >> 2].tolist()
+        heads = self._heads(start, count)
         if any(head != self._payload for head in heads):
             count = next(number for number, head in enumerate(heads) if head != self._payload)
-        found = self._theirs[start : start + count * self._step]
+        found = self._round(start, count * self._step)
         self._advance(count * self._step)
         return found
+
+    def _heads(self, start: int, count: int) -> list[int]:
+        """The first words of so many records from there on. No record begins so near to the end that its header goes
+        round: both are multiples of eight bytes."""
+        end, step = self._start + self._size, self._step
+        before = min(count, -((start - end) // step))
+        found: list[int] = self._headers[start >> 2 : (start + before * step) >> 2 : step >> 2].tolist()
+        again = start + before * step - self._size
+        return found + self._headers[again >> 2 : (again + (count - before) * step) >> 2 : step >> 2].tolist()
 
     def records(self, data: bytes) -> Iterator[tuple[Any, ...]]:
         """The records in what read() gave."""

@@ -201,6 +201,34 @@ def test_cache_files_are_private_and_used(tmp_path: Path, monkeypatch: pytest.Mo
     check_many(index_of(data, SymbolCache(folder)))
 
 
+def test_the_first_names_of_a_large_file_are_searched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index of all names is made for them; what was found is kept for the next process, and so is what was not."""
+    monkeypatch.setattr(symbol_cache, "WORTH_SEARCHING", 4096)
+    monkeypatch.setattr("gdbext.engine.formats.symbol_table._PIECE", 1000)
+    tails = [Entry("lookup", 0x9000, 4, binding=LOCAL), Entry("my_lookup", 0x9100, 4), Entry("lookup", 0x9200, 4)]
+    data = make_elf([*tails, *(Entry(f"function_{number}", 0x1000 + number, 1) for number in range(6000))],
+                    build_id=b"\7" * 20)  # fmt: skip
+    wanted = {
+        "lookup": [0x9000, 0x9200],
+        "my_lookup": [0x9100],
+        "function_5999": [0x1000 + 5999],
+        "none": [],
+        "ook": [],
+    }
+    index = index_of(data, SymbolCache(tmp_path))
+    assert {name: [each.vaddr for each in index.lookup(name)] for name in wanted} == wanted
+    assert {file.name.rsplit(".")[-1].partition("-")[0] for file in tmp_path.iterdir()} == {"named"}
+    monkeypatch.setattr(symbol_cache, "build_numbers_named", lambda *_: pytest.fail("it was searched for again"))
+    index = index_of(data, SymbolCache(tmp_path))
+    assert {name: [each.vaddr for each in index.lookup(name)] for name in wanted} == wanted
+    monkeypatch.undo()
+    monkeypatch.setattr(symbol_cache, "WORTH_SEARCHING", 4096)
+    index = index_of(data, SymbolCache(tmp_path))
+    for number in range(0, 6000, 500):
+        assert [each.vaddr for each in index.lookup(f"function_{number}")] == [0x1000 + number]
+    assert any(file.name.endswith(".names") for file in tmp_path.iterdir()), "many are asked for: they are sorted"
+
+
 def test_damaged_cache_files_are_rebuilt(tmp_path: Path) -> None:
     data = many()
     check_many(index_of(data, SymbolCache(tmp_path)))
