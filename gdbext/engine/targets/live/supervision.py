@@ -145,7 +145,7 @@ def _end(child: int) -> None:
 
 
 def streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
-    """What ``produce`` gives, made by a child of ours on another processor while we work on what it has given already;
+    """Have a child of ours make what ``produce`` gives, on another processor, while we work on what came already;
     in pieces of whole records of ``size`` bytes. Where the child does not come to its end, all is made here, once more.
     Only for a process of one thread."""
     output, into = os.pipe()
