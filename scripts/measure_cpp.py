@@ -28,7 +28,8 @@ from support.programs import matrix  # noqa: E402
 from support.programs.harness import DISPATCH, run, wait_until  # noqa: E402
 
 BREAKS = (("call", "zoo::plain"), ("redispatch", "zoo::layered"), ("lookup", "zoo::tail"), ("boxed", "zoo::plain"),
-          ("kernel", "zoo::pair"), ("kernel", "zoo::lambda"))  # fmt: skip
+          ("kernel", "zoo::pair"), ("kernel", "zoo::lambda"), ("return", "zoo::plain"), ("return", "zoo::layered"),
+          ("impl", "zoo::pair"))  # fmt: skip
 """Places and operators that the program reaches once in each of its ten turns."""
 
 

@@ -112,6 +112,24 @@ def parked(*_args, **_kwargs):
     lock.acquire()
 
 
+own = torch.library.Library("own", "DEF")
+own.define("rewritten(Tensor _args, Tensor b) -> Tensor")
+own.impl("rewritten", parked, "CPU")
+
+
+def rewritten(number, a, b):
+    """Call it, and write down the address of the first argument: a fallback puts another tensor in its place."""
+    truth.thread(f"rewritten {number}", waits=None, op="own::rewritten", arguments={}, address=a._cdata)
+    return torch.ops.own.rewritten(a, b)
+
+
+COMPLEX = torch.ones(3, dtype=torch.complex64)
+REWRITTEN = [
+    lambda: rewritten("conjugate", COMPLEX.conj(), COMPLEX),
+    lambda: rewritten("negative", torch._neg_view(torch.ones(3)), torch.ones(3)),
+    lambda: torch.vmap(lambda a: rewritten("vmap", a, torch.ones(2)))(torch.ones(3, 2)),
+    lambda: torch.func.grad(lambda a: rewritten("grad", a, torch.ones(2)).sum())(torch.ones(2)),
+]
 library = torch.library.Library("aten", "IMPL")
 for name in dict.fromkeys(name for name, _, _ in CALLS):
     library.impl(name.removeprefix("aten::"), parked, "Meta")
@@ -127,7 +145,9 @@ def work(number):
 
 for number in range(len(CALLS)):
     threading.Thread(target=work, args=(number,), daemon=True).start()
-while len(inside) < len(CALLS):
+for body in REWRITTEN:
+    threading.Thread(target=body, daemon=True).start()
+while len(inside) < len(CALLS) + len(REWRITTEN):
     threading.Event().wait(0.01)
 truth.ready()
 lock.acquire()

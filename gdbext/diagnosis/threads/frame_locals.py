@@ -212,14 +212,14 @@ class FrameLocals:
             code = self._runtime.codes.get(source.code)
             if step.kernel is None or step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
                 return step
-            count = PyCodeObject(self._runtime.space, source.code).co_argcount
+            count, by_keyword = self._parameters(source.code)
             known = code.local_names()
             values = locals_of(self._runtime, source)
         except GdbextError:
             return step
         schema = [each.name for each in step.arguments]
-        if set(known[:count]) <= set(schema):  # those for keywords alone follow at once
-            names = set(known[: count + len(list(takewhile(schema.__contains__, known[count:])))])
+        if known[:count] == schema[:count]:  # those for keywords alone follow at once, and then *args
+            names = set(known[: count + len(list(takewhile(schema.__contains__, known[count : count + by_keyword])))])
             values = {name: value for name, value in values.items() if name in names}
         elif count == len(schema):
             schema = known[:count]
@@ -227,6 +227,15 @@ class FrameLocals:
             return step
         found = (self._argument(each, name, values.get(name, 0)) for each, name in zip(step.arguments, schema))
         return step._replace(arguments=tuple(found))
+
+    def _parameters(self, code: int) -> tuple[int, int]:
+        """The number of parameters that a code object has, and of those for keywords alone. Raises GdbextError.
+
+        ``co_kwonlyargcount`` is the second int behind ``co_argcount`` (Include/cpython/code.h, 3.8 to 3.14).
+        """
+        space = self._runtime.space
+        place = code + PyCodeObject.co_argcount.offset(space) + 8
+        return PyCodeObject(space, code).co_argcount, self._runtime.memory.u32(place)
 
     def _argument(self, argument: Argument, name: str, address: int) -> Argument:
         if not _lacks_value(argument) or not address:

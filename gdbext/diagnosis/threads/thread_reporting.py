@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -258,6 +259,20 @@ _TORCH = ("libtorch.so", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "li
 """PyTorch's own libraries; a backend's may be called libtorch_ and its name."""
 
 
+_REWRITING = ("Conjugate", "Negative", "ZeroTensor", "Functionalize", "FuncTorch", "Batched", "VmapMode")
+"""Keys, or their beginnings, whose fallbacks put other tensors on the boxed stack before they hand it on or call anew
+with it: aten/src/ATen/native/MathBitsFallback.h, aten/src/ATen/ZeroTensorFallback.cpp, FunctionalizeFallbackKernel.cpp,
+aten/src/ATen/functorch/DynamicLayer.cpp, BatchedFallback.cpp (1.12 to 2.13)."""
+
+
+class Doubt(IntEnum):
+    """The doubt that a boxed stack may hold what its call was not given."""
+
+    NONE = 0
+    MAY_BE = 1
+    REWRITTEN = 2
+
+
 def _hands_its_stack_on(inner: DispatchFrame) -> bool:
     return inner.event is DispatchEvent.REDISPATCH_BOXED
 
@@ -271,7 +286,7 @@ class ArgumentReporter:
         self._statistics = session.extras.tensor_statistics(session) if statistics else None
         self._reader = session.dispatch_stacks
         self._modules = session.modules
-        self._backends = session.dispatcher.keys.backend_mask
+        self._keys = session.dispatcher.keys
         self._recovery = ArgumentRecovery(
             session.memory,
             session.symbolizer,
@@ -291,13 +306,13 @@ class ArgumentReporter:
         found: list[DispatchFrame] = []
         arguments: tuple[FoundArgument, ...] = ()
         calls = self._reader.calls(stack)
-        is_doubtful = False
+        doubt = Doubt.NONE
         for number, (frame, call, recovered) in enumerate(calls):
             inside, arguments = arguments, ()
             inner = calls[number - 1] if number else None
             if inner is None or inner[2].operator is not recovered.operator or not _hands_its_stack_on(inner[0]):
                 inner = None
-            is_doubtful = self._may_rewrite(recovered, inner is not None) or (is_doubtful and inner is not None)
+            doubt = max(self._doubt(recovered, inner is not None), Doubt.NONE if inner is None else doubt)
             if number not in positions:
                 found.append(frame)
                 continue
@@ -305,30 +320,35 @@ class ArgumentReporter:
                 arguments = self._recovery.find(stack, call, recovered)
                 if inner is not None:
                     arguments = self._recovery.completed(stack, arguments, inner[1], inside)
-                if is_doubtful:
-                    arguments = self._doubted(arguments, recovered.keyset or 0)
+                if doubt:
+                    arguments = self._doubted(arguments, recovered.keyset or 0, doubt)
             found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
         return tuple(found)
 
-    def _may_rewrite(self, recovered: RecoveredCall, hands_on: bool) -> bool:
-        """The boxed stack may hold other values than the call was given: a backend's fallback puts tensors of another
-        device there, and results are there once the call that it was handed on to has come back."""
+    def _doubt(self, recovered: RecoveredCall, hands_on: bool) -> Doubt:
+        """The doubt that the boxed stack holds other values than the call was given: a backend's fallback may put
+        tensors of another device there, some of PyTorch's put others there for sure, and results are there once the
+        call that it was handed on to has come back."""
         kernel = recovered.kernel
         if kernel is None or kernel.unboxed or kernel.sym_unboxed:
-            return False
+            return Doubt.NONE
+        if recovered.index is not None and self._keys.key_of_index(recovered.index).startswith(_REWRITING):
+            return Doubt.REWRITTEN
         module = self._modules.find(kernel.boxed)
-        return not hands_on or module is None or not module.name.startswith(_TORCH)
+        may_be = not hands_on or module is None or not module.name.startswith(_TORCH)
+        return Doubt.MAY_BE if may_be else Doubt.NONE
 
-    def _doubted(self, arguments: Sequence[FoundArgument], keyset: int) -> tuple[FoundArgument, ...]:
-        """Take what is on the boxed stack for inferred, and tensors that cannot have given the keyset for unknown."""
+    def _doubted(self, arguments: Sequence[FoundArgument], keyset: int, doubt: Doubt) -> tuple[FoundArgument, ...]:
+        """Take what is on the boxed stack for inferred; and tensors for unknown that were rewritten, or cannot have
+        given the keyset."""
         tensors = [one for one in arguments if "Tensor" in one.type]
         known = [address for one in tensors if one.value is not None for address in one.value.tensors if address]
         held = reduce(or_, (self._tensors.read_alive(address).key_set for address in known), 0)
-        complete = bool(known) and all(one.value is not None for one in tensors)
-        others = complete and bool(keyset & self._backends & ~held)
+        others = bool(known) and bool(keyset & self._keys.backend_mask & ~held)
+        are_unknown = others or doubt is Doubt.REWRITTEN
         return tuple(
             one if one.value is None or not one.boxed
-            else one._replace(value=None, certainty=Certainty.UNKNOWN) if others and "Tensor" in one.type
+            else one._replace(value=None, certainty=Certainty.UNKNOWN) if are_unknown and "Tensor" in one.type
             else one._replace(certainty=min(one.certainty, Certainty.INFERRED))
             for one in arguments
         )  # fmt: skip

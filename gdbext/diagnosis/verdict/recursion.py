@@ -158,9 +158,9 @@ REDISPATCHES = 8
 """Identical redispatches: a kernel that goes back into itself this often does not look at anything that changes."""
 NATIVE_CALLS = 100
 """Identical calls with no Python in between."""
-PYTHON_FRAMES = 300
-"""Python frames of a repetition through Python, however many operators share them. A call takes two frames at least,
-OpOverload.__call__ (torch/_ops.py) and the kernel's own."""
+PYTHON_FRAMES = 290
+"""Python frames of a repetition through Python, however many operators share them: of a stack of 300 a few are before
+it and behind it. A call takes two frames at least, OpOverload.__call__ (torch/_ops.py) and the kernel's own."""
 OVERFLOWN = 50
 """The repetitions that suffice when the stack has run over, provided that they make up most of the stack."""
 
@@ -209,7 +209,7 @@ def detect(
     if found is None:
         return None
     part = steps[found.start : found.start + found.length]
-    frames = _python_frames(part, python_levels)
+    frames = _python_frames(part, python_levels, found.times)
     why = _endless(part, found, len(steps), frames, overflown)
     if why is None and complete:
         why = _goes_in_circles(found, frames, same_arguments)
@@ -253,9 +253,12 @@ def _redispatches(part: Sequence[DispatchFrame]) -> bool:
     )
 
 
-def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int]) -> int:
-    """Python frames between the innermost and the outermost step of the repetition."""
-    return bisect_left(python_levels, part[-1].level) - bisect_left(python_levels, part[0].level)
+def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int], times: int) -> int:
+    """Python frames between the innermost and the outermost step of the repetition, and those beside it that one turn
+    may have at either end, which has only begun there."""
+    first, last = bisect_left(python_levels, part[0].level), bisect_left(python_levels, part[-1].level)
+    turn = (last - first) // times
+    return last - first + min(turn, first) + min(turn, len(python_levels) - last)
 
 
 def _items(steps: Sequence[DispatchFrame]) -> list[Hashable]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from importlib import import_module
 
-from gdbext.hosts.resume.breakpoint_setter import WORD, AllOf, Bits, Choice, Equals, Pointee, Register
+from gdbext.hosts.resume.breakpoint_setter import WORD, AllOf, Bits, Choice, Equals, Pointee, Register, Told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,9 +193,11 @@ def debugger(name: str) -> Debugger:
 
 
 def condition_text(condition: Condition) -> str:
-    """The condition in C, as debuggers read it; "" where it always holds."""
+    """The condition in C, as debuggers read it; "" where it always holds, and for what is told and not written."""
     if isinstance(condition, Equals):
         return f"{value_text(condition.value)} == {_number(condition.number)}"
+    if isinstance(condition, Told):
+        return ""
     parts = [_operand(each) for each in condition.conditions]
     return (" && " if isinstance(condition, AllOf) else " || ").join(parts)
 

@@ -21,7 +21,7 @@ from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
-from gdbext.hosts.resume.breakpoint_setter import holds
+from gdbext.hosts.resume.breakpoint_setter import Told, holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import (
@@ -95,6 +95,23 @@ class GdbStop(GdbBreakpoint):
             self.condition = condition
 
 
+class GdbToldStop(GdbBreakpoint):
+    """One that stops where a function of ours says so. gdb takes no condition beside that."""
+
+    def __init__(self, address: int, told: Told, reached: Reached) -> None:
+        super().__init__(f"*{address:#x}")
+        self._told = told
+        self._reached = reached
+
+    def stop(self) -> bool:
+        """Called by gdb at each hit."""
+        thread = SelectedThread()
+        stops = self._told.ask(thread)
+        if stops:
+            self._reached(thread)
+        return stops
+
+
 class GdbCall(GdbBreakpoint):
     """One that calls a function and goes on."""
 
@@ -160,6 +177,8 @@ class GdbBreakpointSetter:
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds. Raises TargetError, as all others do."""
         with _refusals():
+            if isinstance(condition, Told):
+                return GdbToldStop(address, condition, reached)
             return GdbStop(address, condition_text(condition), reached)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:

@@ -156,6 +156,18 @@ class AllCalls:
             self._behind[function.start] = _Behind(function, self._functions.finder)
         return self._behind[function.start].is_open
 
+    def endings(self, function: Function) -> tuple[list[tuple[int, CfaRule]], bool]:
+        """The places where a function goes on behind a kernel, or what enters one, each with the rule of its CFA there;
+        and whether it may leave by a jump into one."""
+        found, jumps, finder = [], False, self._functions.finder
+        for one in finder.code(range(function.start, function.start + function.size)):
+            if finder.enters_kernel(one):
+                size = self._session.memory.architecture.call_pushes
+                frame = frame_at(self._session.memory.architecture, finder.tables, one.end, size)
+                jumps |= not one.is_call
+                found += [(one.end, frame)] if one.is_call and frame is not None else []
+        return found, jumps
+
     # --- the libraries of others -----------------------------------------------------------------
 
     def copies(self, module: Module) -> list[int]:

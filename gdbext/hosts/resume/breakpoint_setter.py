@@ -7,8 +7,8 @@ Everything is an unsigned 64-bit word. Registers are named as the architecture n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Union
 
 WORD = (1 << 64) - 1
@@ -68,9 +68,17 @@ class AnyOf:
     conditions: tuple[Condition, ...]
 
 
+@dataclass(frozen=True)
+class Told:
+    """``ask`` says so: something that no register tells. Equal are those that are about the same."""
+
+    about: Hashable
+    ask: Callable[[StoppedThread], bool] = field(compare=False)
+
+
 if TYPE_CHECKING:
     Value = Union[Register, Pointee, Bits, Choice]
-    Condition = Union[Equals, AllOf, AnyOf]
+    Condition = Union[Equals, AllOf, AnyOf, Told]
 
 ALWAYS = AllOf()
 
@@ -110,6 +118,8 @@ def holds(condition: Condition, thread: StoppedThread) -> bool:
     """True if the condition holds in a stopped thread. Raises TargetError, MemoryFault."""
     if isinstance(condition, Equals):
         return value_of(condition.value, thread) == condition.number
+    if isinstance(condition, Told):
+        return condition.ask(thread)
     found = (holds(each, thread) for each in condition.conditions)
     return all(found) if isinstance(condition, AllOf) else any(found)
 
@@ -156,7 +166,8 @@ class BreakpointSetter(Protocol):
         """Notes for the user to read before he lets the process run; ``go_on``: of the breakpoints of ``set_call``."""
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
-        """One that stops where the condition holds; ``reached`` is called once the process stands still."""
+        """One that stops where the condition holds; ``reached`` is called once the process stands still, or at once
+        for a condition that is told."""
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """One that calls ``reached`` at each hit, and goes on."""

@@ -9,7 +9,7 @@ kernel of Triton runs on a device: the place to stop is the driver's function th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from gdbext.engine.record import Record
 from gdbext.errors import NotTorch, UsageError
 from gdbext.hosts.resume.all_calls import AllCalls, SharedLookup
-from gdbext.hosts.resume.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
+from gdbext.hosts.resume.breakpoint_setter import (
+    ALWAYS,
+    AllOf,
+    AnyOf,
+    Bits,
+    Choice,
+    Equals,
+    Pointee,
+    Register,
+    Told,
+    both,
+)
 from gdbext.hosts.resume.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
@@ -29,9 +40,11 @@ from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import Condition, Value
+    from gdbext.hosts.resume.breakpoint_setter import Condition, StoppedThread, Value
+    from gdbext.torch.registry.dispatch_table import ComputedEntry
     from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.stack.lookup_sites import CfaRule
 
 
 class GeneratedFunction(Record):
@@ -105,6 +118,44 @@ computation of a table entry; ``return`` the ends of call and redispatch."""
 WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
 
 
+class OpenCalls:
+    """The calls of operators that have begun and not ended, by thread and frame."""
+
+    def __init__(self) -> None:
+        self._operators: dict[tuple[int, int], int] = {}
+
+    def begins(self, thread: StoppedThread, frame: CfaRule, operator: int, wanted: bool) -> None:
+        """A lookup was passed in a frame. One that is not ``wanted`` ends what was open there. Raises TargetError."""
+        place = _place(thread, frame)
+        if wanted:
+            self._operators[place] = operator
+        else:
+            self._operators.pop(place, None)
+
+    def is_open(self, thread: StoppedThread, frame: CfaRule, operator: int) -> bool:
+        """The frame is inside of a call of the operator. Raises TargetError."""
+        return self._operators.get(_place(thread, frame)) == operator
+
+    def ends(self, thread: StoppedThread, frame: CfaRule) -> None:
+        """The call in the frame is over. Raises TargetError."""
+        self._operators.pop(_place(thread, frame), None)
+
+
+def _place(thread: StoppedThread, frame: CfaRule) -> tuple[int, int]:
+    return thread.tid, thread.register(frame.register) + frame.offset
+
+
+class Opening(Record):
+    """A lookup that opens a call: the register that holds the OperatorEntry* there, and the rule of its frame.
+
+    ``jumps``: the function may leave by a jump, so that the call ends where that returns to."""
+
+    address: int
+    entry: str
+    frame: CfaRule
+    jumps: bool
+
+
 @dataclass(frozen=True)
 class BreakSite:
     """One address where to stop for an operator. ``keyset`` is where the keyset is then, None without one.
@@ -121,6 +172,9 @@ class BreakSite:
     condition: Condition = ALWAYS
     arguments: ArgumentPlace | None = None
     """The places of the operator's arguments, None where they are not known."""
+    frame: CfaRule | None = None
+    """The end of a call in the frame that this rule finds, which one of ``openings`` has opened."""
+    openings: tuple[Opening, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,8 +194,10 @@ _CALLS_DEEP = 4
 class BreakPlan:
     """Finds the sites of a request in one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, open_calls: OpenCalls) -> None:
+        """``open_calls`` knows the calls that have begun while the process ran."""
         self._session = session
+        self._open_calls = open_calls
         self._keys = session.dispatcher.keys
         self._functions = OperatorFunctions(session)
         self._all_calls = AllCalls(session, self._functions)
@@ -210,13 +266,9 @@ class BreakPlan:
                 BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
                 for each in self._functions.functions(operator)
                 for address in each.sites.returns
-            ]
+            ] + list(self._ends(operator))
         if where in ("meta", "impl"):
-            return [
-                BreakSite(each.start, kind, operator.address, operator.qualified, each.demangled[0].partition("(")[0])
-                for kind, each in self._functions.structured(operator)
-                if kind == where
-            ]
+            return self._structured(operator, where)
         if where == "register":
             return self._register(operator)
         return self._kernels(operator, where, request.key)
@@ -237,6 +289,45 @@ class BreakPlan:
                     for address in (sites.lookup, *(each for each, _ in sites.others))
                 ]
         return found
+
+    def _ends(self, operator: Operator) -> Iterator[BreakSite]:
+        """The ends of its calls and redispatches by functions that are for all operators: where these go on behind the
+        kernel, if their last lookup was for this one."""
+        functions: dict[int, list[SharedLookup]] = {}
+        for shared in (*self._all_calls.own_lookups, *self._shared_lookups):
+            functions.setdefault(shared.function.start, []).append(shared)
+        for lookups in functions.values():
+            ends, jumps = self._all_calls.endings(lookups[0].function)
+            places = [(each.sites, at) for each in lookups
+                      for at in ((each.sites.lookup, each.sites.frame), *each.sites.others)]  # fmt: skip
+            openings = tuple(Opening(address, sites.entry, frame, jumps) for sites, (address, frame) in places)
+            what = f"the end of its {lookups[0].event}, in {lookups[0].where}"
+            for address, frame in ends:
+                yield end_site(self._open_calls, operator.address, operator.qualified, address, what, frame, openings)
+
+    def _structured(self, operator: Operator, where: str) -> list[BreakSite]:
+        """The meta and impl functions of structured kernels; of an operator without, the kernels that were registered
+        for Meta, or for backends."""
+        functions = self._functions.structured(operator)
+        if functions:
+            return [
+                BreakSite(each.start, kind, operator.address, operator.qualified, each.demangled[0].partition("(")[0])
+                for kind, each in functions
+                if kind == where
+            ]
+        wanted = [
+            self._keys.key_of_index(entry.slot)
+            for entry in self._session.tables.table(operator)
+            if (entry.source == "Meta" if where == "meta" else self._is_backends(entry))
+        ]
+        found = (site for key in wanted for site in self._kernels(operator, "kernel", key))
+        return list({(one.address, one.condition): replace(one, event=where) for one in found}.values())
+
+    def _is_backends(self, entry: ComputedEntry) -> bool:
+        """A kernel that computes: it was registered for a backend, or for all of them, and not for autograd."""
+        has_backend = self._keys.slots[entry.slot].bits & self._keys.backend_mask
+        other = entry.key.startswith("Autograd") or entry.key.endswith("Meta") or entry.source in ("fallback", "")
+        return bool(has_backend) and not other
 
     @cached_property
     def _shared_lookups(self) -> list[SharedLookup]:
@@ -296,6 +387,20 @@ class BreakPlan:
         if target in outside:
             return True
         return depth > 1 and any(self._reaches(each, target, depth - 1) for each in outside)
+
+
+def end_site(
+    open_calls: OpenCalls,
+    operator: int,
+    name: str,
+    address: int,
+    what: str,
+    frame: CfaRule,
+    openings: tuple[Opening, ...] = (),
+) -> BreakSite:
+    """The place where a call of the operator ends, if one is open in the frame."""
+    told = Told(("end", operator, frame), lambda thread: open_calls.is_open(thread, frame, operator))
+    return BreakSite(address, "return", operator, name, what, None, told, frame=frame, openings=openings)
 
 
 def check_keys(keys: KeyNames, request: BreakRequest) -> None:

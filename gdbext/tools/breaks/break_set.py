@@ -16,15 +16,23 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.hosts.resume.breakpoint_setter import holds
 from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, is_generated
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, end_site, is_generated
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.breaks.stop_report import StopReports
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
+from gdbext.torch.stack.lookup_sites import CfaRule
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, Reached, StoppedThread
+    from gdbext.hosts.resume.breakpoint_setter import (
+        Breakpoint,
+        BreakpointSetter,
+        Condition,
+        Reached,
+        StoppedThread,
+        Trap,
+    )
 
 
 @dataclass
@@ -64,6 +72,9 @@ class BreakSet:
         self._matchers = [matcher(pattern) for pattern in request.patterns]
         self._known: set[tuple[int, Condition]] = set()
         self._hits: Counter[tuple[int, Condition]] = Counter()
+        self._open_calls = OpenCalls()
+        self._traps: dict[int, Trap] = {}
+        """The traps by the addresses of lookups, which open calls whose ends are stopped at."""
 
     def wants(self, name: str) -> bool:
         """The request means the operator of that qualified name."""
@@ -109,7 +120,7 @@ class BreakSet:
 
         Raises UsageError, TargetError, LayoutError.
         """
-        plan = BreakPlan(session)
+        plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.patterns)
         watch = self._watch_of(session)
         if missing and not watch.addresses:
@@ -141,7 +152,7 @@ class BreakSet:
     def refresh(self, session: Session) -> None:
         """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
         self._reports.forget()
-        plan = BreakPlan(session)
+        plan = BreakPlan(session, self._open_calls)
         missing = plan.missing(self.request.patterns)
         if not self._add(plan) and not missing:
             try:
@@ -163,7 +174,36 @@ class BreakSet:
             if (site.address, site.condition) not in self._known:  # known, too, is what the user has deleted
                 self._placed.append(Placed(self._set(site), site))
                 self._known.add((site.address, site.condition))
+            for opening in site.openings:
+                if opening.address not in self._traps:
+                    self._traps[opening.address] = self._setter.set_trap(opening.address, self._opener(opening))
         return bool(sites)
+
+    def _opener(self, opening: Opening) -> Reached:
+        """Notes at a lookup which call begins there."""
+
+        def opens(thread: StoppedThread) -> None:
+            try:
+                operator = thread.register(opening.entry)
+                name = next((one.site.name for one in self._placed if one.site and one.site.operator == operator), "")
+                self._open_calls.begins(thread, opening.frame, operator, bool(name))
+                if name and opening.jumps:
+                    self._stop_behind(thread, opening, operator, name)
+            except GdbextError as error:
+                self.show_line(str(error))
+
+        return opens
+
+    def _stop_behind(self, thread: StoppedThread, opening: Opening, operator: int, name: str) -> None:
+        """Stop where the function returns to around a lookup: it may leave by a jump into the kernel."""
+        architecture = self._open_session().memory.architecture
+        cfa = thread.register(opening.frame.register) + opening.frame.offset
+        behind = architecture.return_address(lambda address, _: thread.word(address).to_bytes(8, "little"), cfa)
+        frame = CfaRule(architecture.stack_pointer, 0, 0)
+        site = end_site(self._open_calls, operator, name, behind, "the end of its call", frame)
+        if (site.address, site.condition) not in self._known:
+            self._placed.append(Placed(self._set(site), site))
+            self._known.add((site.address, site.condition))
 
     def _set(self, site: BreakSite) -> Breakpoint:
         if self.request.go_on:
@@ -177,6 +217,8 @@ class BreakSet:
             try:
                 if holds(site.condition, thread):
                     self._hits[site.address, site.condition] += 1
+                    if site.frame is not None:
+                        self._open_calls.ends(thread, site.frame)
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))
@@ -186,8 +228,9 @@ class BreakSet:
     def _absent(self) -> str:
         """Name what must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
         request = self.request
-        if request.where in ("kernel", "boxed"):
-            key = f" for {request.key}" if request.key else ""
+        if request.where in ("kernel", "boxed", "meta", "impl"):
+            key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
+            key = f" for {key}" if key else ""
             return f"a kernel of {', '.join(request.patterns)}{key} is registered"
         raise UsageError(
             f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
@@ -231,7 +274,14 @@ class BreakSet:
         """Delete all breakpoints of the request."""
         for each in self.alive():
             each.breakpoint.delete()
+        self._drop_traps()
         self._placed, self._pending, self._waiting = [], None, None
+
+    def _drop_traps(self) -> None:
+        for trap in self._traps.values():
+            trap.delete()
+        self._traps = {}
+        self._open_calls = OpenCalls()
 
 
 class BreakTable:

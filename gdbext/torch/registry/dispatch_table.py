@@ -286,15 +286,17 @@ class RegisteredKernels:
     def __init__(self, dispatcher: Dispatcher, jumps: Jumps) -> None:
         self._dispatcher = dispatcher
         self._jumps = jumps
-        self._found: dict[int, KernelEntry | None] = {}
+        self._found: dict[tuple[int, int], KernelEntry | None] = {}
         self._reached: dict[int, dict[int, set[int]]] = {}
         """Entries that jump to a function, by the beginning of its module."""
 
     def at(self, start: int, module: Module) -> KernelEntry | None:
-        """The entries whose kernel is the function at ``start``; None where no registered kernel has it."""
-        if start not in self._found:
-            self._found[start] = self._look(start, module)
-        return self._found[start]
+        """The entries whose kernel is the function at ``start``, or those in the module that jump there; None where no
+        registered kernel has it."""
+        place = start, module.start
+        if place not in self._found:
+            self._found[place] = self._look(start, module)
+        return self._found[place]
 
     def _look(self, start: int, module: Module) -> KernelEntry | None:
         direct = self._definitions_by_word.get(start)

@@ -48,6 +48,7 @@ _STACK_LIMIT = 1 << 12
 """IValues on a boxed stack."""
 _BOXED_ARGUMENTS = 5
 _MOVED = ("c10::SymInt", "at::Tensor", "at::Generator")
+_AS_IT_IS = "the copy that was passed, as it is now"
 _LEFT_BEHIND = ("0", "undefined")
 """The kinds of code after one of these, or from the start."""
 
@@ -284,7 +285,8 @@ class ArgumentRecovery:
             if signature is None:
                 continue
             outer = frame.level + 1
-            certain = outer < len(stack) and not call.elided and self._called_from(stack, outer)
+            is_inside = call.kernel is not None and frame.level < call.kernel  # of the kernel: nothing left between
+            certain = outer < len(stack) and (is_inside or not call.elided) and self._called_from(stack, outer)
             yield from self._called(stack, frame.level, signature, recovered, certain)
 
     def _called_from(self, stack: NativeStack, level: int) -> bool:
@@ -302,8 +304,11 @@ class ArgumentRecovery:
         if certain:
             seen = chain(self._passed(stack, level + 1, signature, recovered, True), seen)
         for number, sighting in seen:
-            if sighting.value.text not in _LEFT_BEHIND or not _may_be_moved(signature.kinds[number]):
+            if not _may_be_moved(signature.kinds[number]):
                 yield number, sighting
+            elif sighting.value.text not in _LEFT_BEHIND:  # the function may have given it another value, too
+                certainty = min(sighting.certainty, Certainty.INFERRED)
+                yield number, sighting._replace(certainty=certainty, place=_AS_IT_IS)
 
     def _operator_parameters(self, call: DispatchCall, operator: Operator, count: int) -> tuple[str, ...] | None:
         """The C++ types of the operator's arguments, by the names of its own functions."""
@@ -428,6 +433,6 @@ def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
     found = strongest[0]
     agreeing = [sighting for sighting in seen if sighting.value == found.value]
-    if best is Certainty.INFERRED and len(agreeing) > 1:
+    if best is Certainty.INFERRED and len(agreeing) > 1 and found.place != _AS_IT_IS:
         best = Certainty.VERIFIED
     return FoundArgument(name, kind, found.value, best, found.place, found.boxed)

@@ -239,7 +239,20 @@ class DispatchStackReader:
             function = stack.function(level)
             role = classify(function) if function is not None else self._role_without_name(stack, level)
             self._roles[pc] = role
+        if role.role is Role.PLAIN and level + 1 < len(stack) and stack.function(level + 1) is None:
+            return self._jumped_to_by_kernel(stack, level) or role
         return role
+
+    def _jumped_to_by_kernel(self, stack: NativeStack, level: int) -> FunctionRole | None:
+        """The role of a function with a name that a kernel of a library without names has jumped to: a backend's
+        fallback that ends with ``at::native::cpu_fallback(op, stack)``."""
+        module, function = stack.frames[level + 1].module, stack.function(level)
+        if self._recovery is None or module is None or function is None or not self._links.uses_dispatcher(module):
+            return None
+        if function.module is module or self._sites.ends_in_pointer(stack, level + 1) is not True:
+            return None
+        entry = self._recovery.registered.at(function.start, module)
+        return None if entry is None or not entry.jumped_to else role_of_entry(entry)
 
     def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
         """The role of code without symbols, by the dispatch tables."""

@@ -52,13 +52,24 @@ class WaysBack(Record):
 
 
 def ways_back(
-    architecture: Architecture, code: Decoded, site: int, asks: AsksCallbacks, ends: NeverReturns = _never
+    architecture: Architecture,
+    code: Decoded,
+    site: int,
+    asks: AsksCallbacks,
+    ends: NeverReturns = _never,
+    selects: Callable[[Instruction], bool] = lambda _: False,
 ) -> WaysBack | None:
-    """The ways back from the call that returns to ``site``; None where the code has no such call."""
+    """The ways back from the call that returns to ``site``; None where the code has no such call.
+
+    ``selects``: the instruction is part of a lookup. Before that nobody can look what the kernel has.
+    """
     found = walk_back(code.instructions, site, lambda one: _meets(one, asks), ends)
     if found is None:
         return None
     met, seen = found
+    near = walk_back(code.instructions, site, lambda one: _meets(one, asks) or "lookup" * selects(one), ends)
+    if near is not None and "lookup" in near[0]:
+        seen = near[1]
     tests = any(_tests_unboxed(architecture, code.instructions, number) for number in seen)
     return WaysBack("asks" in met, "other_call" in met, "begins" in met, tests)
 

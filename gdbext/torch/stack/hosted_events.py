@@ -127,7 +127,9 @@ class HostedEvents:
             from gdbext.torch.stack.event_proof import ways_back
 
             code = self._sites.code(stack, level)
-            self._ways[pc] = ways_back(self._memory.architecture, code, pc, self._asks, self._never_returns)
+            self._ways[pc] = ways_back(
+                self._memory.architecture, code, pc, self._asks, self._never_returns, self._shifts
+            )
         return self._ways[pc]
 
     def _never_returns(self, target: int) -> bool:
@@ -184,10 +186,10 @@ class HostedEvents:
     def _selects_key(self, instructions: tuple[Instruction, ...]) -> bool:
         """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends; of a keyset that
         is a constant only the access to the table is left."""
-        return any(
-            (one.kind == "shr" and one.immediate == self._num_backends) or self._is_of_table(one)
-            for one in instructions
-        )
+        return any(self._shifts(one) or self._is_of_table(one) for one in instructions)
+
+    def _shifts(self, one: Instruction) -> bool:
+        return one.kind == "shr" and one.immediate == self._num_backends
 
     def _is_of_table(self, one: Instruction) -> bool:
         """An access to an entry of a table that stands in an OperatorEntry, by an index."""

@@ -28,6 +28,7 @@ from gdbext.torch.assumed_symbols import (
     BOXED_WRAPPER,
     DISPATCHER_CALL,
     DISPATCHER_REDISPATCH,
+    KERNEL_FUNCTION,
     LOOKUP,
     NEVER_RETURNING,
     SLOW_PATH,
@@ -229,6 +230,18 @@ class SiteFinder:
                 return "lookup"
             return "kernel" if UNBOXED_CALL.begins(self._name(one.target)) else ""
         return "lookup" if one.kind == "shr" and one.immediate == self.shift else ""
+
+    def enters_kernel(self, one: Instruction) -> bool:
+        """The instruction calls or jumps through a pointer, or calls what boxes arguments, profiles or enters a
+        kernel."""
+        if one.kind not in ("call", "jmp") and not one.is_call:
+            return False
+        if one.target is None:
+            return _pointer(one) is not None
+        name = self._name(one.target) if one.is_call else ""
+        if KERNEL_FUNCTION.begins(name):  # not optimised
+            return name[len(KERNEL_FUNCTION.names[0]) :].startswith(("4callI", "9callBoxedE"))
+        return any(family.begins(name) for family in (UNBOXED_CALL, BOXED_WRAPPER, SLOW_PATH))
 
     def never_returns(self, target: int) -> bool:
         """A call of that address does not come back."""

@@ -36,7 +36,7 @@ _PYTHON_NAMES = {
 """Memory formats and layouts as Python has them (torch/csrc/utils/tensor_memoryformats.cpp, tensor_layouts.cpp), where
 that is not the name in small letters."""
 _STRING = "string_view<char"
-_REFERENCES = ("c10::SymInt", "at::Generator", "c10::Storage", "at::Storage")
+_REFERENCES = ("at::Tensor", "c10::SymInt", "at::Generator", "c10::Storage", "at::Storage")
 """Classes with destructors, passed by the address of a copy."""
 _WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(_ENUMS, 1)}
 """Types of one word, and how many of its bytes they use."""

@@ -53,8 +53,24 @@ def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
     assert sum(counts[False]) >= 0.9 * len(counts[False]), shown
 
 
-def test_the_text_shows_them(inferior: Callable[..., Inferior]) -> None:
+def test_what_a_fallback_of_torchs_has_rewritten_is_no_argument(inferior: Callable[..., Inferior]) -> None:
+    """A conjugate tensor's copy, the slice of a batch, what functorch has wrapped: other tensors than were given."""
     process = inferior("operator-arguments")
-    tid = next(facts["tid"] for facts in process.truth["threads"].values() if facts["op"] == "aten::cat")
-    outcome = process.dispatch("dispatch-bt", "--args", "--thread", str(tid), debugger="none", json=False)
+    found = found_arguments(process)
+    cases = {role: facts for role, facts in process.truth["threads"].items() if "address" in facts}
+    assert len(cases) == 4
+    wrong = {
+        role: one
+        for role, facts in cases.items()
+        for one in found[role]["_args"].tensors
+        if one.address != facts["address"]
+    }
+    assert wrong == {}
+
+
+def test_the_text_shows_them(inferior: Callable[..., Inferior]) -> None:
+    """The ``*_args`` of a kernel in Python is not the argument of that name."""
+    process = inferior("operator-arguments")
+    outcome = process.dispatch("dispatch-bt", "--args", "--all", debugger="none", json=False)
     assert "(tensors=[f32[3, 4] meta, f32[3, 4] meta], dim=1)" in outcome.stdout
+    assert "_args=(" not in outcome.stdout

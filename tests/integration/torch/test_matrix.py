@@ -126,7 +126,7 @@ def test_kernels_are_stopped_at_however_they_are_entered(way: str) -> None:
 @pytest.mark.parametrize(
     ("way", "where", "operator"),
     [
-        ("O0-g", "call", "zoo::composite"),
+        ("O0-g", "return", "zoo::composite"),
         ("O3-hidden", "redispatch", "zoo::layered"),
         ("O3-s-hidden", "call", "zoo::plain"),
     ],

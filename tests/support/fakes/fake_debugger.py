@@ -68,6 +68,9 @@ class FakeSetter:
     def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
         return self._make(address, reached)
 
+    def set_trap(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
+        return self._make(address, reached)
+
     def text_of(self, condition: object) -> str:
         return str(condition)
 

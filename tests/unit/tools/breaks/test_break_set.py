@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
 from gdbext.tools import breaks
-from gdbext.tools.breaks.break_plan import BreakSite
+from gdbext.tools.breaks.break_plan import BreakSite, Opening, end_site
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
+from gdbext.torch.stack.lookup_sites import CfaRule
 from support.fakes.fake_debugger import FakeSetter
 
 
@@ -46,6 +48,37 @@ def test_hits_are_those_where_the_condition_holds(go_on: bool) -> None:
             each.hit(Thread(keyset))
     assert [each.hits for each in breaks.report().breakpoints] == [2, 3]
     assert len(shown) == 5
+
+
+def test_the_end_of_a_call_is_that_of_the_frame_that_looked_the_operator_up() -> None:
+    """The lookup is for all operators; on another thread, or in another frame, the same place is no end."""
+
+    def at(tid: int, rsp: int, rdi: int = 0) -> Any:
+        return SimpleNamespace(tid=tid, register={"rsp": rsp, "rdi": rdi}.__getitem__, word=lambda _: 0x7000)
+
+    shown: list[str] = []
+    setter: Any = FakeSetter()
+    memory = SimpleNamespace(architecture=ARCHITECTURE)
+    unused: Any = None
+    request = BreakRequest("return", ("own::one",))
+    breaks = BreakSet(request, setter, lambda: SimpleNamespace(memory=memory), unused, unused, shown.append)  # type: ignore[arg-type, return-value]
+    reports: Any = SimpleNamespace(lines=lambda *_: ["reported"])
+    breaks._reports = reports
+    looks_up = Opening(0x1000, "rdi", CfaRule("rsp", 0x40, 0x40), True)
+    site = end_site(breaks._open_calls, 0x5000, "own::one", 0x1010, "its end", CfaRule("rsp", 0x48, 0x48), (looks_up,))
+    plan: Any = SimpleNamespace(sites=lambda _: [site])
+    breaks._add(plan)
+    end, trap = setter.made
+    for operator, thread, is_end in ((0x6000, 1, False), (0x5000, 2, False), (0x5000, 1, True)):
+        trap.hit(at(1, 0x8000, operator))
+        end.hit(at(thread, 0x7FF8))
+        assert bool(shown) is is_end
+    end.hit(at(1, 0x7FF8))  # nothing is open any more
+    behind = setter.made[2]
+    assert behind.place == 0x7000  # the function may leave by a jump into the kernel
+    trap.hit(at(1, 0x8000, 0x5000))
+    behind.hit(at(1, 0x8040))
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize(

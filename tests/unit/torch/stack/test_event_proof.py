@@ -18,6 +18,7 @@ BY_POINTER = b"\xff\xd0"  # call *%rax
 NOP, RETURN = b"\x90", b"\xc3"
 TEST = b"\x48\x85\xc0"  # test %rax,%rax
 LOADS_UNBOXED = b"\x48\x8b\x43\x10"  # mov 0x10(%rbx),%rax
+SHIFT = b"\x48\xc1\xe8\x10"  # shr $16,%rax
 LOADS_OWN = b"\x48\x8b\x44\x24\x10"  # mov 0x10(%rsp),%rax
 
 
@@ -78,6 +79,20 @@ def test_a_jump_over_the_way_is_followed() -> None:
 def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(load: bytes, boxes: bool) -> None:
     code = code_of(ASKS, load, TEST, short_jump(True, 0), BY_POINTER, RETURN)
     assert found(code, len(code) - 1).tests_unboxed is boxes
+
+
+@pytest.mark.parametrize(("parts", "tests"), [((LOADS_UNBOXED, TEST), False), ((), True)])
+def test_what_stands_before_the_lookup_tests_no_kernel(parts: tuple[bytes, ...], tests: bool) -> None:
+    """A fallback of PyTorch's looks at words of arguments in the same way."""
+    jump = short_jump(True, 0)
+    before, behind = (*parts, jump), (() if parts else (LOADS_UNBOXED, TEST, jump))
+    code = code_of(*before, SHIFT, *behind, BY_POINTER, RETURN)
+    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+    ways = ways_back(
+        ARCHITECTURE, decoded, START + len(code) - 1, lambda _: False, selects=lambda one: one.kind == "shr"
+    )
+    assert ways is not None
+    assert ways.tests_unboxed is tests
 
 
 def test_no_call_there() -> None:
