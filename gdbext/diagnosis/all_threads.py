@@ -14,7 +14,7 @@ from gdbext.cache import find_program
 from gdbext.diagnosis.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import Finding, RunState, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
@@ -177,8 +177,13 @@ def _group_lines(
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
     yield from (f"    {line}" for line in python_lines(first, style))
-    if first.holds:
-        yield f"    holds {escape(sentences.listed([held.phrase for held in first.holds], 8))}"
+    guessed = {wait.resource for wait in _waits(threads) if _is_guessed_owner(wait, first.tid)}
+    for word, held in (
+        ("holds", [each for each in first.holds if each not in guessed]),
+        ("seems to hold", [each for each in first.holds if each in guessed]),
+    ):
+        if held:
+            yield f"    {word} {escape(sentences.listed([each.phrase for each in held], 8))}"
     yield from (f"    {line}" for line in _task_lines(first))
     if first.wait is not None and why:
         for text in first.wait.evidence:
@@ -216,19 +221,37 @@ def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_S
 
 
 def python_stack_lines(
-    thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES, called: CommandLine = IN_A_DEBUGGER
+    thread: ThreadReport,
+    style: Style,
+    sources: SourceLines = NO_SOURCES,
+    called: CommandLine = IN_A_DEBUGGER,
+    between: Sequence[tuple[int, Sequence[str]]] = (),
 ) -> Iterator[str]:
     """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
-    out."""
+    out. ``between``: lines that stand before the first frame that is not inside of their native frame."""
     frames = thread.python
     left_out = len(frames) - _MAX_FRAMES
+    more = sorted(between, key=lambda each: each[0])
     for number, frame in enumerate(frames):
+        while more and frame.level >= more[0][0]:
+            yield from more.pop(0)[1]
         if left_out > 1 and _MAX_FRAMES // 2 <= number < _MAX_FRAMES // 2 + left_out:
             if number == _MAX_FRAMES // 2:
                 yield f"… {left_out} more: {called.command(f'dispatch-bt --native --thread {thread.tid}')}"
             continue
         yield f"{'from' if number else 'at'} {escape(frame.place)}"
         yield from source_text(frame, style, sources)
+    for _, lines in more:
+        yield from lines
+
+
+def _waits(threads: Sequence[ThreadReport]) -> Iterator[Wait]:
+    yield from (thread.wait for thread in threads if thread.wait is not None)
+
+
+def _is_guessed_owner(wait: Wait, tid: int) -> bool:
+    """The thread has what is waited for, by its stack only."""
+    return wait.certainty is OwnerCertainty.INFERRED and any(owner.tid == tid for owner in wait.owners)
 
 
 def _title(group: Sequence[ThreadReport]) -> str:

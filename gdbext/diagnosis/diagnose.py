@@ -125,7 +125,8 @@ class Diagnose(Tool):
         if children is not None:
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
-        told = _told(session, found, called, children is not None and not args.children)
+        told = _told(session, found, called, children)
+        told = tuple(line for line in told if not _is_done(line, args))
         if found.known:
             from gdbext.diagnosis.samples import KnownBugsSection
 
@@ -155,14 +156,43 @@ class Diagnose(Tool):
         return render(report, style)
 
 
-def _told(session: Session, found: Inspection, called: CommandLine, is_parent: bool) -> tuple[str, ...]:
-    """The advice; ``is_parent``: it has children, which were not looked at."""
-    from gdbext.diagnosis.verdict.advice import advice, of_parent
+def _told(
+    session: Session, found: Inspection, called: CommandLine, children: ChildrenSection | None
+) -> tuple[str, ...]:
+    """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
+    from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
 
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
     told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop)
-    return (*of_parent(finding, called), *told) if is_parent else told
+    if children is not None and not children.are_known:
+        told = (*of_parent(finding, called), *told)
+    stands = finding.kind.traits.is_hang or finding.kind.value == "idle"
+    if stands and called.may_run and not target.is_core and _is_of_job(session, children):
+        told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
+    return told
+
+
+def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
+    """A launcher gave it, or one of its children, a rank in a job of several."""
+    from gdbext.diagnosis.job.job_rank import is_one_of_several
+    from gdbext.engine.targets.live.local_process import read_file
+    from gdbext.engine.targets.system.linux import parse_environ
+
+    if is_one_of_several(session.target.environ()):
+        return True
+    for child in children.children[:MAX_EXAMINED] if children is not None else ():
+        try:
+            if is_one_of_several(parse_environ(read_file(child.pid, "environ"))):
+                return True
+        except GdbextError:
+            continue
+    return False
+
+
+def _is_done(line: str, args: Namespace) -> bool:
+    """True if it suggests what was just done."""
+    return (args.samples is not None and "--samples" in line) or (args.children and line.endswith("--children"))
 
 
 def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:

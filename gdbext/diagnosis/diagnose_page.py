@@ -104,7 +104,7 @@ def text_lines(lines: Sequence[str]) -> str:
 
 def _other_findings(report: Report) -> Iterator[str]:
     for finding in report.findings:
-        if report.verdict is None or not report.verdict.is_about(finding):
+        if report.verdict is None or not report.verdict.says(finding):
             yield from finding_lines(finding, Style(False), why=False)
 
 

@@ -178,11 +178,12 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
                 yield ""
                 yield style(headline(thread), "bold")
             if thread.tid == pid:
-                lines = list(python_stack_lines(thread, style, report.sources, report.called))
+                nodes = [(node.level, node_lines(node, style)) for node in thread.nodes]
+                lines = list(python_stack_lines(thread, style, report.sources, report.called, nodes))
             else:
                 lines = list(python_lines(thread, style, report.sources))
+                lines += [line for node in thread.nodes for line in node_lines(node, style)]
             yield from (f"      {line}" for line in lines)
-            yield from (f"      {line}" for node in thread.nodes for line in node_lines(node, style))
 
 
 def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
@@ -204,7 +205,7 @@ def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport]
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:
-    others = [each for each in report.findings if report.verdict is None or not report.verdict.is_about(each)]
+    others = [each for each in report.findings if report.verdict is None or not report.verdict.says(each)]
     if others:
         yield ""
         yield style("Also found", "bold")

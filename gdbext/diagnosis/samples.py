@@ -70,6 +70,11 @@ class ChildrenSection(Section):
     name: ClassVar[str] = "children"
     children: tuple[ChildReport, ...]
 
+    @property
+    def are_known(self) -> bool:
+        """True if it is told what each of them does."""
+        return all(child.summary for child in self.children)
+
 
 @dataclass(frozen=True)
 class SamplesSection(Section):

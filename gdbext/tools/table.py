@@ -391,7 +391,7 @@ def find(name: str) -> ToolRow:
 def _unknown(name: str, names: Sequence[str]) -> UsageError:
     import difflib
 
-    near = difflib.get_close_matches(name, [*names, *(part for n in names for part in [n.partition("-")[2]])], 3, 0.5)
+    near = difflib.get_close_matches(name, [*names, *(part for n in names for part in [n.partition("-")[2]])], 3, 0.6)
     close = [n for n in names if n in near or n.partition("-")[2] in near]
     return UsageError(
         f"there is no command {name!r}",
@@ -426,6 +426,12 @@ def needs_running(name: str, argv: Sequence[str]) -> bool:
     UsageError for arguments that it cannot parse."""
     row = find(name)
     return row.resumes and not _works_as(row, "stopped", argv)
+
+
+def gains_by_running(name: str, argv: Sequence[str]) -> bool:
+    """The command tells less of what stands still than of what a debugger lets run. Raises UsageError."""
+    row = find(name)
+    return row.resumes and not _works_as(row, "running", argv)
 
 
 def needs_no_stop(name: str, argv: Sequence[str], has_process: bool) -> bool:

@@ -178,6 +178,11 @@ def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
     return next(((name, rank) for name, rank in found if rank is not None), None)
 
 
+def is_one_of_several(environ: Mapping[str, str]) -> bool:
+    """A launcher gave it a rank in a job of more than one."""
+    return rank_of(environ) is not None and (_number(environ, _SIZE) or 0) > 1
+
+
 def job_of(environ: Mapping[str, str]) -> str | None:
     """The name that the ranks of a job have in common: a scheduler's or torchrun's run id, else where they meet."""
     return next(iter(job_names(environ)), None)

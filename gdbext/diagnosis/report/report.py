@@ -187,9 +187,13 @@ def _withheld(report: Report) -> Iterator[str]:
     """The line on sources that are not shown."""
     count = report.target.withheld_sources if report.target is not None else 0
     if count:
-        files = "a source file" if count == 1 else f"{count} source files"
+        files = "1 file" if count == 1 else f"{count} files"
+        which = "This machine's file" if count == 1 else "This machine's files"
         yield ""
-        yield f"Lines of {files} are not shown: nobody vouched that they are the core's (--sysroot / shows them)."
+        yield (
+            f"Source lines of {files} are not shown. {which} may differ from what the program ran; if not, "
+            "scripts/dispatch -c CORE --sysroot / shows them."
+        )
 
 
 def _errors(report: Report, style: Style) -> Iterator[str]:

@@ -467,3 +467,11 @@ class Verdict(Record):
     def is_about(self, finding: Finding) -> bool:
         """The finding is the one that the verdict states."""
         return bool(finding.id) and finding.id == self.finding.id
+
+    def says(self, finding: Finding) -> bool:
+        """Its sentence tells the finding, too: it is the same one, a part of it, or the same threads' chain from its
+        other end."""
+        mine = self.finding
+        both_ways = finding.kind is mine.kind and len(mine.threads) > 1 and set(finding.threads) == set(mine.threads)
+        is_part = finding.wait is not None and finding.wait is mine.wait and set(finding.threads) <= set(mine.threads)
+        return self.is_about(finding) or both_ways or is_part

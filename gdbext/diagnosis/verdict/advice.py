@@ -29,7 +29,7 @@ class Suggestion(Record):
 
     def needs_process(self) -> bool:
         """It is for processes as they run: a core or a recording is of what is gone, and perhaps of elsewhere."""
-        return self.pid is not None or bool(self.shell)
+        return self.pid is not None or bool(self.shell) or self.command == _CHILDREN
 
     def text(self, called: CommandLine) -> str:
         """One line that ends with the words to paste."""
@@ -41,6 +41,7 @@ class Suggestion(Record):
 
 
 Line = Union[str, Suggestion]
+_CHILDREN = "dispatch-diagnose --children"
 
 
 _SAVES = {"gdb": "generate-core-file core.{}", "lldb": "process save-core core.{}"}
@@ -67,6 +68,8 @@ def advice(
     lines += _about_backward(involved)
     traits = finding.kind.traits
     can_run = not is_core and called.may_run
+    if can_run and not traits.is_hang and inside and called.source and os.geteuid() == 0:
+        lines.append(Suggestion("What it dispatches, and how often", "dispatch-top"))
     if can_run and traits.may_be_slow:
         again = "dispatch-diagnose --samples 5 --interval 1"
         lines.append(Suggestion("Stuck or only slow? Look more than once", again))
@@ -93,13 +96,18 @@ def of_parent(finding: Finding, called: CommandLine) -> tuple[str, ...]:
     """Advice for a process that has children and nothing to do itself: what hangs may be one of them."""
     if finding.kind is not FindingKind.IDLE or not called.may_run:
         return ()
-    return (Suggestion("What each of its child processes does", "dispatch-diagnose --children").text(called),)
+    return (Suggestion("What each of its child processes does", _CHILDREN).text(called),)
 
 
 def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[Line]:
     """One rank of a job never tells why the others do not come."""
     if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):
-        yield f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"
+        yield of_ranks(pid, called)
+
+
+def of_ranks(pid: int, called: CommandLine) -> str:
+    """Advice for one process of a job of many."""
+    return f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"
 
 
 def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[Line]:
@@ -210,7 +218,8 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
 def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     if involved:
         yield Suggestion("All native frames of the crash", f"dispatch-bt --native --thread {involved[0].tid}")
-    if finding.step is not None and finding.step.op is not None:
+    yield from finding.cures
+    if not finding.cures and finding.step is not None and finding.step.op is not None:
         yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
 
 
@@ -224,6 +233,8 @@ def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Lin
     lost = finding.wait.lost if finding.wait is not None else None
     if lost is not None:
         yield lost.loss.advice
+    elif last.wait is not None and last.wait.peer is not None and last.wait.peer.kind is PeerKind.FILE_LOCK:
+        yield from _about_file_lock(last.wait.peer)
     elif last.wait is not None and last.wait.kind.traits.advice_when_blocked:
         yield last.wait.kind.traits.advice_when_blocked
     line = last.user_line or last.python_line
@@ -360,7 +371,7 @@ def _about_children(wait: Wait) -> Iterator[Line]:
     if child is not None:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
     if child is None or len(wait.children) > 1:
-        yield Suggestion("What each of its child processes does", "dispatch-diagnose --children")
+        yield Suggestion("What each of its child processes does", _CHILDREN)
     if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child is not None and child.is_stopped:
@@ -374,7 +385,7 @@ def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
 
 
 def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
-    yield Suggestion("If it should be working (is it the right process?), what each thread waits for", "all-threads")
+    yield Suggestion("If it should be working, and is the right process: what each thread waits for", "all-threads")
 
 
 def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:

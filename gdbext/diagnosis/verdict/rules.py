@@ -69,7 +69,11 @@ def _crashes(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
         step = thread.innermost or (master.innermost if master is not None else None)
         involved = (tid,) if master is None else (tid, master.tid)
-        yield Finding(FindingKind.CRASH, sentences.crash(thread, crash, master), involved, step=step)
+        cures = (_ENDLESS,) if crash.is_stack_overflow else ()
+        yield Finding(FindingKind.CRASH, sentences.crash(thread, crash, master), involved, step=step, cures=cures)
+
+
+_ENDLESS = "Something calls itself without an end: look at what repeats in the stack above."
 
 
 def _recursions(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

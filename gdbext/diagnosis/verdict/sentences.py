@@ -99,19 +99,20 @@ def loop_clause(thread: ThreadReport) -> str:
     if current is not None:
         return f"; the task {current.called} runs in its event loop; until it awaits, {count} cannot run"
     waiting = [task for task in others if task.state is TaskState.WAITING]
-    told = listed([f"{task.called} {task.awaits}" for task in waiting], _TASKS)
+    told = listed([f"{task.called} {task.awaits}" for task in waiting], _TASKS, "; ")
     ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
     tasks = f"{len(others)} task{'s' if len(others) != 1 else ''}"
     return f"; its event loop has {tasks}{ready}{': ' if told else ''}{told}"
 
 
-def listed(names: Sequence[str], limit: int = 3) -> str:
-    """``a, b and 5 more``."""
+def listed(names: Sequence[str], limit: int = 3, between: str = ", ") -> str:
+    """``a, b and 5 more``; ``between``: a semicolon where the names are clauses that may have commas."""
     if len(names) <= 1:
         return "".join(names)
+    last = " and " if between == ", " else f"{between}and "
     if len(names) > limit:
-        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"{between.join(names[:limit])}{last}{len(names) - limit} more"
+    return f"{between.join(names[:-1])}{last}{names[-1]}"
 
 
 _PATH_LENGTH = 6
@@ -253,7 +254,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         if edge.wait.owners:
             text += owner_clause(edge.wait, graph.threads)
         elif not edge.wait.looks_for:
-            text += f", which {graph.threads[edge.owner].label} has at hand and may be who ends it"
+            text += f", which {graph.threads[edge.owner].label} also uses: it may be the one to end this wait"
         parts.append(text)
     end = graph.threads[chain.end]
     if end.wait is None:

@@ -71,8 +71,10 @@ class Options:
         only read. Raises UsageError for arguments of the command that it cannot parse."""
         if self.debugger:
             return self.debugger
-        needs_one = bool(self.program) or (self.pid is not None and table.needs_running(self.command, self.argv))
-        return "gdb" if needs_one else "none"
+        if self.program or (self.pid is not None and table.needs_running(self.command, self.argv)):
+            return "gdb"
+        gains = self.pid is not None and not self.no_stop and table.gains_by_running(self.command, self.argv)
+        return "gdb" if gains and _is_program("gdb") else "none"
 
     @property
     def time_limit(self) -> float | None:
@@ -122,15 +124,17 @@ def before_program(argv: Sequence[str]) -> list[str]:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The command line without its short ways: ``7392 …`` is ``-p 7392 …``, ``ranks 7392`` is ``ranks -p 7392``,
-    ``PROGRAM …`` is ``-- PROGRAM …``, ``help NAME`` is ``NAME --help``, ``-V`` is ``--version``."""
+    """The command line without its short ways: ``7392 …`` is ``-p 7392 …``, ``ranks 7392`` and ``7392 ranks`` are
+    ``ranks -p 7392``, ``PROGRAM …`` is ``-- PROGRAM …``, ``help NAME`` is ``NAME --help``, ``-V`` is ``--version``."""
     words = list(argv)
     if words[0] == "-V":
         return ["--version"]
     if words[0] == "help" and len(words) > 1:
         return [words[1], "--help"]
     if words[0].isdecimal():
-        return ["-p", *words]
+        words = ["-p", *words]
+    if words[0] in ("-p", "--pid") and words[2:] and words[2] in _BY_PID:
+        return [words[2], "-p", words[1], *words[3:]]
     if table.program(words[0]) is not None:
         has_pid = words[0] in _BY_PID and words[1:2] and words[1].isdecimal()
         return [words[0], "-p", *words[1:]] if has_pid else words

@@ -13,6 +13,7 @@ Collects what ``dispatch-info`` reports: the parts of the process that matter he
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,7 @@ class SymbolStatus(Enum):
     MISSING = "missing"
     NOT_LOADED = "library not loaded"
     UNREADABLE = "library's symbols cannot be read"
+    OTHER_RELEASE = "not of this release"
     UNOPTIMISED_ONLY = "only in code that is compiled without optimisation"
 
     @property
@@ -88,15 +90,28 @@ class SymbolChecks:
         return tuple(row for row in self.rows if row.status is SymbolStatus.MISSING)
 
 
-def check_symbols(symbolizer: Symbolizer) -> SymbolChecks:
-    """Each row of the table, looked up in its library."""
+def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
+    """Each row of the table, looked up in its library. What is not there, and was never seen in a release like
+    ``version``, is no loss."""
     rows = (
         SymbolCheck(
-            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last, status(row, symbolizer)
+            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last,
+            in_release(row, status(row, symbolizer), version),
         )
         for name, row in TORCH_SYMBOLS.items()
-    )
+    )  # fmt: skip
     return SymbolChecks(tuple(rows))
+
+
+def in_release(symbol: TorchSymbol, found: SymbolStatus, version: str) -> SymbolStatus:
+    """The result for that version of torch (``2.13.0+cpu``): what came later is not missing."""
+    is_later = _numbers(version) < _numbers(symbol.first)
+    return SymbolStatus.OTHER_RELEASE if found is SymbolStatus.MISSING and is_later else found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` as (2, 13, 0)."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
@@ -219,7 +234,7 @@ def _torch(session: Session) -> TorchInfo | None:
         return None
     layout = session.layout_if_known
     info = LayoutInfo(layout.id, layout.match, dict(layout.provenance)) if layout is not None else None
-    return TorchInfo(version, info, _operators(session), check_symbols(session.symbolizer))
+    return TorchInfo(version, info, _operators(session), check_symbols(session.symbolizer, version))
 
 
 def _operators(session: Session) -> int | None:

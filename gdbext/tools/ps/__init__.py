@@ -36,7 +36,7 @@ _SIZE = 23 - 3
 """vsize of proc_pid_stat(5), counted from the state, its third field."""
 _WIDTH = 100
 """Most letters of a program's command line that are shown; the rest is cut."""
-_HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "PROGRAM")
+_HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM")
 
 
 class TorchProcess(Record):
@@ -49,6 +49,8 @@ class TorchProcess(Record):
     rank: int | None
     idle: float | None
     """Seconds since any of its threads last ran; 0 where one runs now."""
+    main_idle: float | None = None
+    """The same of its main thread: helpers of a process that hangs (gloo's, a profiler's) may wake up all the time."""
 
 
 def torch_processes() -> list[TorchProcess]:
@@ -78,7 +80,8 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
         return None
-    return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, _idle(pid, tids, clocks))
+    idle, main_idle = _idle(pid, tids, clocks), clocks.since(f"/proc/{pid}/task/{pid}")
+    return TorchProcess(pid, user, program, len(tids), rank[1] if rank else None, idle, main_idle)
 
 
 def _idle(pid: int, tids: Sequence[str], clocks: SchedulerClocks) -> float | None:
@@ -103,7 +106,9 @@ class PsProgram(Program):
         """Add nothing but the explanation of the columns."""
         parser.epilog = (
             "STANDS: how long ago any of its threads last ran (now: one runs), by the scheduler; ? where the kernel\n"
-            "does not tell. Nobody is stopped. Other users' processes need root."
+            "does not tell. MAIN: the same of its main thread. What hangs may still wake up to look: the parent of\n"
+            "DataLoader workers every 5 s, gloo's thread all the time.\n"
+            "Nobody is stopped. Other users' processes need root."
         )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
@@ -126,8 +131,8 @@ def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:
 
 def _row(process: TorchProcess) -> tuple[str, ...]:
     rank = "-" if process.rank is None else str(process.rank)
-    stands = "?" if process.idle is None else standing(process.idle)
-    return str(process.pid), _name(process.user), rank, str(process.threads), stands, process.program
+    stands, main = ("?" if idle is None else standing(idle) for idle in (process.idle, process.main_idle))
+    return str(process.pid), _name(process.user), rank, str(process.threads), stands, main, process.program
 
 
 def _name(user: int) -> str:

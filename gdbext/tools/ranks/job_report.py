@@ -165,7 +165,7 @@ _MATCH_WORDS = {
     MatchState.SIZE_OR_SYNTAX_MISMATCH: "the ranks pass different sizes",
     MatchState.COLLECTIVE_STATE_MISMATCH: "not all ranks have come",
     MatchState.COLLECTIVE_DTYPE_MISMATCH: "the ranks pass different types",
-    MatchState.UNDECIDED: "sizes may differ here",
+    MatchState.UNDECIDED: "no difference seen",
 }
 _MISMATCHES = (
     MatchState.COLLECTIVE_TYPE_MISMATCH,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from gdbext.diagnosis.job.job_rank import fold
 from gdbext.engine.terminal import cut
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, counted, escape
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
     GroupState,
@@ -65,7 +65,7 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
 def _headline(report: JobReport) -> str:
     known = [each.rank for each in report.reports if each.rank is not None]
     unknown = len(report.reports) - len(known)
-    text = f"{len(report.reports)} processes" + (f", ranks {_set(known)}" if known else "")
+    text = counted(len(report.reports), "process") + (f", ranks {_set(known)}" if known else "")
     text += f" of {report.size}" if report.size is not None else ""
     text += f", {unknown} of unknown rank" if unknown else ""
     hosts = {each.host for each in report.reports if each.host}

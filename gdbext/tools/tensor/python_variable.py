@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -94,18 +94,26 @@ class VariableFinder:
         known = (frame for state in states for frame in runtime.frames.stack(state).frames)
         self._frames = list(known if frames is None else frames)
 
-    def find(self, path: str) -> FoundVariable:
-        """The object, in the innermost frame that has the whole path: many of them have a ``self``.
+    def find(self, path: str, is_wanted: Callable[[int], bool] = bool) -> FoundVariable:
+        """The object, in the innermost frame that has the whole path: many of them have a ``self``. Where some of these
+        objects are wanted ones (tensors: an optimizer's own ``loss`` is None), the innermost of those.
 
         Raises UsageError with the nearest names, MemoryFault, BadData.
         """
         name, steps = parse(path)
         refusal: UsageError | None = None
+        first: FoundVariable | None = None
         for variable in self._variables(name):
             try:
-                return variable._replace(address=self._walk(variable.address, name, steps))
+                found = variable._replace(address=self._walk(variable.address, name, steps))
             except UsageError as error:
                 refusal = refusal or error
+                continue
+            if is_wanted(found.address):
+                return found
+            first = first or found
+        if first is not None:
+            return first
         raise refusal or self._unknown(name)
 
     def _walk(self, found: int, done: str, steps: Sequence[Step]) -> int:
@@ -124,9 +132,9 @@ class VariableFinder:
             return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
         names = [name for name in self._attributes(address) if not name.startswith("_")]
         if names:
-            return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])}"
+            return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])} (--py {path}.{names[0]})"
         keys = self._keys(address)
-        return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else "it has no attributes"
+        return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else ""
 
     def _variables(self, name: str) -> Iterator[FoundVariable]:
         """The objects of that name, each once, from the innermost frame on: all frames' own variables first, then

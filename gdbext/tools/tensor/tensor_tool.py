@@ -265,12 +265,21 @@ def tensor_named(
         tensor = reporter.python.tensor_of(held.address)
         if tensor is not None:
             return _grad_of(reporter, owner, tensor), held
-    found = variables.find(name)
-    tensor = reporter.python.tensor_of(found.address)
+    python = reporter.python
+    found = variables.find(name, lambda address: python.tensor_of(address) is not None)
+    tensor = python.tensor_of(found.address)
     if tensor is None:
-        kind = reporter.python.type_name(found.address)
-        raise UsageError(f"{name} is not a tensor but a {kind}", help=variables.hint(name, found.address))
+        if _is_tensor_class(python.type_name(found.address)):
+            what = f"{name} is a tensor that was just being made or replaced: its memory cannot be read"
+            raise UsageError(what, why="the process runs meanwhile", help="look again")
+        kind = "None" if python.type_name(found.address) == "NoneType" else f"a {python.type_name(found.address)}"
+        hint = variables.hint(name, found.address)
+        raise UsageError(f"{name} is not a tensor but {kind}", why=f"it is that of {found.whose}", help=hint)
     return tensor, found
+
+
+def _is_tensor_class(name: str) -> bool:
+    return name in ("Tensor", "Parameter")
 
 
 def _grad_of(reporter: TensorReporter, name: str, tensor: int) -> int:

@@ -58,6 +58,11 @@ of 1 us 200 times. It shows calls only: the redispatches of all operators togeth
 """
 
 
+MOST_IN_A_FILE = 500_000
+"""Dispatches after which a trace into a file ends, unless told otherwise: a page of 25 MB, in half a minute of a busy
+process. A file of gigabytes helps nobody and fills the disk."""
+
+
 class TraceTool(LiveTool):
     """The command ``dispatch-trace`` as a tool."""
 
@@ -79,7 +84,8 @@ class TraceTool(LiveTool):
             help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
             "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
         )  # fmt: skip
-        parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N dispatches")
+        parser.add_argument("--limit", metavar="N", type=positive, default=0,
+                            help=f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})")  # fmt: skip
         parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
         parser.add_argument("--thread", metavar="TID|N", help="this thread only")
         parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
@@ -112,8 +118,7 @@ class TraceTool(LiveTool):
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Trace, and report at the end. Raises UsageError, TargetError."""
-        if bool(args.op) == bool(args.all):
-            raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
+        _check_extent(args)
         if isinstance(session.target, RunningProcess):
             tid = running_thread(session.target, args.thread) if args.thread is not None else None
             return self._probe(session, args, host, tid)
@@ -247,3 +252,14 @@ def seconds(word: str) -> float:
     if not 0 < number <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds up to {MAX_SECONDS:.0f}")
     return number
+
+
+def _check_extent(args: Namespace) -> None:
+    """Refuse what says not what to trace, or twice until when; set an end where a file would have none. Raises
+    UsageError."""
+    if bool(args.op) == bool(args.all):
+        raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
+    if args.last and args.limit:
+        raise UsageError("--last keeps what comes until Ctrl+C, --limit ends before", help="give one of them")
+    if args.output and not args.limit and not args.last:
+        args.limit = MOST_IN_A_FILE

@@ -161,7 +161,7 @@ complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l why 
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l all -d 'trace every call of every operator (slow, see above)'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l verbose -d 'show every step: entry, lookup, kernel, boxing, meta/impl functions, returns'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l output -d 'to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, '
-complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l limit -d 'end after N dispatches'
+complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l limit -d 'end after N dispatches (default with --output: 500,000)'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l depth -d 'show N levels of nesting only'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l thread -d 'this thread only'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-trace trace' -l key -d 'probes: only dispatches to this key (CPU)'

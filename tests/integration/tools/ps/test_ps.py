@@ -27,7 +27,7 @@ def test_the_processes_with_torch(inferior):
     assert [each["threads"] for each in document if each["pid"] == hung.pid] == [found[hung.pid].threads]
     outcome = harness.run([harness.DISPATCH, "ps"])
     lines = {line.split()[0]: line for line in outcome.stdout.splitlines()}
-    assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "STANDS", "PROGRAM"]
+    assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM"]
     assert "gil_mutex" in lines[str(hung.pid)]
 
 
@@ -42,6 +42,7 @@ def test_a_rank_that_stands_beside_one_that_runs():
         wait_until(lambda: (listed()[rank.pid].idle or 0) > 2, "it stands for a while")
         found = listed()
         assert (found[rank.pid].rank, found[busy.pid].rank) == (3, None)
+        assert (found[rank.pid].main_idle or 0) >= (found[rank.pid].idle or 0) > 2
         idle = found[busy.pid].idle
         assert idle is not None
         assert idle < (found[rank.pid].idle or 0)

@@ -181,7 +181,8 @@ def test_the_main_thread_is_followed_to_another_process():
     loader = thread(2, wait("io", name="read on fd 5"))
     found = verdict(thread(1, wait("queue", name="queue.Queue", timed=True, expects=(2,))), loader)
     assert (found.kind, found.threads) == (FindingKind.WAITING_EXTERNAL, (1, 2))
-    assert found.summary.endswith("thread 2 has at hand and may be who ends it; thread 2 waits in read on fd 5.")
+    ending = "thread 2 also uses: it may be the one to end this wait; thread 2 waits in read on fd 5."
+    assert found.summary.endswith(ending)
 
 
 def test_the_main_thread_is_followed_to_a_thread_that_runs():

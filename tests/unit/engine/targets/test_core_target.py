@@ -508,7 +508,7 @@ def test_it_is_said_that_sources_are_withheld() -> None:
     for kind, count in (("core", 2), ("live", 0)):
         report = Report("dispatch-bt", TargetReport(kind, 1, "none", withheld_sources=count))
         text, target = render_text(report), document(report)["target"]
-        assert ("Lines of 2 source files are not shown" in text and "--sysroot /" in text) == bool(count)
+        assert ("Source lines of 2 files are not shown" in text and "--sysroot /" in text) == bool(count)
         assert target.get("withheld_sources") == (count or None)
 
 

@@ -30,6 +30,8 @@ from support.source import contract_schema, suggested_commands
         ("7392", "-p 7392"),
         ("7392 bt --all", "-p 7392 bt --all"),
         ("ranks 7392", "ranks -p 7392"),
+        ("7392 ranks", "ranks -p 7392"),
+        ("-p 7392 watch --save DIR", "watch -p 7392 --save DIR"),
         ("watch --help", "watch --help"),
         ("sh train.sh -c 7", "-- sh train.sh -c 7"),
         ("/bin/sh train.sh", "-- /bin/sh train.sh"),
@@ -164,7 +166,7 @@ def test_what_reports_suggest_is_taken() -> None:
     assert [line for _, line, words in found if suggested_commands.refusal(words)] == []
 
 
-LIVE = frozenset(("-p", "--samples", "scripts/dispatch"))
+LIVE = frozenset(("-p", "--samples", "--children", "scripts/dispatch"))
 """What needs a process, or is about others."""
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gdbext.diagnosis.report.report import Report
 from gdbext.render.style import Style
 from gdbext.tools.info import info_report
 from gdbext.tools.info.info_report import SymbolCheck, SymbolChecks, SymbolStatus, TargetInfo, TorchInfo
+from gdbext.torch import assumed_symbols
 
 FOUND = SymbolCheck("alpha", ("_Zalpha",), "liba.so", "first", "the alphabet", "2.0", "2.9", SymbolStatus.FOUND)
 MISSING = SymbolCheck("beta", ("_Zbeta", "_Zb"), "liba.so", "second", "order", "2.1", "2.9", SymbolStatus.MISSING)
@@ -47,6 +50,16 @@ def test_json_has_all_of_them() -> None:
         "id": "beta", "names": ["_Zbeta", "_Zb"], "library": "liba.so", "purpose": "second", "lost": "order",
         "first": "2.1", "last": "2.9", "status": "missing",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("2.13.0+cpu", "OTHER_RELEASE"), ("2.15.0", "MISSING"), ("2.15.1a0+git1", "MISSING")],
+)
+def test_what_came_later_is_not_missed(version: str, status: str) -> None:
+    row = assumed_symbols.FLIGHT_RECORDERS_OF_HOOKS
+    assert info_report.in_release(row, SymbolStatus.MISSING, version) is SymbolStatus[status]
+    assert info_report.in_release(row, SymbolStatus.FOUND, version) is SymbolStatus.FOUND
 
 
 def test_without_torch() -> None:

@@ -50,7 +50,7 @@ def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
     assert len(lines) <= SCREEN
     assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]
     assert "ranks 0,2-999 wait" in lines[0]
-    assert "1000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
+    assert "1,000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
 
 
 def test_reports_of_parts_are_reports_too(tmp_path: Path) -> None:
