@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, RobustMutex
+from gdbext.engine.targets.live import debugger_guard
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, RobustMutex, listed_probes
 from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
+from gdbext.tools.probes.bpf.probe_keeper import attach_one_by_one
 from support.installed.probing import PROBES
 
 INT3 = b"\xcc"
@@ -67,24 +69,73 @@ def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple
     assert ctypes.string_at(address, len(original)) == bytes(meant)
 
 
-@PROBES
-def test_probes_for_all_processes_are_left_alone(code: tuple[int, bytes], memory: tuple[int, int], file: Path) -> None:
-    """Those of another tool: the kernel would go on to believe that they are there."""
+def _attach_many(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> list[int]:
+    program = kernel.program(bpf_program.end())
+    return [kernel.attach(program, path, places, pid), program]
+
+
+def _attach_each(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> list[int]:
     architecture = architectures.own()
     assert architecture is not None
-    kernel = Bpf.of(architecture)
-    program = kernel.program(bpf_program.end())
-    link = kernel.attach(program, str(file), [ProbePlace(5, 1), ProbePlace(mmap.PAGESIZE + 2, 2)], 0)
+    program = Bpf(kernel._number, has_many=False).program(bpf_program.end())
+    return [*attach_one_by_one(kernel, architecture, program, path, places, pid), program]
+
+
+def _elsewhere(work: Callable[[], None]) -> None:
+    """Do it in another process, as the guard does."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@PROBES
+@pytest.mark.parametrize("attach", [_attach_many, _attach_each])
+@pytest.mark.parametrize("is_for_all", [True, False], ids=["for all", "for this one"])
+def test_probes_of_other_tools_are_left_alone(
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path, attach: Callable[..., list[int]], is_for_all: bool
+) -> None:
+    """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
+    if is_for_all and attach is _attach_each:
+        return  # perf_event_open(2) has none: of all processes it watches one processor each
+    architecture = architectures.own()
+    assert architecture is not None
+    places = [ProbePlace(5, 1), ProbePlace(mmap.PAGESIZE + 2, 2)]
+    (address, original), (ours, _) = code, memory
+    healer = Healer(INT3, os.getpid(), *memory)
+    healer.note()
+    links = attach(Bpf.of(architecture), str(file), places, 0 if is_for_all else os.getpid())
     try:
-        (address, original), (ours, _) = code, memory
         os.pwrite(ours, INT3, address + 1)
-        Healer(INT3, os.getpid(), *memory).heal()
+        _elsewhere(healer.heal)
         meant = bytearray(original)
         meant[5] = meant[mmap.PAGESIZE + 2] = INT3[0]
         assert ctypes.string_at(address, len(original)) == bytes(meant)
     finally:
-        os.close(link)
-        os.close(program)
+        for each in links:
+            os.close(each)
+
+
+def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tracefs says each in a line (Documentation/trace/uprobetracer.rst); what is no file is passed over."""
+    library = tmp_path / "lib:a b.so"
+    library.write_bytes(b"")
+    events = tmp_path / "uprobe_events"
+    lines = (
+        f"p:probe_a/one {library}:0x0000000000001a10(0x20) x=%di",
+        f"r8:a/two {library}:0x30",
+        "p:b/c /none:0x1",
+        "",
+    )
+    events.write_text("\n".join(lines))
+    monkeypatch.setattr(debugger_guard, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
+    status = library.stat()
+    ours = {offset for device, inode, offset in listed_probes() if (device, inode) == (status.st_dev, status.st_ino)}
+    assert ours == {0x1A10, 0x30}
 
 
 def test_places_that_were_seen_are_put_back(code: tuple[int, bytes], memory: tuple[int, int]) -> None:
