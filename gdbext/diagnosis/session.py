@@ -286,7 +286,7 @@ class Session:
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
         layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=self._measure_torch)
-        layout.find_renamed = partial(renamed_backend, self.memory, self.symbolizer, layout)
+        layout = layout.of_process(partial(renamed_backend, self.memory, self.symbolizer, layout))
         for error in layout.unsound:
             self.errors.note(error, "layout")
         return layout

@@ -60,6 +60,12 @@ class Layout:
         self._structs: dict[str, StructLayout] = {}
         self._checked: dict[tuple[str, str], Any] = {}
 
+    def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
+        """The same for one process alone: several share one that is kept, and each may have names of its own."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, find_renamed=find_renamed, _renamed=None)
+        return found
+
     @property
     def version(self) -> str:
         """The version that the layout was measured on, such as "2.13.0+cpu"."""

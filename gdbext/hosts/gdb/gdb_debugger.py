@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gdb
@@ -102,15 +101,10 @@ class GdbDebugger(Debugger):
         if threading.current_thread() is threading.main_thread():
             self._write_all()
         else:
-            gdb.post_event(self._write_posted)
+            from gdbext.hosts.gdb.gdb_modes import interrupt_all
+            from gdbext.hosts.gdb.gdb_target import post_whole
 
-    def _write_posted(self) -> None:
-        """Called in gdb's event loop, which would drop a Ctrl+C that comes meanwhile."""
-        try:
-            self._write_all()
-        except KeyboardInterrupt:
-            with suppress(gdb.error):
-                gdb.execute("interrupt", False, True)
+            post_whole(self._write_all, interrupt_all)
 
     def _write_all(self) -> None:
         while self._unwritten:

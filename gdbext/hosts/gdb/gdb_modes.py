@@ -23,14 +23,18 @@ import gdb
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.live import ptrace
+from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signal_name
 from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, post_whole
 from gdbext.hosts.resume.host import probes_are_elsewhere
+from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.timed_run import TimedRun
     from gdbext.tools.probes.thread_stopper import ProbeHooks
+
+_log = logger(__name__)
 
 
 def check_pause_works(alternative: str) -> None:
@@ -122,11 +126,14 @@ class ProbedThreads:
         if _stands_at_a_place():
             self._hooks.arm()  # what comes next must not be missed
         self._run, self._busy = object(), 0
-        gdb.post_event(partial(self._turn, self._run))
+        self._post(self._run)
         try:
             yield
         finally:
             self._run = None
+
+    def _post(self, run: object) -> None:
+        post_whole(partial(self._turn, run), partial(self._cut, run))
 
     def _turn(self, run: object) -> None:
         """Called in gdb's event loop, in the run that it belongs to or after it."""
@@ -138,14 +145,22 @@ class ProbedThreads:
             try:
                 is_over = self._handle_all()
             finally:
-                signal.raise_signal(signal.SIGCHLD)  # gdb looks for itself
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        except (GdbextError, OSError, KeyboardInterrupt) as error:
-            self._fail(error)
-            quietly("interrupt")
+                _look_for_itself()
+        except (GdbextError, OSError) as error:
+            self._end(error)
             return
         if not is_over:
-            gdb.post_event(partial(self._turn, run))
+            self._post(run)
+
+    def _cut(self, run: object) -> None:
+        """Ctrl+C came in a turn."""
+        _look_for_itself()
+        if run is self._run:
+            self._end(KeyboardInterrupt())
+
+    def _end(self, error: BaseException) -> None:
+        self._fail(error)
+        quietly("interrupt")
 
     def _handle_all(self) -> bool:
         """Handle threads until gdb has something to do; True where that is to stop the process."""
@@ -180,6 +195,14 @@ class ProbedThreads:
         with suppress(ChildProcessError):
             return ptrace.stopped_for()
         return None
+
+
+def _look_for_itself() -> None:
+    """gdb hears SIGCHLD again, and looks at once. Without it, it would wait for ever."""
+    try:
+        signal.raise_signal(signal.SIGCHLD)  # it may raise KeyboardInterrupt
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _is_stepped() -> bool:
@@ -341,6 +364,39 @@ def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
     if timed.is_running and thread is not None and thread.is_running():
         quiet.begin()
         quietly("interrupt")
+
+
+_TRIES = 50
+"""Stops that gdb may have to tell of before that of an interrupt: one for each thread at a probe."""
+
+
+def take_interrupts() -> None:
+    """Have gdb take the interrupts that are under way where something else has stopped the process first: the next run
+    would stop at once, and after a detach they would end it. Where they are not gdb's by its table they stay. Raises
+    gdb.error: the process ends."""
+    for _ in range(_TRIES):
+        pid = gdb.selected_inferior().pid
+        if not (pid and connection_type(gdb.selected_inferior()) == "native" and _is_due(pid) and stops_by_interrupt()):
+            return
+        _log.debug("an interrupt is under way")
+        gdb.execute("continue", False, True)
+
+
+def _is_due(pid: int) -> bool:
+    """A SIGINT waits for the process, and some thread takes it."""
+    bit = 1 << (signal.SIGINT - 1)
+    threads = [status_fields(f"/proc/{pid}/task/{thread}/status") for thread in living_threads(pid)]
+    return any(
+        (int(each.get("SigPnd", "0"), 16) | int(each.get("ShdPnd", "0"), 16)) & ~int(each.get("SigBlk", "0"), 16) & bit
+        for each in threads
+    )
+
+
+def interrupt_all() -> None:
+    """Stop all threads, if there is one that runs: a SIGINT to a process that stands still would wait for it there."""
+    thread = gdb.selected_thread()
+    if thread is not None and thread.is_valid() and thread.is_running():
+        quietly("interrupt -a")
 
 
 def quietly(command: str) -> bool:

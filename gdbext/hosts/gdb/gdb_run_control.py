@@ -33,13 +33,15 @@ from gdbext.hosts.gdb.gdb_modes import (
     check_interrupt,
     check_pause_works,
     check_probes,
+    interrupt_all,
     interrupt_running,
     quietly,
     refusal,
     stopping_for,
     stops_by_interrupt,
+    take_interrupts,
 )
-from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word
+from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word, post_whole
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -100,6 +102,8 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
 
     def stop(self) -> bool:
         """Called by gdb at each hit; everything in it counts."""
+        if self._control.is_over:
+            return True
         try:
             cfa = (int(_evaluate(self._frame_register)) & _WORD) + self._offset
             value = int(_evaluate(self._value)) & _WORD if self._value else 0
@@ -163,6 +167,8 @@ class GdbRunControl:
         self._probed: ProbedThreads | None = None
         self._probed_thread = 0
         self._stops_anyway = False
+        self.is_over = False
+        """No handler is called any more: gdb only takes an interrupt."""
 
     def use_probes(self) -> None:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
@@ -252,7 +258,7 @@ class GdbRunControl:
         if refused is not None:
             raise refused
         check_interrupt()
-        timed = TimedRun(work, lambda: gdb.post_event(interrupt))
+        timed = TimedRun(work, lambda: post_whole(interrupt, interrupt))
         interrupt = partial(interrupt_running, timed, self.quiet)
         with timed:
             ending = self.run()
@@ -267,11 +273,15 @@ class GdbRunControl:
         gdb.events.stop.connect(self._stopped)
         forks = Forks()
         ending: Ending | None = None
+        self.is_over = False
         try:
             with self._catching(), forks.watched():
                 while ending is None:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     ending = self._continue(forks)
+                self.is_over = True
+                with suppress(gdb.error):
+                    take_interrupts()
             return ending
         finally:
             self.quiet.end()
@@ -329,7 +339,7 @@ class GdbRunControl:
             with self._probed.watched() if self._probed is not None else nullcontext():
                 gdb.execute("continue", False, False)
         except KeyboardInterrupt:
-            self._interrupt()
+            interrupt_all()  # it may still run
             return Ending(EndingKind.INTERRUPTED, "interrupted")
         except gdb.error as error:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
@@ -369,12 +379,6 @@ class GdbRunControl:
     def _is_another_program(self) -> bool:
         """It is not the program that ran when the process was resumed."""
         return _program() not in ("", self._ran)
-
-    def _interrupt(self) -> None:
-        """Stop the process after a KeyboardInterrupt, after which it may still run."""
-        thread = gdb.selected_thread()
-        if thread is not None and thread.is_valid() and thread.is_running():
-            quietly("interrupt -a")
 
     def _loaded(self, event: Any) -> None:
         """Called by gdb when it has read a file's symbols. In another program nothing is where it was: our breakpoints

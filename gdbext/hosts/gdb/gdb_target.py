@@ -6,7 +6,7 @@ Vector registers as gdb shows them: unions of arrays of what may be in them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -311,6 +311,20 @@ def _architecture(inferior: gdb.Inferior) -> Architecture:
     if found is None:
         raise architectures.foreign(f"process {inferior.pid} is of architecture {name}")
     return found
+
+
+def post_whole(work: Callable[[], None], cut: Callable[[], None]) -> None:
+    """Have gdb's event loop do it, and then ``cut`` where Ctrl+C came in between: Python raises KeyboardInterrupt where
+    it likes, before the first line of a function too, and gdb would drop it. From any thread."""
+    whole: list[bool] = []
+
+    def begin() -> None:
+        with suppress(KeyboardInterrupt):
+            work()
+            whole.append(True)
+
+    gdb.post_event(begin)
+    gdb.post_event(lambda: None if whole else cut())
 
 
 def execute(command: str) -> str:

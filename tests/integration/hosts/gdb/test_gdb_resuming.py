@@ -6,8 +6,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import pytest
@@ -226,11 +229,30 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command:
             assert "No breakpoints" in console_text(editor.console("info breakpoints"))
             editor.command("-break-insert -f nowhere_at_all")
             assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "probes took a number of the user's"
-            editor.send(f'-interpreter-exec console "{command}"\n')
-            wait_until(lambda: links_on(job.pid), "the probes are placed")
+            for _ in range(2):
+                first = len(editor.lines)
+                begin(editor, job, command)
+                os.kill(editor.process.pid, signal.SIGINT)  # Ctrl+C, an editor's pause
+                editor.command("-list-features")
+                assert "interrupted" in "".join(editor.lines[first:])
+                assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
+            begin(editor, job, command)
         finally:
             editor.close()  # kill -9
         goes_on(job)
+
+
+def begin(editor: MiSession, job: Inferior, command: str) -> None:
+    """Have the command run until its probes are there."""
+    wait_until(lambda: not links_on(job.pid), "the probes of the last one are gone")
+    editor.send(f'-interpreter-exec console "{command}"\n')
+    wait_until(lambda: links_on(job.pid), "the probes are placed")
+
+
+def signals_of(pid: int) -> int:
+    """The signals that wait for a process or one of its threads, as bits."""
+    status = "".join(each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/status"))
+    return reduce(or_, (int(each, 16) for each in re.findall(r"(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", status)))
 
 
 @PROBES

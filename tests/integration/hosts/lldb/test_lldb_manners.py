@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gdbext.engine.targets.live.proc_checks import thread_states
 from support.installed import lldbs
 from support.programs.debugger_terminal import DebuggerTerminal
 from support.programs.harness import ROOT, Inferior, wait_until
@@ -39,6 +40,10 @@ def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str)
         time.sleep(2)
         terminal.type("\x03")
         terminal.until("the process was not changed")
+        terminal.type("dispatch-trace aten::mm\n")
+        wait_until(lambda: thread_states(hang.pid)[hang.pid] != "t", "the process runs")
+        terminal.type("\x03")
+        assert "0 dispatches traced; ended: interrupted" in terminal.until("interrupted")
         terminal.answer("dispatch-bt", "op=[aten::linear]")  # it stands again
         terminal.answer("detach", "detached")
         terminal.type("quit\n")
