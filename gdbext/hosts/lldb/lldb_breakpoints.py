@@ -58,7 +58,7 @@ class Deletions:
     def __init__(self, is_safe: Callable[[], bool]) -> None:
         self._is_safe = is_safe
         self._calls = 0
-        self._waiting: list[tuple[lldb.SBTarget, int]] = []
+        self._waiting: list[tuple[lldb.SBTarget, int, str]] = []
 
     @contextmanager
     def called(self) -> Iterator[None]:
@@ -69,17 +69,19 @@ class Deletions:
         finally:
             self._calls -= 1
 
-    def add(self, target: lldb.SBTarget, number: int) -> None:
-        """Delete one, now or later."""
-        self._waiting.append((target, number))
+    def add(self, target: lldb.SBTarget, number: int, callback: str = "") -> None:
+        """Delete one, now or later, and forget what it calls then."""
+        self._waiting.append((target, number, callback))
         self.flush()
 
     def flush(self) -> None:
         """Delete what waits for that, if it may be."""
         if self._waiting and not self._calls and self._is_safe():
             waiting, self._waiting = self._waiting, []
-            for target, number in waiting:
+            for target, number, callback in waiting:
                 target.BreakpointDelete(number)
+                if callback:
+                    callbacks.drop(callback)
 
 
 class LldbBreakpoint:
@@ -96,7 +98,7 @@ class LldbBreakpoint:
         self._is_deleted = False
         self.number = int(found.GetID())
         self._callback = callback
-        callbacks.attach(found, self._hit)
+        self._called = callbacks.attach(found, self._hit)
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
@@ -124,7 +126,7 @@ class LldbBreakpoint:
         if self.is_alive():
             self.switch_off()
             self._is_deleted = True
-            self._deletions.add(self._target, self.number)
+            self._deletions.add(self._target, self.number, self._called)
 
     def delete_later(self) -> None:
         """It may be the one that LLDB is asking right now."""

@@ -226,7 +226,7 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
 _NEXT_LINK, _LINK_BY_ID, _LINK_INFO = 31, 30, 15
 """The numbers of BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID and BPF_OBJ_GET_INFO_BY_FD (include/uapi/linux/bpf.h)."""
 _PERF_LINK, _PROBES_LINK = 7, 12
-"""BPF_LINK_TYPE_PERF_EVENT and BPF_LINK_TYPE_UPROBE_MULTI."""
+"""Numbers of BPF_LINK_TYPE_PERF_EVENT and BPF_LINK_TYPE_UPROBE_MULTI (enum bpf_link_type)."""
 _INFO, _LONGEST_PATH = 256, 4096
 _PROBE_LINE = re.compile(r"[pr]\S*\s+(.+?):(0x[0-9a-fA-F]+)")
 _PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/uprobe_events")
