@@ -243,6 +243,6 @@ def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
     for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
         now, most = (memory.statistics.get(f"{name}_bytes.all.{each}") for each in ("current", "peak"))
         if now is not None and most is not None:
-            yield f"  {byte_size(now):>10}  {name.replace('_', ' ')}, at most {byte_size(most)}"
+            yield f"  {byte_size(now):>10}  {name.replace('_', ' ')}, {byte_size(most)} at its peak"
     segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))
     yield f"  {counted(segments, 'segment')}, out of memory {counted(ooms, 'time')}"

@@ -60,7 +60,7 @@ def nothing(top: TopSection) -> str:
     others = [each for each in top.unseen_in if not each.startswith("libtorch")]
     if not others:
         return NOTHING
-    return f"No dispatch was seen; functions whose dispatches cannot be counted: {', '.join(others)}"
+    return f"No dispatch was seen. Not counted, for probes do not recognise them: {', '.join(others)}"
 
 
 def headline(top: TopSection) -> str:
