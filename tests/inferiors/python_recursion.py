@@ -16,7 +16,7 @@ import torch
 import torch_truth
 import truth
 
-WANTED = sys.argv[1] if len(sys.argv) > 1 else "200"
+WANTED = sys.argv[1] if len(sys.argv) > 1 else "37"
 FRAMES = int(WANTED.partition("=")[2] or 0)
 DEPTH = 0 if FRAMES else int(WANTED)
 LIBRARY = sys.argv[2] if len(sys.argv) > 2 else ""

@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -116,6 +117,22 @@ def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def through_python(library: Path, frames: int = 300) -> Iterator[int]:
+    """The pid of a Python program that has so many frames, and alternates endlessly between a kernel of its own and
+    ``deep::hand_over`` of the library of recursions."""
+    folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
+    ready, script = folder / "ready", native_build.SOURCES.parent / "python_recursion.py"
+    environment = {**os.environ, "GDBEXT_READY": str(ready)}
+    with subprocess.Popen([sys.executable, script, f"frames={frames}", library], env=environment) as process:
+        try:
+            wait_until(lambda: ready.exists() or process.poll() is not None, "the recursion through Python is ready")
+            yield process.pid
+        finally:
+            process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _truth(folder: Path) -> dict[str, Any] | None:
