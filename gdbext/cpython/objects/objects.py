@@ -175,6 +175,25 @@ class ObjectReader:
             return self.integer(address)
         return py.PyFloatObject(self.space, address).ob_fval
 
+    def known_text(self, address: int, limit: int = 128) -> str:
+        """The first ``limit`` characters of a str; "" where there is none, or it cannot be read."""
+        try:
+            return self.text(address, limit) if address else ""
+        except GdbextError:
+            return ""
+
+    def known_integer(self, address: int) -> int | None:
+        """The value of an int; None where there is none, or it cannot be read."""
+        number = self.known_number(address)
+        return number if isinstance(number, int) else None
+
+    def known_number(self, address: int) -> float | None:
+        """The value of an int or a float; None where there is none, or it cannot be read."""
+        try:
+            return self.number(address) if address else None
+        except GdbextError:
+            return None
+
     def _digits(self, address: int) -> tuple[int, int, int]:
         """Sign, number of digits and their address."""
         number = py.PyLongObject(self.space, address)

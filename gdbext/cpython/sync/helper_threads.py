@@ -120,7 +120,7 @@ def ended_processes(runtime: PythonRuntime) -> Iterator[EndedProcess]:
             pid = runtime.objects.integer(popen.get(assumed_names.POPEN_PID, 0))
         except GdbextError:
             continue  # it runs: None is no number
-        yield EndedProcess(_text(runtime, own.get("_name", 0)), pid, status)
+        yield EndedProcess(runtime.objects.known_text(own.get("_name", 0), 256), pid, status)
 
 
 def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]) -> ThreadObject | None:
@@ -128,7 +128,7 @@ def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]
     own = attributes(runtime, address) if address else {}
     if assumed_names.THREAD_IDENT not in own or assumed_names.THREAD_STARTED not in own:
         return None
-    name = _text(runtime, own.get(assumed_names.THREAD_NAME, 0))
+    name = runtime.objects.known_text(own.get(assumed_names.THREAD_NAME, 0), 256)
     flag = attributes(runtime, own[assumed_names.THREAD_STARTED]).get(assumed_names.EVENT_FLAG, 0)
     target = own.get(assumed_names.THREAD_TARGET, 0)
     source = runtime.functions.source(target) if target else None
@@ -137,8 +137,9 @@ def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]
     made = _NAME.match(name)
     function = source.qualname if source is not None else made.group(1) if made else ""
     return ThreadObject(
-        address, name, address in running, bool(_number(runtime, flag)),
-        _number(runtime, own[assumed_names.THREAD_IDENT]), _number(runtime, own.get(assumed_names.THREAD_NATIVE_ID, 0)),
+        address, name, address in running, bool(runtime.objects.known_integer(flag)),
+        runtime.objects.known_integer(own[assumed_names.THREAD_IDENT]) or 0,
+        runtime.objects.known_integer(own.get(assumed_names.THREAD_NATIVE_ID, 0)) or 0,
         target, function, own[assumed_names.THREAD_STARTED],
     )  # fmt: skip
 
@@ -153,20 +154,6 @@ def _own_run(runtime: PythonRuntime, thread: int) -> tuple[int, PythonFunction |
     if source is None or source.file is None or source.file.endswith(f"/{assumed_names.THREADING_FILE}"):
         return 0, None
     return source.address, source
-
-
-def _text(runtime: PythonRuntime, address: int) -> str:
-    try:
-        return runtime.objects.text(address, 256) if address else ""
-    except GdbextError:
-        return ""
-
-
-def _number(runtime: PythonRuntime, address: int) -> int:
-    try:
-        return runtime.objects.integer(address) if address else 0
-    except GdbextError:
-        return 0
 
 
 class PoolHelper(Record):

@@ -125,7 +125,7 @@ def _task(runtime: PythonRuntime, address: int, runner: int, stack: set[int]) ->
     variables = _locals(runtime, frames[0]) if frames else {}
     entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
     waiter = 0 if scheduled or runs or not frames else address
-    name = _text(runtime, own.get("name", 0))
+    name = runtime.objects.known_text(own.get("name", 0))
     return RunningTask(address, name, runner, tuple(frames), waiter, 0, variables, entered, outer)
 
 
@@ -148,7 +148,7 @@ def _by_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) 
     if inner == ("_sync.py", "wait"):
         return Awaited(Awaitable.EVENT, task.subject)
     if file == "_io_epoll.py":
-        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=_integer(runtime, task.variables.get("fd", 0)))
+        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=runtime.objects.known_integer(task.variables.get("fd", 0)))
     if inner == ("_threads.py", "to_thread_run_sync"):
         return Awaited(Awaitable.THREAD, task.variables.get("sync_fn", 0))
     if inner == ("_parking_lot.py", "park") and len(task.frames) > 1 and _call(task.frames[1])[0] == "_sync.py":
@@ -161,7 +161,7 @@ def _sleep(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     calls = [(_call(frame)[1], frame) for frame in task.frames[:3]]
     if any(name == "sleep_until" for name, _ in calls):
         frame = next((frame for name, frame in calls if name == "sleep"), None)
-        delay = _number(runtime, local_of(runtime, frame, "seconds")) if frame is not None else None
+        delay = runtime.objects.known_number(local_of(runtime, frame, "seconds")) if frame is not None else None
         return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
     return Awaited(Awaitable.CANCEL, 0)
 
@@ -185,7 +185,8 @@ def _has_deadline(runtime: PythonRuntime, task: int) -> bool:
         own = attributes(runtime, status)
         if not own:
             return False
-        deadline = _number(runtime, attributes(runtime, own.get("_scope", 0)).get("_registered_deadline", 0))
+        scope = attributes(runtime, own.get("_scope", 0))
+        deadline = runtime.objects.known_number(scope.get("_registered_deadline", 0))
         if deadline is not None and math.isfinite(deadline):
             return True
         status = own.get("_parent", 0)
@@ -208,24 +209,3 @@ def _type(runtime: PythonRuntime, address: int) -> str:
         return runtime.objects.type_of(address).name if address else ""
     except GdbextError:
         return ""
-
-
-def _text(runtime: PythonRuntime, address: int) -> str:
-    try:
-        return runtime.objects.text(address, 128) if address else ""
-    except GdbextError:
-        return ""
-
-
-def _integer(runtime: PythonRuntime, address: int) -> int | None:
-    try:
-        return runtime.objects.integer(address) if address else None
-    except GdbextError:
-        return None
-
-
-def _number(runtime: PythonRuntime, address: int) -> float | None:
-    try:
-        return runtime.objects.number(address) if address else None
-    except GdbextError:
-        return None

@@ -243,7 +243,7 @@ def _failed(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> 
             return
         future = py.FutureObj(runtime.space, address)
         text = exception_text(runtime, future.fut_exception)
-        name = _text(runtime, runtime.memory.u64(address + layout.name))
+        name = _task_name(runtime, runtime.memory.u64(address + layout.name))
         if text:
             yield future.fut_loop, EndedTask(name, text, raised_in(runtime, future.fut_exception))
     except GdbextError:
@@ -354,16 +354,16 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
         return None
     name = memory.u64(address + layout.name)
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
-    return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _text(runtime, name)
+    return coroutine, waiter, py.FutureObj(runtime.space, address).fut_loop, _task_name(runtime, name)
 
 
 def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int, str] | None:
     own = attributes(runtime, address) if address else {}
-    if "_coro" not in own or "_fut_waiter" not in own or _text(runtime, own.get("_state", 0)) in _DONE:
+    if "_coro" not in own or "_fut_waiter" not in own or runtime.objects.known_text(own.get("_state", 0)) in _DONE:
         return None
     waiter = own["_fut_waiter"]
     waiter = 0 if runtime.objects.type_of(waiter).name == "NoneType" else waiter
-    return own["_coro"], waiter, own.get("_loop", 0), _text(runtime, own.get("_name", 0))
+    return own["_coro"], waiter, own.get("_loop", 0), _task_name(runtime, own.get("_name", 0))
 
 
 def entered_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
@@ -378,7 +378,7 @@ def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
     own = attributes(runtime, address)
-    queue, found = own.get("_ready", 0), _integer(runtime, own.get("_thread_id", 0))
+    queue, found = own.get("_ready", 0), runtime.objects.known_integer(own.get("_thread_id", 0))
     if not queue:
         queue, found = _native_loop(runtime, address)
     try:
@@ -429,17 +429,9 @@ def _is_deque(runtime: PythonRuntime, address: int) -> bool:
         return False
 
 
-def _text(runtime: PythonRuntime, address: int) -> str:
-    """A str; a number for a task whose name was not asked for yet (3.12: ``Task-7``)."""
-    try:
-        return runtime.objects.text(address, 128)
-    except GdbextError:
-        number = _integer(runtime, address)
-        return f"Task-{number}" if number is not None else ""
-
-
-def _integer(runtime: PythonRuntime, address: int) -> int | None:
-    try:
-        return runtime.objects.integer(address) if address else None
-    except GdbextError:
-        return None
+def _task_name(runtime: PythonRuntime, address: int) -> str:
+    """A task's name; a number for one whose name was not asked for yet (3.12: ``Task-7``)."""
+    if name := runtime.objects.known_text(address):
+        return name
+    number = runtime.objects.known_integer(address)
+    return f"Task-{number}" if number is not None else ""

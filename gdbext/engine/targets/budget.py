@@ -251,6 +251,30 @@ def _statm() -> list[int]:
         return [int(word) * os.sysconf("SC_PAGE_SIZE") for word in file.read().split()]
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MAX_SECONDS = 1e9
+"""The longest duration, 30 years."""
+
+
+def duration(text: str, option: str, most: float = MAX_SECONDS, *, is_endless: bool = False) -> float:
+    """Seconds of a duration as timeout(1) takes it, a number and perhaps a unit, for ``option``. ``is_endless``: 0
+    means no limit, and a longer one is ``most``. Raises UsageError."""
+    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if is_endless and seconds >= 0:
+        return min(seconds, most)
+    if not 0 < seconds <= most:
+        bounds = "of at least 0" if is_endless else f"greater than 0, and at most {most:g}"
+        raise UsageError(
+            f"{option}: {text!r} is not a number of seconds {bounds}",
+            help="give a number, or one with s, m, h or d behind it: 90, 1.5m",
+        )
+    return seconds
+
+
 def memory_size(value: str) -> int:
     """The bytes of a number of gigabytes. Raises UsageError."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from gdbext.engine.targets.budget import MEMORY, SECONDS, memory_size
+from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
 from gdbext.errors import UsageError
 from gdbext.tools import table
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 COLORS = ("auto", "always", "never")
 _BY_PID = ("watch", "ranks", "shell", "report")
 """Programs whose first word may be a process id without ``-p``."""
-MAX_TIMEOUT = 1e9
-"""Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
 
 
 class Options:
@@ -229,7 +227,7 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         options.debugger = value
 
     def timeout(value: str) -> None:
-        options.timeout = _seconds(value)
+        options.timeout = duration(value, "--timeout")
 
     def memory_limit(value: str) -> None:
         options.memory = memory_size(value)
@@ -249,16 +247,6 @@ def _color(value: str) -> str:
     if value not in COLORS:
         raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
     return value
-
-
-def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
-    if not 0 < seconds <= MAX_TIMEOUT:
-        raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
-    return seconds
 
 
 def _check_debugger(name: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import HelpRequested
-from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, memory_size, time_error
+from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
 from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools.program import Program
@@ -88,7 +89,7 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
                        help="with --cores: where their files are; / for those of this machine")  # fmt: skip
     found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
                        help="so many processes are looked at at once (default: %(default)s)")  # fmt: skip
-    found.add_argument("--timeout", type=_seconds, default=TIMEOUT, metavar="S",
+    found.add_argument("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S",
                        help="for each process and each node, and for all that is read and judged then "
                        "(default: %(default)g)")  # fmt: skip
     found.add_argument("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory",
@@ -139,16 +140,6 @@ def _memory(text: str) -> int:
         return memory_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.what) from error
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
 
 
 def _judged(options: argparse.Namespace, color: bool) -> Outcome:

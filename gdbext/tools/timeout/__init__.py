@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
+from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import is_alive
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.render.style import escape
 from gdbext.tools.family import descendants, end_processes, look_at_family
-from gdbext.tools.program import Program, seconds
+from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ class TimeoutProgram(Program):
         args = self.parse(own)
         if not command:
             raise UsageError("there is no COMMAND", help="dispatch timeout DURATION -- COMMAND …")
-        kill_after = seconds(args.kill_after) if args.kill_after else KILL_AFTER
+        kill_after = duration(args.kill_after, "--kill-after", is_endless=True) if args.kill_after else KILL_AFTER
+        limit = duration(args.duration, "DURATION", is_endless=True)
         return TimeoutOrder(
-            seconds(args.duration), tuple(command), kill_after, _signal(args.signal), args.save, args.json,
+            limit, tuple(command), kill_after, _signal(args.signal), args.save, args.json,
             args.preserve_status, args.foreground,
         )  # fmt: skip
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import make_report, page_origin, report_target
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive, running_thread
+from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
@@ -94,12 +95,16 @@ class TraceTool(LiveTool):
             "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
         )
         parser.add_argument(
-            "--last", metavar="S", type=seconds, default=0.0, help="probes: write only the last S seconds, at the end"
+            "--last",
+            metavar="S",
+            type=partial(duration, option="--last", most=MAX_SECONDS),
+            default=0.0,
+            help="probes: write only the last S seconds, at the end",
         )
         parser.add_argument(
             "--hung-after",
             metavar="S",
-            type=seconds,
+            type=partial(duration, option="--hung-after", most=MAX_SECONDS),
             default=0.0,
             help="probes: end after S seconds without a dispatch",
         )
@@ -241,17 +246,6 @@ def _can_probe(args: Namespace) -> bool:
     from gdbext.tools.probes.bpf.bpf_kernel import permitted
 
     return permitted(architectures.by_name(os.uname().machine), bool(args.all))
-
-
-def seconds(word: str) -> float:
-    """A time of up to a day. Raises ArgumentTypeError."""
-    try:
-        number = float(word)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds up to {MAX_SECONDS:.0f}")
-    return number
 
 
 def _check_extent(args: Namespace) -> None:

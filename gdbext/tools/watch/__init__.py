@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render.style import escape
-from gdbext.tools.program import Program, seconds
+from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
 from gdbext.tools.watch.progress_watch import History, ProgressWatch, with_torch
@@ -95,7 +96,7 @@ class WatchProgram(Program):
         )
         parser.add_argument(
             "--history",
-            type=seconds,
+            type=partial(duration, option="--history", is_endless=True),
             default=0.0,
             metavar="TIME",
             help="with --save: also keep what the last minutes (10m) looked like",
