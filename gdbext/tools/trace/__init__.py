@@ -95,12 +95,9 @@ class TraceTool(LiveTool):
             "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
         )
         parser.add_argument(
-            "--last",
-            metavar="S",
-            type=partial(duration, option="--last", most=MAX_SECONDS),
-            default=0.0,
+            "--last", metavar="S", type=partial(duration, option="--last", most=MAX_SECONDS), default=0.0,
             help="probes: write only the last S seconds, at the end",
-        )
+        )  # fmt: skip
         parser.add_argument(
             "--hung-after",
             metavar="S",
