@@ -241,9 +241,12 @@ def test_the_remedy_that_fits_a_refusal(
     assert "gcore" not in found.help
 
 
-def test_yama_among_the_processes_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yama_among_the_processes_of_one_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By a file like the kernel's own (Documentation/admin-guide/LSM/Yama.rst): many kernels have none."""
+    file = tmp_path / "ptrace_scope"
+    file.write_text("1\n")
     monkeypatch.setattr(proc_checks.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(proc_checks, "_ptrace_scope", lambda: 1)
+    monkeypatch.setattr(proc_checks, "PTRACE_SCOPE", str(file))
     monkeypatch.setattr(proc_checks, "status_fields", lambda _: {"Uid": "1000 1000", "CapEff": "0"})
     assert proc_checks.refusal(7).help == (
         "sudo scripts/dispatch -p 7, or let all your processes be looked at: sudo sysctl kernel.yama.ptrace_scope=0"
