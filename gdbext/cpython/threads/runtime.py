@@ -359,13 +359,22 @@ def active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
             continue
 
 
+_OLDEST = 2
+"""The oldest generation of the garbage collector."""
+
+
 class Collection(Record):
     """A run of the garbage collector that is not over."""
 
-    is_full: bool
-    """It looks at all objects: those of the oldest generation, too."""
+    generation: int
+    """The oldest generation that it looks at: 0, 1 or 2."""
     survivors: int
     """Objects that the last full run left; it is gone through again in each full one."""
+
+    @property
+    def is_full(self) -> bool:
+        """It looks at all objects: those of the oldest generation, too."""
+        return self.generation == _OLDEST
 
 
 _COLLECTING, _GARBAGE, _LONG_LIVED, _COUNTS = 176, 184, 200, 20
@@ -386,9 +395,9 @@ def running_collection(runtime: PythonRuntime) -> Collection | None:
             start = interpreter.address + place
             garbage = runtime.objects.type_of(runtime.memory.u64(start + _GARBAGE)).name
             if garbage == "list" and runtime.memory.u32(start + _COLLECTING) == 1:
-                old = runtime.memory.u32(start + _COUNTS + 2 * 24)
-                middle = runtime.memory.u32(start + _COUNTS + 24)
-                return Collection(not old and not middle, runtime.memory.u64(start + _LONG_LIVED))
+                older = [runtime.memory.u32(start + _COUNTS + 24 * number) for number in (1, _OLDEST)]
+                generation = next((number for number, count in enumerate(older) if count), _OLDEST)
+                return Collection(generation, runtime.memory.u64(start + _LONG_LIVED))
     except GdbextError:
         pass
     return None

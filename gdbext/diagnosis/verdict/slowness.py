@@ -11,7 +11,7 @@ from enum import Enum
 from time import CLOCK_REALTIME
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_workers
@@ -187,7 +187,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
         process, threads, found, session.target.environ(), lambda: _recompilations(session),
         session.procfs.machine.full_file_systems, lambda: list(_subnormal_shares(session, process, threads)),
         lambda: _own_threads(session), lambda: _collection(session),
-        lambda tid: _compiling_since(session, process, tid),
+        lambda tid: _compiling_since(session, process, tid), lambda tid: _expression_size(session, process, tid),
     )  # fmt: skip
     return Slowness(MachineSection(found, sides), explanations(facts))
 
@@ -263,6 +263,16 @@ def _compiling_since(session: Session, process: ProcessSnapshot, tid: int) -> fl
     return now - began if now is not None and began is not None and now >= began else None
 
 
+def _expression_size(session: Session, process: ProcessSnapshot, tid: int) -> int | None:
+    if session.python is None or process.python is None:
+        return None
+    from gdbext.torch.compile.dynamo_reader import expression_size
+
+    stacks = (session.python.frames.stack(state).frames for state in process.python.states(tid))
+    found = (expression_size(session.python, frames) for frames in stacks)
+    return next((each for each in found if each is not None), None)
+
+
 def _recompilations(session: Session) -> int:
     if session.python is None:
         return 0
@@ -289,6 +299,8 @@ class Facts(Record):
     """The run of Python's garbage collector."""
     compiling_since: Callable[[int], float | None] = lambda _: None
     """Seconds for which a thread has compiled."""
+    expression_size: Callable[[int], int | None] = lambda _: None
+    """Parts of the expression that a thread simplifies with SymPy."""
 
     @property
     def running(self) -> list[ThreadReport]:
@@ -516,6 +528,7 @@ def _collecting(facts: Facts) -> Iterator[Explanation]:
             found = facts.collection()
             what = "all of Python's objects for garbage" if found is not None and found.is_full else "Python's garbage"
             text = f"{thread.label} collects {what}"
+            text += f" (generation {found.generation})" if found is not None else ""
             told = (f"the last full collection left {counted(found.survivors, 'object')}",) if found is not None else ()
             cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
             yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, told, against, 0.5, cure=cure)
@@ -527,7 +540,7 @@ def _name(snapshot: ThreadSnapshot, level: int) -> str:
 
 
 def _compiling(facts: Facts) -> Iterator[Explanation]:
-    from gdbext.torch.compile.dynamo_names import COMPILER, STAGES
+    from gdbext.torch.compile.dynamo_names import COMPILER, PASSES, STAGES
 
     for thread in facts.threads:
         if not any(f.file.endswith(COMPILER[0]) and f.function == COMPILER[1] for f in thread.python):
@@ -537,7 +550,13 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
         line = thread.user_line
         seconds = facts.compiling_since(thread.tid)
         since = (f"this function has been compiled for {seconds:.0f} s",) if seconds is not None else ()
-        told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}", *since)
+        doing = next(
+            (f"{words} ({f.function})" for f in thread.python for part, words in PASSES if _is_in(f, part)), ""
+        )
+        size = facts.expression_size(thread.tid)
+        terms = (f"SymPy works on an expression of {counted(size, 'part')}",) if size else ()
+        told = (f"{stage} is at work{f', for {line}' if line else ''}", f"at {thread.python_line}", *since, *terms)
+        told = (told[0], f"it is {doing}", *told[1:]) if doing else told
         if times >= _RECOMPILED:
             text = f"torch.compile compiles again and again ({counted(times, 'recompilation')}), now in {thread.label}"
             cure = "dispatch-compile names what fails the guards; mark shapes as dynamic (torch.compile(dynamic=True))."
@@ -545,6 +564,10 @@ def _compiling(facts: Facts) -> Iterator[Explanation]:
         else:
             why = "a program compiles once, at its start"
             yield Explanation(ExplanationKind.COMPILING, f"{thread.label} compiles", told, (why,), 0.5)
+
+
+def _is_in(frame: Frame, part: str) -> bool:
+    return part in frame.file or part in frame.function
 
 
 def _subnormals(facts: Facts) -> Iterator[Explanation]:

@@ -65,6 +65,28 @@ STAGES = (
     ("torch/_dynamo/", "TorchDynamo"),
 )
 """Parts of the path of a file, innermost frame first, and the part of the compiler that it belongs to."""
+PASSES = (
+    ("torch/_inductor/fx_passes/", "transforming the graph"),
+    ("torch/_inductor/pattern_matcher.py", "matching patterns in the graph"),
+    ("torch/_inductor/constant_folding.py", "folding constants"),
+    ("torch/_inductor/freezing.py", "freezing parameters"),
+    ("torch/_inductor/select_algorithm.py", "choosing algorithms by trying them"),
+    ("torch/_inductor/autotune_process.py", "choosing algorithms by trying them"),
+    ("torch/_inductor/codegen/", "writing kernels"),
+    ("torch/_inductor/scheduler.py", "scheduling and fusing"),
+    ("torch/_inductor/codecache.py", "compiling or loading what was written"),
+    ("torch/_inductor/async_compile.py", "compiling or loading what was written"),
+    ("torch/_inductor/graph.py", "lowering the graph"),
+    ("torch/_functorch/partitioners.py", "dividing the graph into forward and backward"),
+    ("torch/_functorch/_aot_autograd/", "tracing the graph of operators"),
+    ("torch/_dynamo/guards.py", "making guards"),
+    ("call_user_compiler", "in the backend that was asked for"),
+    ("torch/_dynamo/symbolic_convert.py", "tracing the program's bytecode"),
+)
+"""Parts of the path of a file, or of the name of a function, and the pass of the compiler that this is; the innermost
+frame with one tells (names of 2.6 to 2.15)."""
+SYMPY, EXPRESSION_PARTS = "/sympy/", "_args"
+"""The part of the path of SymPy's files, and the slot with the parts of an expression (sympy/core/basic.py)."""
 GRAPH_FILE = "<eval_with_key>"
 """The text in the file name of a graph's function (torch/fx/graph_module.py)."""
 GENERATED_FILES = (GRAPH_FILE, "/torchinductor_", ".py:codegen(")

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from gdbext.cpython.objects.object_items import ContextReader, deque_items, set_items
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, local_of
+from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
@@ -385,3 +385,42 @@ def compilation_began(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> 
             except GdbextError:
                 return None
     return None
+
+
+_EXPRESSION_LIMIT = 2000
+"""Parts of an expression that are counted."""
+
+
+def expression_size(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> int | None:
+    """The number of different parts of the expression that the outermost function of SymPy on a stack works on, at
+    most a limit of 2000; None without one. Raises nothing."""
+    inside = [frame for frame in frames if names.SYMPY in frame.file]
+    for frame in reversed(inside):
+        try:
+            values = locals_of(runtime, frame).values()
+        except GdbextError:
+            continue
+        sizes = [size for value in values if (size := _parts(runtime, value)) is not None]
+        if sizes:
+            return max(sizes)
+    return None
+
+
+def _parts(runtime: PythonRuntime, expression: int) -> int | None:
+    """The parts of an expression, itself included; None for what is none."""
+    seen, todo = set[int](), [expression]
+    while todo and len(seen) < _EXPRESSION_LIMIT:
+        each = todo.pop()
+        if each in seen:
+            continue
+        parts = attributes(runtime, each).get(names.EXPRESSION_PARTS, 0)
+        if not parts:
+            if each == expression:
+                return None
+            continue
+        seen.add(each)
+        try:
+            todo += runtime.objects.tuple_items(parts, _EXPRESSION_LIMIT)
+        except GdbextError:
+            continue
+    return len(seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.thread_report import FindingKind, Frame, FrameKind
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.slowness import (
@@ -159,3 +159,13 @@ def test_the_verdict():
     assert found(proven._replace(starves=True)).kind is FindingKind.STARVED
     stuck = thread(1, wait("mutex", 1))
     assert found(proven._replace(starves=True), threads=(stuck,)).kind is FindingKind.SELF_DEADLOCK
+
+
+def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
+    path = [("simplify", "/x/sympy/core/expr.py"), ("run_node", "/x/torch/_inductor/graph.py"),
+            ("_compile", "/x/torch/_dynamo/convert_frame.py")]  # fmt: skip
+    frames = tuple(Frame(number, FrameKind.PYTHON, name, "", file, 1) for number, (name, file) in enumerate(path))
+    (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
+    assert found.kind is ExplanationKind.COMPILING
+    assert "it is lowering the graph (run_node)" in found.speaks_for
+    assert found.speaks_for[-1] == "SymPy works on an expression of 77 parts"
