@@ -86,7 +86,7 @@ PASSES = (
 """Parts of the path of a file, or of the name of a function, and the pass of the compiler that this is; the innermost
 frame with one tells (names of 2.6 to 2.15)."""
 SYMPY, EXPRESSION_PARTS = "/sympy/", "_args"
-"""The part of the path of SymPy's files, and the slot with the parts of an expression (sympy/core/basic.py)."""
+"""The part of the path of SymPy's files, and the slot with the parts of an expression (SymPy's class Basic)."""
 GRAPH_FILE = "<eval_with_key>"
 """The text in the file name of a graph's function (torch/fx/graph_module.py)."""
 GENERATED_FILES = (GRAPH_FILE, "/torchinductor_", ".py:codegen(")
