@@ -261,15 +261,15 @@ class PythonWaitView:
         return None if frame is None else asked_to_sleep(self.runtime, frame)
 
     def loops(self) -> Sequence[RunningLoop]:
-        """The event loops of asyncio that have tasks, and the runners of trio."""
+        """The event loops of asyncio that have tasks, the runners of trio, and the greenlets."""
         return self._loops
 
     @cached_property
     def _loops(self) -> Sequence[RunningLoop]:
-        from gdbext.cpython.tasks.library_tasks import trio_loops
+        from gdbext.cpython.tasks.library_tasks import greenlet_loops, trio_loops
         from gdbext.cpython.tasks.loops import read_loops
 
-        return [*read_loops(self.runtime), *trio_loops(self.runtime)]
+        return [*read_loops(self.runtime), *trio_loops(self.runtime), *greenlet_loops(self.runtime)]
 
     def loop_owing(self, future: int) -> int | None:
         """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""

@@ -300,7 +300,7 @@ def _with_nodes(
 
 
 def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
-    """Thread id → its loop. A process without a frame of asyncio or trio has none that runs."""
+    """Thread id → its loop. A process without a frame of asyncio, trio or a hub of greenlets has none that runs."""
     users = [thread.tid for thread in process.threads if any(_runs_tasks(frame.file) for frame in thread.python)]
     if not users:
         return {}
@@ -310,7 +310,7 @@ def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
 
 
 def _runs_tasks(file: str) -> bool:
-    return "/asyncio/" in file or "/trio/_core/" in file
+    return any(part in file for part in ("/asyncio/", "/trio/_core/", "/gevent/", "/eventlet/"))
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:

@@ -1,10 +1,14 @@
-"""Items of sets, deques and ``queue.SimpleQueue``, values of context variables, and attributes in C structures.
+"""Items of sets, deques and ``queue.SimpleQueue``, values of context variables, attributes in C structures, and all
+objects that the garbage collector knows.
 
 SimpleQueue: Modules/_queuemodule.c: a list and the position of the first item up to 3.12, a ring of pointers since
 3.13.
 
 Context variables (contextvars.ContextVar) are in a tree. Layouts: Include/internal/pycore_context.h, pycore_hamt.h,
 Python/hamt.c, the same in 3.8 to 3.13. A node of the tree has pairs: a key with its value, or no key and a node below.
+
+The collector's lists: PyGC_Head (Include/internal/pycore_gc.h: _gc_next, _gc_prev, in front of each object), struct
+gc_generation, of 3.9 to 3.13. A build without the GIL has no such lists, and 3.14 others.
 
 Members of extension classes are read by the class's own description. PyMemberDescrObject
 (Include/cpython/descrobject.h): three pointers behind the head of an object, then the PyMemberDef, whose ``name`` comes
@@ -13,13 +17,14 @@ first and whose ``offset`` is the third word (Include/structmember.h); the same 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
 from gdbext.engine.layouts.declarations import Place
-from gdbext.errors import BadData
+from gdbext.errors import BadData, PythonUnsupported
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -162,3 +167,40 @@ class ContextReader:
         if count > 2 * _CHILDREN:
             raise BadData(f"node of a context at {node.address:#x} of {count} words")
         return self._memory.words(node.value(words), count)
+
+
+_HEAD = 16
+"""Size of a PyGC_Head in bytes."""
+_POINTER = ~7
+"""The collector keeps flags in the lowest bits of both pointers."""
+_GENERATIONS = 3
+_GENERATION = 24
+"""Number and size of struct gc_generation: a head, threshold and count."""
+_READ = struct.Struct("<2Q8xQ")
+"""The head's pointers, and ob_type behind ob_refcnt."""
+
+
+def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
+    """Address and type of each object in the garbage collector's lists, at most ``limit``; of the youngest generation
+    first.
+
+    Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
+    """
+    layout = runtime.layout
+    place = layout.find(py.PyInterpreterState.gc_generations)
+    if place is None or layout.abi.free_threaded or layout.find(py.PyInterpreterState.gc_young) is not None:
+        raise PythonUnsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+    heads = [
+        interpreter.address + place + number * _GENERATION
+        for interpreter in runtime.interpreters()
+        for number in range(_GENERATIONS)
+    ]
+    read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
+    for head in heads:
+        following, at = head, runtime.memory.u64(head + 8) & _POINTER
+        while at != head and left:
+            after, before, kind = unpack(read(at, size))
+            if after & _POINTER != following or not before:
+                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
+            yield at + _HEAD, kind
+            following, at, left = at, before & _POINTER, left - 1

@@ -42,6 +42,7 @@ class Awaitable(Enum):
     CHANNEL = "the memory channel {} ({})"
     THREAD = "a function that a thread runs"
     CANCEL = "being cancelled"
+    SWITCH = "its hub to switch to it"
     FUTURE = "the future {}"
 
 

@@ -1,4 +1,6 @@
-"""Tasks of trio: the runner's own set of them, and what each of them waits for.
+"""Tasks of trio, and greenlets: which there are, and what each of them waits for.
+
+The runner of trio has its own set of them.
 
 ``run`` of trio/_core/_run.py, and ``unrolled_run`` while a task runs, have the runner in a variable. The runner has
 all tasks, those that are due (``runq``) and the deadlines; a task has its coroutine, its nursery and its cancel scopes.
@@ -7,22 +9,32 @@ Most of these are classes with slots. A task that waits is suspended below ``wai
 
 Source: trio 0.22 to 0.35, trio/_core/{_run,_traps,_parking_lot,_io_epoll}.py and trio/{_sync,_channel,_timeouts,
 _threads}.py.
+
+A greenlet that is switched out keeps its innermost frame, and the part of the stack that others use meanwhile. Objects
+of gevent list the ``switch`` of those that wait for them; those of eventlet are ``self`` in Python's frames.
+
+Source: greenlet 2.0 to 3.5, TGreenlet.hpp, TPythonState.cpp; gevent 22 to 26, _abstract_linkable.py, _waiter.py;
+eventlet 0.33 to 0.41, semaphore.py, greenthread.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.objects.object_items import deque_items, set_items
+from gdbext.cpython.abi.python_structures import PyTypeObject
+from gdbext.cpython.objects.object_items import collected_objects, deque_items, set_items
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited
 from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
+from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.frame_reader import ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 TRIO = "trio"
@@ -209,3 +221,183 @@ def _type(runtime: PythonRuntime, address: int) -> str:
         return runtime.objects.type_of(address).name if address else ""
     except GdbextError:
         return ""
+
+
+GREENLET = "greenlet"
+_MODULE = "_greenlet."
+"""The beginning of the file's name of the extension."""
+_OBJECTS = 400_000
+_PIMPL, _SELF = 32, 8
+"""PyGreenlet (greenlet.h of 2.0 to 3.5): head, weakreflist, dict, pimpl; in what that points to, the object itself
+behind the table of virtual functions (TGreenlet.hpp)."""
+_STATE_WORDS = 24
+_STACK = 6
+"""Words from a StackState (start, stop, copy, saved, previous) to the frame, behind the context (TGreenlet.hpp)."""
+_LIBRARIES = ("/gevent/", "/eventlet/", "/greenlet/", "/gunicorn/workers/ggevent.py")
+_LINK_SELF = 24
+"""m_self of a built-in method (PyCFunctionObject, Include/cpython/methodobject.h)."""
+_LINKS = 256
+_LOWEST = 1 << 16
+_KINDS = (
+    ("Semaphore", Awaitable.SEMAPHORE), ("RLock", Awaitable.SEMAPHORE), ("Event", Awaitable.EVENT),
+    ("AsyncResult", Awaitable.EVENT), ("Queue", Awaitable.QUEUE), ("Condition", Awaitable.CONDITION),
+)  # fmt: skip
+
+
+def has_greenlets(runtime: PythonRuntime) -> bool:
+    """The extension is loaded."""
+    modules = runtime.modules.modules if runtime.modules is not None else ()
+    return any(module.name.startswith(_MODULE) for module in modules)
+
+
+def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
+    """The greenlets that are suspended in each thread, which gevent's or eventlet's hub switches to. Raises nothing;
+    what cannot be read is left out."""
+    if not has_greenlets(runtime):
+        return []
+    try:
+        return list(_Greenlets(runtime).loops())
+    except GdbextError:
+        return []
+
+
+class _Suspended(Record):
+    """A greenlet that is switched out: its frames, innermost first, and where its stack began."""
+
+    address: int
+    frames: tuple[PythonFrame, ...]
+    stack: int
+
+
+class _Greenlets:
+    """Reads those of one process, in one walk through the garbage collector's lists: there is no other list of them."""
+
+    def __init__(self, runtime: PythonRuntime) -> None:
+        self._runtime = runtime
+        self._kinds: dict[int, bool] = {}
+        self._suspended: dict[int, _Suspended] = {}
+        self._candidates: list[int] = []
+        """Objects of gevent that greenlets may wait for."""
+
+    def loops(self) -> Iterator[RunningLoop]:
+        """One for each thread with suspended greenlets in it. Raises GdbextError."""
+        runtime, types = self._runtime, self._runtime.objects
+        for address, kind in collected_objects(runtime, _OBJECTS):
+            if self._is_greenlet(kind):
+                found = self._read(address)
+                if found is not None:
+                    self._suspended[address] = found
+            if types.type_info(kind).name.startswith(("gevent.", "eventlet.")):
+                self._candidates.append(address)
+        links: dict[int, list[int]] = {}
+        for greenlet, awaited in self._links():
+            links.setdefault(greenlet, []).append(awaited)
+        threads: dict[int, list[RunningTask]] = {}
+        for each in self._suspended.values():
+            tid = self._thread_of(each.stack)
+            task = self._task(each, links.get(each.address, [])) if tid is not None else None
+            if tid is not None and task is not None:
+                threads.setdefault(tid, []).append(task)
+        idents = {runtime.tid_of(state): state.ident for state in runtime.thread_states()}
+        for tid, tasks in threads.items():
+            yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
+
+    def _is_greenlet(self, kind: int) -> bool:
+        """The type is greenlet.greenlet or made from it."""
+        known = self._kinds.get(kind)
+        if known is None:
+            base, name = PyTypeObject(self._runtime.space, kind).tp_base, self._runtime.objects.type_info(kind).name
+            known = self._kinds[kind] = name == "greenlet.greenlet" or (bool(base) and self._is_greenlet(base))
+        return known
+
+    def _read(self, address: int) -> _Suspended | None:
+        """The greenlet, unless it runs, has ended or not begun."""
+        runtime = self._runtime
+        try:
+            state = runtime.memory.u64(address + _PIMPL)
+            words = runtime.memory.words(state, _STATE_WORDS) if state else ()
+        except GdbextError:
+            return None
+        if not words or words[_SELF // 8] != address:
+            return None
+        at = next((at for at, word in enumerate(words) if at > _STACK and _type(runtime, _object(word)) == "frame"), 0)
+        start, _, copy, saved = words[at - _STACK : at - _STACK + 4] if at else (0, 0, 0, 0)
+        if not start:
+            return None
+        frames = runtime.frames.suspended(words[at], start, copy, saved if saved < 1 << 40 else 0)
+        return _Suspended(address, tuple(frames), start) if frames else None
+
+    def _thread_of(self, stack: int) -> int | None:
+        """The thread in whose stack an address is."""
+        runtime = self._runtime
+        around = runtime.modules.mapping_at(stack) if runtime.modules is not None else None
+        top = runtime.memory.architecture.stack_pointer
+        for thread in runtime.memory.target.threads():
+            try:
+                if around is not None and around.start <= thread.registers().get(top, 0) < around.end:
+                    return thread.tid
+            except GdbextError:
+                continue
+        return None
+
+    def _links(self) -> Iterator[tuple[int, int]]:
+        """(greenlet, object of gevent that will switch to it): the object keeps a list of methods to call."""
+        for candidate in self._candidates:
+            for link in self._links_of(candidate):
+                called = self._self_of(link)
+                if called in self._suspended:
+                    yield called, candidate
+                elif _type(self._runtime, called).endswith("Waiter"):
+                    yield from ((each, candidate) for each in self._members(called) if each in self._suspended)
+
+    def _links_of(self, address: int) -> Iterator[int]:
+        for word in self._members(address):
+            if _type(self._runtime, _object(word)) == "list":
+                with suppress(GdbextError):
+                    yield from self._runtime.objects.list_items(word, _LINKS)
+
+    def _members(self, address: int) -> Sequence[int]:
+        try:
+            size = self._runtime.objects.type_of(address).size
+            return self._runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _SCOPES))
+        except GdbextError:
+            return ()
+
+    def _self_of(self, method: int) -> int:
+        """The object whose method it is."""
+        try:
+            return _object(self._runtime.memory.u64(method + _LINK_SELF))
+        except GdbextError:
+            return 0
+
+    def _task(self, found: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
+        """The task, by the frames that are the program's own; None for those of the library, as its hub is."""
+        own = tuple(each for each in found.frames if not any(part in each.file for part in _LIBRARIES))
+        if not own:
+            return None
+        inner = found.frames[: found.frames.index(own[0])]
+        subject = awaited[0] if awaited else (local_of(self._runtime, inner[-1], "self") if inner else 0)
+        variables = _locals(self._runtime, inner[-1]) if inner else {}
+        entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
+        return RunningTask(
+            found.address, "", 0, own, found.address, 0, {**variables, "self": subject}, entered, own[-1],
+        )  # fmt: skip
+
+
+def _object(word: int) -> int:
+    """The word where it can be the address of an object, else 0."""
+    return word if word > _LOWEST and not word & 7 and word < 1 << 47 else 0
+
+
+def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    """The object that a greenlet waits for; a bare switch where that is not known. Raises nothing."""
+    kind = _type(runtime, task.subject)
+    package, _, name = kind.rpartition(".")
+    package = package.partition(".")[0] or "eventlet"
+    if name.endswith(("Greenlet", "GreenThread")):
+        return Awaited(Awaitable.TASK, task.subject, (task.subject,), package=package)
+    found = next((each for part, each in _KINDS if part in name), None)
+    if found is not None:
+        return Awaited(found, task.subject, package=package)
+    delay = runtime.objects.known_number(task.variables.get("seconds", 0))
+    return Awaited(Awaitable.SWITCH, task.address, delay=delay, package=package)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_layout import PythonLayout
@@ -171,6 +173,14 @@ class FrameObjectReader:
             suspended = bool(frame.f_gen) and self._is_passing_on(code, at)
             yield PythonFrame(code.name, code.file, code.line(at), address, code.address), suspended
 
+    def suspended(self, frame: int, *_: int) -> Iterator[PythonFrame]:
+        """The frames from one on, which are objects. Raises MemoryFault, BadData."""
+        for address in linked_frames(self._space.memory, frame, PyFrameObject.f_back.offset(self._space)):
+            found = PyFrameObject(self._space, address)
+            code = self._codes.get(found.f_code)
+            line = code.line(found.f_lasti * self._form.lasti_unit)
+            yield PythonFrame(code.name, code.file, line, address, code.address)
+
     def _is_passing_on(self, code: Code, at: int) -> bool:
         """A generator that is suspended in ``yield from`` while on the stack: genobject.c's _gen_throw put it
         there without an evaluation loop. When it runs, the current instruction is YIELD_FROM itself."""
@@ -211,6 +221,19 @@ class InterpreterFrameReader:
             return self._groups_by_c_frame(found)
         base = found.base_frame if found.has(PyThreadState.base_frame) else 0
         return self._groups_by_entry_frame(found.current_frame, base)
+
+    def suspended(self, frame: int, start: int, copy: int, size: int) -> Iterator[PythonFrame]:
+        """The frames from a frame object on. Entry frames are on the stack of the thread, and moved with it since 3.12;
+        they have no code. Raises MemoryFault, BadData."""
+        address, seen = PyFrameObject(self._space, frame).f_frame, set[int]()
+        while address and address not in seen:
+            seen.add(address)
+            moved = start <= address < start + size
+            found = None if moved else self._frame(address)
+            if found is not None:
+                yield found
+            at = address - start + copy if moved else address
+            address = self._memory.u64(at + self._previous_at)
 
     def _groups_by_c_frame(self, state: PyThreadState) -> Iterator[FrameGroup]:
         """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
@@ -293,6 +316,14 @@ class FrameReader:
         found = [group for state in states for group in self.stack(state).groups]
         if len(states) > 1 and all(group.anchor is not None for group in found):
             found.sort(key=lambda group: group.anchor or 0)
+        return found
+
+    def suspended(self, frame: int, start: int, copy: int, size: int) -> list[PythonFrame]:
+        """The frames from a PyFrameObject on, innermost first, of a stack that is switched out: ``size`` bytes of it,
+        which began at ``start``, are at ``copy`` now. What was read until something could not be."""
+        found: list[PythonFrame] = []
+        with suppress(BadData, MemoryFault):
+            found.extend(islice(self._reader.suspended(frame, start, copy, size), FRAME_LIMIT))
         return found
 
     def _read_stack(self, state: ThreadState) -> PythonStack:

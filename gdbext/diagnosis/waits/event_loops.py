@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
-from gdbext.cpython.tasks.library_tasks import TRIO, trio_awaited
+from gdbext.cpython.tasks.library_tasks import GREENLET, TRIO, greenlet_awaited, trio_awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -94,7 +94,7 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python is not None
     runtime = process.python.runtime
     is_trio = loop.kind.startswith(TRIO)
-    awaited_in = trio_awaited if is_trio else awaited_by
+    awaited_in = trio_awaited if is_trio else greenlet_awaited if loop.kind == GREENLET else awaited_by
     awaited = {task.address: awaited_in(runtime, task) for task in loop.tasks if task.waiter}
     names = {task.address: _label(task) for task in loop.tasks}
     inside: dict[int, list[RunningTask]] = {}
