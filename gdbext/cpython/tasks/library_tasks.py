@@ -13,8 +13,8 @@ _threads}.py.
 A greenlet that is switched out keeps its innermost frame, and the part of the stack that others use meanwhile. Objects
 of gevent list the ``switch`` of those that wait for them; those of eventlet are ``self`` in Python's frames.
 
-Source: greenlet 2.0 to 3.5, TGreenlet.hpp, TPythonState.cpp; gevent 22 to 26, _abstract_linkable.py, _waiter.py;
-eventlet 0.33 to 0.41, semaphore.py, greenthread.py.
+Source: greenlet 2.0 to 3.5, TGreenlet.hpp, TPythonState.cpp; gevent 22 to 26, its linkable
+objects and waiters; eventlet 0.33 to 0.41, its semaphores and green threads.
 """
 
 from __future__ import annotations
