@@ -245,7 +245,7 @@ _KINDS = (
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
-    """The extension is loaded."""
+    """The extension module that greenlets are made of is loaded."""
     modules = runtime.modules.modules if runtime.modules is not None else ()
     return any(module.name.startswith(_MODULE) for module in modules)
 
