@@ -190,8 +190,6 @@ and how many items it takes."""
 QUEUE_JOIN, QUEUE_PUT = "join", "put"
 """Methods of a Queue: it waits until all tasks are done, or until there is room."""
 
-CONNECTION_FILE = "multiprocessing/connection.py"
-"""The file whose functions read and write the pipes of multiprocessing's queues and connections."""
 WAITING_FILES = frozenset({
     "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
 })  # fmt: skip

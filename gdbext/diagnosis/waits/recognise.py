@@ -314,14 +314,12 @@ def _may_miss_somebody(state: State | None) -> bool:
     wait = state.wait if state is not None and state.state is RunState.WAITING else None
     if wait is None or wait.timed or wait.owners or wait.lost is not None:
         return False
-    return wait.kind in _ENDED_BY_USERS or (wait.kind is WaitKind.IO and wait.peer is not None and wait.peer.own)
+    return wait.kind in _ENDED_BY_USERS
 
 
 def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
     if wait.timed:
         wait = _polled(thread, wait)
-    if wait.kind is WaitKind.IO:
-        return syscall_waits.with_ended_partner(thread, wait)
     if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
         return wait
     users = thread.process.python.users_of(wait.resource.address)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gdbext.cpython.abi.assumed_names import CONNECTION_FILE
-from gdbext.diagnosis.report.wait import Loss, LostThread, Resource, Wait
+from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.code_reader import Syscall
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import signal_name
-from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, ProcessState
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, ProcessState
 from gdbext.errors import GdbextError
 
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
@@ -109,8 +108,6 @@ NAMED_CALLS = frozenset(_PATH_ARGUMENTS)
 _MAX_PATH = 4096
 _MAX_POLL = 64
 _SHOWN = 4
-_CONNECTED = 3
-"""Innermost functions of Python of which one is a connection's."""
 """Descriptors and processes that a sentence names."""
 _EVENTFD, _PIDFD = "anon_inode:[eventfd]", "anon_inode:[pidfd]"
 _TIMER_ABSTIME = 1
@@ -285,19 +282,6 @@ def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
 def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     return _on_descriptors(process, call, [fd], evidence=(f"blocked in {call.name}({fd}, …)",))
-
-
-def with_ended_partner(thread: ThreadSnapshot, wait: Wait) -> Wait:
-    """The wait for a pipe of multiprocessing whose ends no other process has any more, with the loss of the one that
-    has ended. A pipe that some other program keeps to wake itself is no such one."""
-    peer = wait.peer
-    if peer is None or not peer.own or peer.kind is not PeerKind.PIPE or wait.timed:
-        return wait
-    is_connection = any(frame.file.endswith(CONNECTION_FILE) for frame in thread.python[:_CONNECTED])
-    if not is_connection or not _ended_children(thread.process):
-        return wait
-    does = "read from" if thread.syscall is not None and thread.syscall.name in _WRITES else "write to"
-    return wait._replace(lost=LostThread((), Loss.ENDED, nobody=f"nobody is left to {does} it"))
 
 
 def _on_descriptors(

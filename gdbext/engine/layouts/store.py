@@ -229,6 +229,11 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def is_before(version: str, other: str) -> bool:
+    """The first is an older release; false where either is not known."""
+    return () < release(version) < release(other)
+
+
 def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
     found = read_document(f"{folder}/{INDEX}")

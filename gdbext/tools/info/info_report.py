@@ -13,7 +13,6 @@ Collects what ``dispatch-info`` reports: the parts of the process that matter he
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.engine.layouts.store import is_before
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.system import linux
 from gdbext.engine.vocabulary import Hexadecimal, Section, counted
@@ -105,13 +105,8 @@ def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
 
 def in_release(symbol: TorchSymbol, found: SymbolStatus, version: str) -> SymbolStatus:
     """The result for that version of torch (``2.13.0+cpu``): what came later is not missing."""
-    is_later = _numbers(version) < _numbers(symbol.first)
-    return SymbolStatus.OTHER_RELEASE if found is SymbolStatus.MISSING and is_later else found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` as (2, 13, 0)."""
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+    is_later = found is SymbolStatus.MISSING and is_before(version, symbol.first)
+    return SymbolStatus.OTHER_RELEASE if is_later else found
 
 
 def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Union
 from gdbext.engine.layouts.declarations import Member
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
-from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS
+from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS, TORCH_SYMBOLS
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_structures import Context
 from gdbext.torch.torch_symbol import TorchSymbol
@@ -303,8 +303,9 @@ _VARIABLES = {
 
 
 def setting_symbols() -> dict[str, TorchSymbol]:
-    """All rows by name: accessors of settings, objects that hold them, variables."""
-    return dict(_rows())
+    """All rows by name: accessors of settings, objects that hold them, variables, save those that TORCH_SYMBOLS has."""
+    elsewhere = {name for row in TORCH_SYMBOLS.values() for name in row.names}
+    return {name: row for name, row in _rows() if elsewhere.isdisjoint(row.names)}
 
 
 def _rows() -> Iterator[tuple[str, TorchSymbol]]:

@@ -22,7 +22,7 @@ def _nothing_besides_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 def note(path: Path) -> str:
     """Standard error of a command that was recorded."""
     command = batch_job.RecordedCommand("all-threads", [], str(path))
-    outcome = command.run(lambda: ReplayTarget(recordings.recording("python-lock-abba")), color=False)
+    outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
     command.save(outcome)
     assert outcome.status == 0, outcome.error
     return outcome.error
