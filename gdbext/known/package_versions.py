@@ -55,19 +55,10 @@ class PackageVersions:
             module = self._modules.named("libc.so.6")
             return libc_version(module) if module is not None else None
         if package == "nccl":
-            return self._nccl()
+            return nccl_version(self._modules)
         wanted = _normal(package)
         found = {version for folder in self._folders() for name, version in self._installed(folder) if name == wanted}
         return found.pop() if len(found) == 1 else None
-
-    def _nccl(self) -> str | None:
-        """The version of libnccl, or of a libtorch_cuda that contains it."""
-        named = [each for each in self._modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
-        for module in sorted(named, key=lambda each: not each.name.startswith("libnccl")):
-            found = _banner(module, _NCCL_BANNER, _NCCL_VERSION)
-            if found is not None:
-                return found
-        return None
 
     def _folders(self) -> list[str]:
         """The folders of installed packages from which something is loaded: those that Python names so, else the
@@ -101,6 +92,16 @@ def _normal(package: str) -> str:
 def libc_version(module: Module) -> str | None:
     """glibc's own banner ("GNU C Library … version 2.36."), a string in its .rodata (csu/version.c)."""
     return _banner(module, _LIBC_BANNER, _LIBC_VERSION)
+
+
+def nccl_version(modules: ModuleTable) -> str | None:
+    """The version of libnccl, or of a libtorch_cuda that contains it: ``2.27.5``."""
+    named = [each for each in modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
+    for module in sorted(named, key=lambda each: not each.name.startswith("libnccl")):
+        found = _banner(module, _NCCL_BANNER, _NCCL_VERSION)
+        if found is not None:
+            return found
+    return None
 
 
 def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, MutableMapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job.collectives_section import (
@@ -26,6 +27,7 @@ from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
+from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import absent_workers, given_rank, group_argument
 from gdbext.torch.torch_symbol import (
@@ -135,6 +137,7 @@ class _Recorded:
         self._session = session
         self._now, self._steady = _clock(session, time.CLOCK_REALTIME), _clock(session, time.CLOCK_MONOTONIC)
         self._statuses: dict[str, flight_recorder.GroupStatus] = {}
+        self._nccl = _Communicators(session)
         self.recorders: list[flight_recorder.FlightRecorder] = []
         self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.entries: dict[str, list[tuple[flight_recorder.FlightRecorder, flight_recorder.RecordedEntry]]] = {}
@@ -178,6 +181,7 @@ class _Recorded:
             pending=tuple(self._pending(entries, known, ranks)),
             recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
             store=self._store(known, groups),
+            communicators=self._nccl.of(known) if known is not None else (),
         )
 
     def _pending(
@@ -224,6 +228,41 @@ class _Recorded:
         if known is None or not known.store or groups.reader is None:
             return None
         return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
+
+
+class _Communicators:
+    """NCCL's communicators of a process's groups, where its release of NCCL was measured."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def of(self, group: GroupObject) -> tuple[Communicator, ...]:
+        """Those of that group; what cannot be read is in the session's errors."""
+        if not group.nccl or group.rank is None or group.size is None:
+            return ()
+        try:
+            reader = self._reader
+            found = reader.of_group(group.nccl, group.rank, group.size) if reader is not None else ()
+        except GdbextError as error:
+            self._session.errors.note(error, "NCCL's communicators")
+            return ()
+        for problem in reader.problems if reader is not None else ():
+            self._session.errors.note(problem, "NCCL's communicators")
+        return found
+
+    @cached_property
+    def _reader(self) -> CommunicatorReader | None:
+        """None where this release was not measured, which is said once. Raises LayoutError."""
+        from gdbext.known.package_versions import nccl_version
+
+        version = nccl_version(self._session.modules)
+        release = release_of(version) if version is not None else None
+        if release is None:
+            what = f"the structures of NCCL {version or 'of this release'} are not known"
+            why = "its communicators and their transfers are not read"
+            self._session.errors.note(GdbextError(what, why=why), "NCCL's communicators")
+            return None
+        return CommunicatorReader(self._session.memory, release)
 
 
 def traceback_lines(

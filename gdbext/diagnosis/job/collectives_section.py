@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
+from gdbext.torch.distributed.nccl_communicators import Communicator
 
 
 class CollectivesSource(Enum):
@@ -68,6 +69,8 @@ class ProcessGroup(Record):
     """The last ones that were issued, oldest first, to match them over ranks."""
     store: str | None = None
     """The place where the group's members meet: ``tcp://host:port``, ``file:///path``."""
+    communicators: tuple[Communicator, ...] = ()
+    """NCCL's own, of which this process is one rank; peers of their transfers are ranks in the group."""
 
     @property
     def label(self) -> str:

@@ -20,8 +20,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.layout_choice import torch_version
-from gdbext.torch.state.cuda_streams import CudaStream, CudaStreams
-from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.state.thread_variable import CudaStream, CudaStreams, ThreadVariables
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

@@ -126,6 +126,18 @@ def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dic
     return _members("nccl-groups", version, cxx11, folder)
 
 
+def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
+    """What is read of NCCL's own structures in that release (``2.27.5``): where members lie, and what they mean; None
+    where it was not measured. Raises LayoutError for a damaged file."""
+    document = read_document(f"{folder}/nccl.json")
+    try:
+        number = document["releases"].get(version)
+        found: dict[str, Any] | None = None if number is None else document["rows"][number]
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise LayoutError(f"{folder}/nccl.json is damaged: {error}") from error
+    return found
+
+
 def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
     path = f"{folder}/{kind}-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
     if not os.path.exists(path):

@@ -33,6 +33,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError
 from gdbext.render.style import Style, escape
+from gdbext.torch.distributed.nccl_communicators import Communicator, Transfer, TransferWait
 from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:
@@ -211,6 +212,16 @@ _COUNTS = "gloo"
 """The backend whose groups count without a flight recorder, too."""
 
 
+_WAITS_FOR = {
+    TransferWait.BEGIN: "; not begun",
+    TransferWait.PEER: "; waits for {peer} {what}",
+    TransferWait.DEVICE: "; waits for its own device",
+    TransferWait.FLUSH: "; waits until what came is in its device's memory",
+    TransferWait.PROXY: "; waits for its own proxy thread",
+    TransferWait.UNKNOWN: "",
+}
+
+
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the groups."""
     section = report.section(CollectivesSection)
@@ -250,10 +261,39 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
         yield f"  enqueued {group.last_enqueued}, started {_known(group.last_started)}, completed " + _known(
             group.last_completed
         )
+    for each in group.communicators:
+        yield from map(escape, communicator_lines(each))
     for collective in group.pending[:_SHOWN]:
         yield f"  pending {escape(collective_text(collective))}"
     if len(group.pending) > _SHOWN:
         yield f"  … and {len(group.pending) - _SHOWN} more"
+
+
+def communicator_lines(found: Communicator) -> Iterator[str]:
+    """``  NCCL 2.27.5: rank 0 of 4 on cuda:0, 41 launches; no error``, then each transfer that is not done."""
+    state = "; ".join(filter(None, (
+        f"being made: {found.setup}" if found.setup else "",
+        f"asynchronous error: {found.error}" if found.error else "no error",
+        "aborted" if found.aborted else "", "finalized" if found.finalized else "",
+    )))  # fmt: skip
+    yield (f"  NCCL {found.version}: rank {found.rank} of {found.size} on cuda:{found.device}, "
+           f"{found.launches} launches; {state}")  # fmt: skip
+    for each in found.transfers[:_SHOWN]:
+        yield f"    {transfer_text(each)}"
+    if len(found.transfers) > _SHOWN:
+        yield f"    … and {len(found.transfers) - _SHOWN} more transfers"
+
+
+def transfer_text(found: Transfer) -> str:
+    """``all_reduce, channel 1, receives from 2 over net: 8 steps, posted 3, … done 1: waits for data of rank 2``."""
+    peer = "an unknown rank" if found.peer is None else f"rank {found.peer}"
+    way = f"{'sends to' if found.is_send else 'receives from'} {peer}{' over ' if found.transport else ''}"
+    steps = f"{found.steps} steps: posted {found.posted}, received {found.received}, transmitted {found.transmitted}"
+    if found.is_send:
+        steps = f"{found.steps} steps: posted {found.posted}, transmitted {found.transmitted}"
+    words = _WAITS_FOR[found.waits_for].format(peer=peer, what="to take what was sent" if found.is_send else "to send")
+    operation = f"{found.operation}, " if found.operation else ""
+    return f"{operation}channel {found.channel}, {way}{found.transport}, {steps}, done {found.done}{words}"
 
 
 def collective_text(collective: Collective) -> str:

@@ -129,6 +129,8 @@ class GroupObject(Record):
     """Address of its ``c10d::Store``, 0 where that is not known."""
     status: GroupStatus | None = None
     queued: tuple[QueuedWork, ...] = ()
+    nccl: int = 0
+    """Address of its ``c10d::ProcessGroupNCCL``, 0 where it has none."""
 
 
 class ProcessGroupReader:
@@ -186,7 +188,8 @@ class ProcessGroupReader:
         unread = GroupObject(name, backend, "", None, None, ranks, 0)
         try:
             found = structures.ProcessGroupStruct(self._space, self._memory.u64(group + _HEAD))
-            gloo, nccl = self._of_gloo(found), self._of_nccl(found)
+            of_nccl = self._backend(found, GROUP)
+            gloo, nccl = self._of_gloo(found), self._of_nccl(of_nccl)
             described = found.pg_desc_ if found.has(structures.ProcessGroupStruct.pg_desc_) else 0
             rank, size = found.rank_, found.size_
             if not 0 <= rank < size <= RANK_LIMIT:
@@ -195,7 +198,7 @@ class ProcessGroupReader:
                 name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
                 found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
                 nccl.status if nccl is not None else self._status(gloo),
-                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
+                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)), of_nccl,
             )  # fmt: skip
         except GdbextError as error:
             self.problems.append(error)
@@ -211,9 +214,8 @@ class ProcessGroupReader:
         backend = self._backend(group, structures.GlooGroup.OF)
         return structures.GlooGroup(self._space, backend) if backend else None
 
-    def _of_nccl(self, group: structures.ProcessGroupStruct) -> NcclGroup | None:
+    def _of_nccl(self, backend: int) -> NcclGroup | None:
         """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
-        backend = self._backend(group, GROUP)
         if not backend or self._layout.match != "exact":
             return None
         members = store.nccl_groups(self._layout.version, containers.has_cxx11_abi(self._layout))

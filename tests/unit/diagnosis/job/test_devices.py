@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis.job.devices import DeviceCore, core_settings
-from gdbext.torch.state.cuda_streams import CudaStreams
-from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.state.thread_variable import CudaStreams, ThreadVariables
 from support.recorded.recordings import Replay
 
 WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
