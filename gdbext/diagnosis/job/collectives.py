@@ -256,9 +256,11 @@ class _Communicators:
         from gdbext.known.package_versions import nccl_version
 
         version = nccl_version(self._session.modules)
-        release = release_of(version) if version is not None else None
+        if version is None:
+            return None
+        release = release_of(version)
         if release is None:
-            what = f"the structures of NCCL {version or 'of this release'} are not known"
+            what = f"the structures of NCCL {version} are not known"
             why = "its communicators and their transfers are not read"
             self._session.errors.note(GdbextError(what, why=why), "NCCL's communicators")
             return None

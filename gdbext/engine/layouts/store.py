@@ -127,7 +127,7 @@ def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dic
 
 
 def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
-    """What is read of NCCL's own structures in that release (``2.27.5``): where members lie, and what they mean; None
+    """The places of what is read of NCCL's own structures in that release (``2.27.5``), and what it means; None
     where it was not measured. Raises LayoutError for a damaged file."""
     document = read_document(f"{folder}/nccl.json")
     try:

@@ -33,7 +33,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError
 from gdbext.render.style import Style, escape
-from gdbext.torch.distributed.nccl_communicators import Communicator, Transfer, TransferWait
+from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
 from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def communicator_lines(found: Communicator) -> Iterator[str]:
         yield f"    … and {len(found.transfers) - _SHOWN} more transfers"
 
 
-def transfer_text(found: Transfer) -> str:
+def transfer_text(found: ProxyTransfer) -> str:
     """``all_reduce, channel 1, receives from 2 over net: 8 steps, posted 3, … done 1: waits for data of rank 2``."""
     peer = "an unknown rank" if found.peer is None else f"rank {found.peer}"
     way = f"{'sends to' if found.is_send else 'receives from'} {peer}{' over ' if found.transport else ''}"

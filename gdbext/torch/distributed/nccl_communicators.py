@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Flag, OffsetShapes, Place, Space, Struct
@@ -33,7 +32,7 @@ _OPERATIONS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduc
 _TRANSPORTS = ("p2p", "shm", "net", "collnet")
 _NETWORK = 2
 _WAITS, _GOES_ON = 1, 2
-"""``ncclProxyOpState``: ready, in progress."""
+"""``ncclProxyOpState`` of an operation: ready, in progress."""
 _MOST_RANKS, _MOST_DEVICES, _MOST_STEPS = 1 << 24, 1 << 12, 1 << 31
 _MOST_OPERATIONS, _MOST_TRANSFERS = 1024, 256
 _GROUP, _NODE, _KEEPER = 256, 12, 80
@@ -43,7 +42,7 @@ _LOWEST, _PAGE = 0x10000, 0x1000
 
 
 class CommStruct(Struct, of="ncclComm", cpp=""):
-    """A communicator."""
+    """A communicator of NCCL, one rank's."""
 
     startMagic = U64()
     rank = I32()
@@ -59,7 +58,7 @@ class CommStruct(Struct, of="ncclComm", cpp=""):
 
 
 class ProxyStruct(Struct, of="ncclProxyState", cpp=""):
-    """What its proxy's threads share."""
+    """The state that its proxy's threads share."""
 
     refCount = I32()
     abortFlag = U64()
@@ -106,7 +105,7 @@ class ConnectionStruct(Struct, of="ncclProxyConnection", cpp=""):
 
 
 class TransferWait(Enum):
-    """What the oldest step of a transfer that is not done waits for."""
+    """The thing that the oldest step of a transfer waits for."""
 
     BEGIN = "begin"
     """The progress thread has not begun it."""
@@ -115,14 +114,14 @@ class TransferWait(Enum):
     DEVICE = "device"
     """The process's own device: it has not written what is to be sent, or not taken what has come."""
     FLUSH = "flush"
-    """What has come is not seen to be in the device's memory yet."""
+    """The device's memory: what has come is not seen to be there yet."""
     PROXY = "proxy"
     """The progress thread, which has not posted the next step."""
     UNKNOWN = "unknown"
     """Not a network's transfer: its counters mean other things."""
 
 
-class Transfer(Record):
+class ProxyTransfer(Record):
     """One transfer that is not done. The numbers are steps, of which ``steps`` are to be done."""
 
     operation: str
@@ -147,7 +146,7 @@ class Communicator(Record):
 
     address: Hexadecimal
     version: str
-    """NCCL's release."""
+    """The release of NCCL, as its library says it."""
     rank: int
     size: int
     device: int
@@ -159,12 +158,12 @@ class Communicator(Record):
     setup: str
     """The state of its making: "" where it is made, ``in progress``, or the error."""
     finalized: bool
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[ProxyTransfer, ...] = ()
     """Those of its proxy that are not done."""
 
 
 class NcclRelease(Record):
-    """Where the members lie in one release."""
+    """The places of the members in one release."""
 
     version: str
     structs: Mapping[str, Mapping[str, int]]
@@ -177,7 +176,7 @@ class NcclRelease(Record):
 
 def release_of(version: str) -> NcclRelease | None:
     """That release as it was measured; None where it was not. Raises LayoutError: the data is damaged."""
-    row: Mapping[str, Any] | None = store.nccl_release(version)
+    row = store.nccl_release(version)
     if row is None:
         return None
     return NcclRelease(version, row["structs"], row["sub_size"], row["most_subs"], tuple(row["transfers"]),
@@ -232,8 +231,9 @@ class CommunicatorReader:
     def _candidates(self, group: int) -> Iterator[int]:
         """Addresses that a communicator may have: what objects in the group's hash tables point to."""
         seen: set[int] = set()
+        keepers: set[int] = set()  # apart: a key's text lies in the node, and leads to what keeps the communicator, too
         for node in self._nodes(group):
-            for keeper in self._pointers(node + 8, _NODE - 1, seen):
+            for keeper in self._pointers(node + 8, _NODE - 1, keepers):
                 yield from self._pointers(keeper, _KEEPER, seen)
                 if len(seen) > _MOST_CANDIDATES:
                     return
@@ -280,7 +280,7 @@ class CommunicatorReader:
         except GdbextError:
             return False
 
-    def _transfers(self, proxy: ProxyStruct, rank: int, size: int) -> Iterator[Transfer]:
+    def _transfers(self, proxy: ProxyStruct, rank: int, size: int) -> Iterator[ProxyTransfer]:
         """Those that are not done, of the operations that the progress thread works on. Raises BadData, MemoryFault."""
         shared = proxy.refCount != 1
         address, found = ProgressStruct(self._space, proxy.place(ProxyStruct.progressState)).active, 0
@@ -308,7 +308,7 @@ class CommunicatorReader:
 
     def _transfer(
         self, operation: OperationStruct, part: TransferStruct, own: int | None, size: int
-    ) -> Transfer | None:
+    ) -> ProxyTransfer | None:
         """None where it is done. ``own``: the communicator's rank, None where others share the proxy."""
         connection = ConnectionStruct(self._space, part.connection)
         is_send, transport = connection.send, connection.transport
@@ -322,7 +322,7 @@ class CommunicatorReader:
         if begun and waits is None:
             raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
         coll = operation.coll
-        return Transfer(
+        return ProxyTransfer(
             _OPERATIONS[coll] if coll < len(_OPERATIONS) else "", bool(is_send),
             _TRANSPORTS[transport] if 0 <= transport < len(_TRANSPORTS) else "", part.channelId,
             self._peer(operation, part, own, size), part.nsteps, *counters,
@@ -341,7 +341,7 @@ class CommunicatorReader:
 
 
 def _waits_for(is_send: bool, counters: tuple[int, ...]) -> TransferWait | None:
-    """What the oldest step that is not done waits for (net.cc); None where the counters do not go together."""
+    """Tell what the oldest step that is not done waits for (net.cc); None where the counters do not go together."""
     posted, received, _flushed, transmitted, done = counters
     if not done <= transmitted <= posted < _MOST_STEPS or not (is_send or transmitted <= received <= posted):
         return None
