@@ -246,8 +246,8 @@ class _Communicators:
         except GdbextError as error:
             self._session.errors.note(error, "NCCL's communicators")
             return ()
-        for problem in reader.problems if reader is not None else ():
-            self._session.errors.note(problem, "NCCL's communicators")
+        while reader is not None and reader.problems:  # those of this group: each is said once
+            self._session.errors.note(reader.problems.pop(0), "NCCL's communicators")
         return found
 
     @cached_property

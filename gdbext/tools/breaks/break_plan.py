@@ -141,8 +141,13 @@ class OpenCalls:
         self._operators.pop(_place(thread, frame), None)
 
 
+def cfa_in(thread: StoppedThread, frame: CfaRule) -> int:
+    """The CFA that the rule finds for a thread that stands at its place. Raises TargetError."""
+    return thread.register(frame.register) + frame.offset
+
+
 def _place(thread: StoppedThread, frame: CfaRule) -> tuple[int, int]:
-    return thread.tid, thread.register(frame.register) + frame.offset
+    return thread.tid, cfa_in(thread, frame)
 
 
 class Opening(Record):

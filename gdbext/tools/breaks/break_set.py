@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.hosts.resume.breakpoint_setter import holds
 from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, end_site, is_generated
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, is_generated
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.breaks.stop_report import StopReports
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
@@ -197,7 +197,7 @@ class BreakSet:
     def _stop_behind(self, thread: StoppedThread, opening: Opening, operator: int, name: str) -> None:
         """Stop where the function returns to around a lookup: it may leave by a jump into the kernel."""
         architecture = self._open_session().memory.architecture
-        cfa = thread.register(opening.frame.register) + opening.frame.offset
+        cfa = cfa_in(thread, opening.frame)
         behind = architecture.return_address(lambda address, _: thread.word(address).to_bytes(8, "little"), cfa)
         frame = CfaRule(architecture.stack_pointer, 0, 0)
         site = end_site(self._open_calls, operator, name, behind, "the end of its call", frame)
