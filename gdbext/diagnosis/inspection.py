@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
+from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job.job_rank import is_rank
 from gdbext.diagnosis.report.thread_report import FindingKind, ProcessStop, RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -310,7 +311,7 @@ def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
 
 
 def _runs_tasks(file: str) -> bool:
-    return any(part in file for part in ("/asyncio/", "/trio/_core/", "/gevent/", "/eventlet/"))
+    return any(part in file for part in ("/asyncio/", "/trio/_core/", *GREENLET_HUBS))
 
 
 def _state(thread: ThreadSnapshot, session: Session) -> State | None:

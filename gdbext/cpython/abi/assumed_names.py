@@ -244,3 +244,8 @@ def is_below_library(file: str) -> bool:
 def is_of_program(file: str) -> bool:
     """True for a source file of a program or package, False for one of Python's own library."""
     return not is_below_library(file) or any(each in file for each in _PACKAGES)
+
+
+GREENLET_HUBS = ("/gevent/", "/eventlet/")
+"""Parts of the paths of the libraries whose hubs switch to greenlets. greenlet alone is also loaded by others, as
+SQLAlchemy, which switches by asyncio."""

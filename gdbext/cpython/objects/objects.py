@@ -231,7 +231,11 @@ _GENERAL = struct.Struct("<QQQ")
 
 def classes_of(objects: ObjectReader, address: int) -> Iterator[int]:
     """The class of an object and those that it derives from, by tp_base. Raises MemoryFault, BadData."""
-    kind = objects.type_of(address).address
+    yield from base_classes(objects, objects.type_of(address).address)
+
+
+def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
+    """A class and those that it derives from, by tp_base: a line, however damaged. Raises MemoryFault, BadData."""
     for _ in range(_BASES):
         if not kind:
             return

@@ -22,10 +22,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_structures import PyTypeObject
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.object_items import collected_objects, deque_items, set_items
+from gdbext.cpython.objects.objects import base_classes
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited
 from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
 from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -233,7 +235,7 @@ behind the table of virtual functions (TGreenlet.hpp)."""
 _STATE_WORDS = 24
 _STACK = 6
 """Words from a StackState (start, stop, copy, saved, previous) to the frame, behind the context (TGreenlet.hpp)."""
-_LIBRARIES = ("/gevent/", "/eventlet/", "/greenlet/", "/gunicorn/workers/ggevent.py")
+_LIBRARIES = (*assumed_names.GREENLET_HUBS, "/greenlet/", "/gunicorn/workers/ggevent.py")
 _LINK_SELF = 24
 """m_self of a built-in method (PyCFunctionObject, Include/cpython/methodobject.h)."""
 _LINKS = 256
@@ -245,18 +247,20 @@ _KINDS = (
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
-    """The extension module that greenlets are made of is loaded."""
+    """The extension module that greenlets are made of is loaded, and a hub is on some stack: the objects of a process
+    that only has the module need not be gone through."""
     modules = runtime.modules.modules if runtime.modules is not None else ()
-    return any(module.name.startswith(_MODULE) for module in modules)
+    if not any(module.name.startswith(_MODULE) for module in modules):
+        return False
+    files = {frame.file for state in runtime.thread_states() for frame in runtime.frames.stack(state).frames}
+    return any(hub in file for file in files for hub in assumed_names.GREENLET_HUBS)
 
 
 def greenlet_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     """The greenlets that are suspended in each thread, which gevent's or eventlet's hub switches to. Raises nothing;
     what cannot be read is left out."""
-    if not has_greenlets(runtime):
-        return []
     try:
-        return list(_Greenlets(runtime).loops())
+        return list(_Greenlets(runtime).loops()) if has_greenlets(runtime) else []
     except GdbextError:
         return []
 
@@ -303,11 +307,12 @@ class _Greenlets:
             yield RunningLoop(0, GREENLET, idents.get(tid), 0, None, 0, tuple(tasks))
 
     def _is_greenlet(self, kind: int) -> bool:
-        """The type is greenlet.greenlet or made from it."""
+        """The type is greenlet.greenlet or made from it. Raises MemoryFault, BadData."""
         known = self._kinds.get(kind)
         if known is None:
-            base, name = PyTypeObject(self._runtime.space, kind).tp_base, self._runtime.objects.type_info(kind).name
-            known = self._kinds[kind] = name == "greenlet.greenlet" or (bool(base) and self._is_greenlet(base))
+            types = self._runtime.objects
+            names = (types.type_info(each).name for each in base_classes(types, kind))
+            known = self._kinds[kind] = "greenlet.greenlet" in names
         return known
 
     def _read(self, address: int) -> _Suspended | None:
@@ -329,16 +334,23 @@ class _Greenlets:
 
     def _thread_of(self, stack: int) -> int | None:
         """The thread in whose stack an address is."""
-        runtime = self._runtime
-        around = runtime.modules.mapping_at(stack) if runtime.modules is not None else None
-        top = runtime.memory.architecture.stack_pointer
-        for thread in runtime.memory.target.threads():
-            try:
-                if around is not None and around.start <= thread.registers().get(top, 0) < around.end:
-                    return thread.tid
-            except GdbextError:
-                continue
-        return None
+        return self._threads.get(self._mapping_of(stack))
+
+    @cached_property
+    def _threads(self) -> Mapping[int, int]:
+        """The beginning of the mapping in which a thread's stack is → the thread."""
+        found: dict[int, int] = {}
+        top = self._runtime.memory.architecture.stack_pointer
+        for thread in self._runtime.memory.target.threads():
+            with suppress(GdbextError):
+                found.setdefault(self._mapping_of(thread.registers().get(top, 0)), thread.tid)
+        found.pop(0, None)
+        return found
+
+    def _mapping_of(self, address: int) -> int:
+        """The beginning of the mapping that has the address; 0 for none."""
+        around = self._runtime.modules.mapping_at(address) if self._runtime.modules is not None else None
+        return around.start if around is not None else 0
 
     def _links(self) -> Iterator[tuple[int, int]]:
         """(greenlet, object of gevent that will switch to it): the object keeps a list of methods to call."""

@@ -15,6 +15,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -408,19 +409,16 @@ def expression_size(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> in
 
 def _parts(runtime: PythonRuntime, expression: int) -> int | None:
     """The parts of an expression, itself included; None for what is none."""
-    seen, todo = set[int](), [expression]
-    while todo and len(seen) < _EXPRESSION_LIMIT:
+    seen, leaves, todo = set[int](), set[int](), [expression]
+    while todo and len(seen) + len(leaves) < _EXPRESSION_LIMIT:
         each = todo.pop()
-        if each in seen:
+        if each in seen or each in leaves:
             continue
         parts = attributes(runtime, each).get(names.EXPRESSION_PARTS, 0)
-        if not parts:
-            if each == expression:
-                return None
-            continue
-        seen.add(each)
-        try:
-            todo += runtime.objects.tuple_items(parts, _EXPRESSION_LIMIT)
-        except GdbextError:
-            continue
+        (seen if parts else leaves).add(each)
+        if parts:
+            with suppress(GdbextError):
+                todo += runtime.objects.tuple_items(parts, _EXPRESSION_LIMIT)
+    if expression in leaves:
+        return None
     return len(seen)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
+
+from gdbext.cpython.tasks.library_tasks import has_greenlets
 
 
 @pytest.mark.parametrize("name", ["asyncio-waits-3.10", "asyncio-waits-3.14", "trio-waits-3.12"])
@@ -21,3 +26,23 @@ def test_tasks_of_trio_that_hold_what_the_other_wants(replay):
     assert found["verdict"]["kind"] == "deadlock"
     assert "first waits for the lock" in found["verdict"]["summary"]
     assert "(trio.Lock), which second holds" in found["verdict"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "expected"),
+    [
+        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/eventlet/hubs/poll.py", True),
+        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/gevent/hub.py", True),
+        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/asyncio/base_events.py", False),
+        ("libc.so.6", "/lib/gevent/hub.py", False),
+    ],
+)
+def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file: str, expected: bool) -> None:
+    """SQLAlchemy loads greenlet, too, and switches to its own by asyncio: those are no tasks, and asyncio's are."""
+    stack = SimpleNamespace(frames=[SimpleNamespace(file="/srv/app.py"), SimpleNamespace(file=file)])
+    runtime = SimpleNamespace(
+        modules=SimpleNamespace(modules=[SimpleNamespace(name=module)]),
+        thread_states=lambda: [0],
+        frames=SimpleNamespace(stack=lambda _: stack),
+    )
+    assert has_greenlets(cast(Any, runtime)) is expected
