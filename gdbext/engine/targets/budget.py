@@ -195,19 +195,17 @@ class BudgetWatch:
         if self._is_on or not (self._seconds or self._memory):
             return
         import _thread
-        import signal
+
+        from gdbext.engine.targets.system.linux import signals_held
 
         self._looking = _thread.get_ident()
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
         self._telling = _thread.allocate_lock()
         # signals are the debugger's: none may reach a thread of ours
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._is_on = True
-        try:
+        with signals_held():
+            self._is_on = True
             _thread.start_new_thread(self._watch, ())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def end(self) -> None:
         """An interruption that is on its way comes before this returns."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, PER_CPU_HASH, Bpf, ProbePlace, possible_processors
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, MAX_PLACES, Filter, FramePath, TracePlace
-from gdbext.tools.probes.bpf.probe_keeper import ProbeKeeper, ProbeSet
+from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS, ProbeKeeper, ProbeSet
 from gdbext.tools.probes.bpf.probe_programs import CELL, KEY, LINE, CounterMaps, cell_counts, program
 from gdbext.tools.probes.site_scan import ProbePlaces
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
@@ -200,7 +201,8 @@ class CallCount:
         try:
             program = kernel.program(_program(self._counter.descriptor))
             self._descriptors.append(program)
-            self._keeper = ProbeKeeper(kernel, architecture, program, pid, {path: [place]})
+            with signals_held(INTERRUPTS):
+                self._keeper = ProbeKeeper(kernel, architecture, program, pid, {path: [place]})
         except BaseException:
             self.close()
             raise

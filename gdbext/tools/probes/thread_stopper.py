@@ -22,10 +22,11 @@ from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import ProbesRefused, TargetError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, Bpf, ProbePlace, refused
-from gdbext.tools.probes.bpf.probe_keeper import ProbeKeeper
+from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS, ProbeKeeper
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.host import HookSpec
@@ -108,7 +109,8 @@ class ThreadStopper:
         """Place what was added, together: the kernel takes 0.1 s to take a link away. Raises ProbesRefused."""
         added, self._added = self._added, {}
         if added and self._keeper is None:
-            self._keeper = ProbeKeeper(self._kernel, self._architecture, self._program, self._pid, added)
+            with signals_held(INTERRUPTS):
+                self._keeper = ProbeKeeper(self._kernel, self._architecture, self._program, self._pid, added)
         elif self._keeper is not None:
             for path, places in added.items():
                 self._keeper.add(path, places)

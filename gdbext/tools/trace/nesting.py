@@ -9,14 +9,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.resume.dispatch_description import Describer, LookupResult, TracedDispatch
+from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
@@ -251,9 +254,10 @@ class ProbeTrace:
         architecture, pid = session.memory.architecture, session.target.pid
         only = filter_of(session, request.tid, request.key)
         self._late = LatePlaces(session, filtered=not request.everything)
-        tracing = DispatchTracer(architecture, pid, chosen, wanted, only)
-        heard = DeferredInterrupt(is_heard=self._run_beside is None)
-        with heard as interrupt, tracing as tracer:  # whatever was traced when Ctrl+C came is shown
+        with ExitStack() as stack:  # whatever was traced when Ctrl+C came is shown
+            interrupt = stack.enter_context(DeferredInterrupt(is_heard=self._run_beside is None))
+            with signals_held(INTERRUPTS):  # an exception before it is entered would leave the probes
+                tracer = stack.enter_context(DispatchTracer(architecture, pid, chosen, wanted, only))
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
             ending = self._ending(partial(self._watch, tracer, nesting, process), interrupt)

@@ -33,7 +33,7 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.live.proc_checks import thread_states, tracer
-from gdbext.engine.targets.system.linux import parse_maps, stat_fields
+from gdbext.engine.targets.system.linux import parse_maps, signals_held, stat_fields
 from gdbext.errors import GdbextError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -51,14 +51,11 @@ def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | No
     """The id of a process that does this and ends, that no signal reaches but SIGKILL, and that has these descriptors
     only, all for None; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
     OSError."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    with signals_held():
         child = os.fork()
         if not child:
             _survive(work, name, None if keep is None else {*keep})
         return child
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoReturn:

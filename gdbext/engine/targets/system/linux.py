@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gdbext.engine.record import late_pattern
@@ -137,6 +137,26 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
     finally:
         for number, old in before:
             signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+@contextmanager
+def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
+    """Keep these signals from this thread meanwhile, all of them where no ``numbers`` are given.
+
+    What came is delivered at the end: no KeyboardInterrupt comes between the answer of a call and the note of it.
+    Children that are forked inside keep the signals out.
+
+    The mask of before is asked for by itself: to block raises what was due, and is done nevertheless (CPython,
+    Modules/signalmodule.c, signal_pthread_sigmask_impl).
+    """
+    import signal
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers or signal.valid_signals())
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def parse_environ(data: bytes) -> dict[str, str]:

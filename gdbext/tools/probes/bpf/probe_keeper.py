@@ -24,6 +24,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.live.debugger_guard import start_survivor
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf import probe_keeper
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused
@@ -104,6 +106,11 @@ _ALL = 1 << 31
 _Placed = Callable[..., Iterable[int]]
 _NAME = "gdbext-probes"
 """The name that ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h)."""
+
+
+INTERRUPTS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
+"""The signals that may raise an exception anywhere: held while a ProbeKeeper is made and noted, for the links that it
+has received would be left open, and the probes with them."""
 
 
 class ProbeKeeper:
@@ -260,7 +267,8 @@ class ProbeSet:
     def _attach(self, pid: int, places: Mapping[str, Sequence[ProbePlace]], program: int) -> None:
         if not self.kernel.has_many:
             probe_keeper.check(sum(map(len, places.values())))
-        self._keepers.append(ProbeKeeper(self.kernel, self._architecture, program, pid, places))
+        with signals_held(INTERRUPTS):
+            self._keepers.append(ProbeKeeper(self.kernel, self._architecture, program, pid, places))
 
     def total_lost(self) -> int:
         """Number of dispatches that were seen and found no room. Raises OSError."""
