@@ -92,7 +92,7 @@ _log = logger(__name__)
 
 
 class SessionCache:
-    """Drops the session as soon as the debugger says that the process ran or was changed."""
+    """Keeps the session until the debugger says that the process ran or was changed."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
@@ -131,6 +131,11 @@ class SessionCache:
             _log.debug("the session is dropped")
             session.target.close()
 
+    def forget_what_changed(self) -> None:
+        """Drop the session where it is not that of today's process, as after a run."""
+        if self._session is not None and self._debugger.identity() != self._identity:
+            self.forget()
+
     def close(self) -> None:
         """Drop it, and listen to the debugger no more."""
         self.forget()
@@ -166,6 +171,8 @@ class Shell:
             finally:
                 watched.end()
                 if runs_on:  # its sessions are circles: each keeps a descriptor of every mapped library until then
+                    if self._sessions is not None:
+                        self._sessions.forget_what_changed()
                     gc.collect()
         except TimeIsUp:
             return table.failure(row.name, argv, time_error(SECONDS, _OUTSIDE))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gdb
 
@@ -33,6 +34,9 @@ class GdbDebugger(Debugger):
     def __init__(self) -> None:
         self._filter: AddedFrameFilter | None = None
         self._unwritten: list[str] = []
+        self._changes: deque[object] = deque(maxlen=1)
+        """The last event that was not counted yet."""
+        self._changed = 0
 
     def target(self) -> Target:
         """gdb's selected inferior, or its core."""
@@ -51,29 +55,34 @@ class GdbDebugger(Debugger):
         return bool(gdb.selected_inferior().pid)
 
     def identity(self) -> Hashable:
-        """Inferior, process, connection, and where files are looked for."""
+        """Inferior, process, connection, where files are looked for, and how often that has changed."""
+        if self._changes:
+            self._changes.clear()
+            self._changed += 1
         inferior = gdb.selected_inferior()
         connection = getattr(inferior, "connection", None)
         number = connection.num if connection is not None else 0
-        return inferior.num, inferior.pid, number, gdb.parameter("sysroot")
+        return inferior.num, inferior.pid, number, gdb.parameter("sysroot"), self._changed
 
     def thread_numbers(self) -> Sequence[int]:
         """The numbers that ``info threads`` shows."""
         return [thread.num for thread in gdb.selected_inferior().threads()]
 
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Connect ``action`` to all events of that kind; gives what disconnects it."""
+        """Have ``identity`` know of all events of that kind; gives what ends that.
 
-        def changed(_: Any) -> None:
-            action()
-
+        gdb calls a function of C: before the first line of one of Python's, KeyboardInterrupt may be raised there, gdb
+        drops it, and the Ctrl+C of whoever lets the process run would be lost.
+        """
+        del action
+        noted = self._changes.append
         events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
         for event in events:
-            event.connect(changed)
+            event.connect(noted)
 
         def disconnect() -> None:
             for event in events:
-                event.disconnect(changed)
+                event.disconnect(noted)
 
         return disconnect
 

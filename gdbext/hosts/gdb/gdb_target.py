@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import gdb
@@ -314,17 +315,24 @@ def _architecture(inferior: gdb.Inferior) -> Architecture:
 
 
 def post_whole(work: Callable[[], None], cut: Callable[[], None]) -> None:
-    """Have gdb's event loop do it, and then ``cut`` where Ctrl+C came in between: Python raises KeyboardInterrupt where
-    it likes, before the first line of a function too, and gdb would drop it. From any thread."""
-    whole: list[bool] = []
+    """Have gdb's event loop do it, and then ``cut`` where Ctrl+C came in between. From any thread.
+
+    Python raises KeyboardInterrupt where it likes, before the first line of a function too, and gdb would drop it. So
+    what looks afterwards is no function of Python's where all went well: none is begun by calling no ``cut``.
+    """
+    left = [cut]
 
     def begin() -> None:
         with suppress(KeyboardInterrupt):
             work()
-            whole.append(True)
+            left.clear()
 
     gdb.post_event(begin)
-    gdb.post_event(lambda: None if whole else cut())
+    gdb.post_event(partial(list, map(_called, left)))
+
+
+def _called(function: Callable[[], None]) -> None:
+    function()
 
 
 def execute(command: str) -> str:
