@@ -181,7 +181,9 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
 
     if is_one_of_several(session.target.environ()):
         return True
-    for child in children.children[:MAX_EXAMINED] if children is not None else ():
+    if children is None or session.target.recorded is not None:  # those of a recording are none of this machine's
+        return False
+    for child in children.children[:MAX_EXAMINED]:
         try:
             if is_one_of_several(parse_environ(read_file(child.pid, "environ"))):
                 return True

@@ -10,6 +10,7 @@ from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
+from gdbext.engine.targets.live import local_process
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, PipeWait, ProcessState
 from gdbext.engine.terminal import CommandLine
 from support.fakes.analysis_facts import step, thread, wait
@@ -168,3 +169,10 @@ def test_blocked_threads(kind, part):
 @pytest.mark.parametrize(("kind", "part"), [("collective", "TORCH_DISTRIBUTED_DEBUG"), ("device", "nvidia-smi")])
 def test_waits_for_the_outside(kind, part):
     assert part in told(thread(1, wait(kind, name="x")))
+
+
+def test_children_of_a_recording_are_not_looked_for_on_this_machine(replay, monkeypatch):
+    """Some process of today's may have the number of one of then, and be a rank."""
+    monkeypatch.setattr(local_process, "read_file", lambda *_: b"RANK=0\0WORLD_SIZE=2\0")
+    hung = replay("asyncio-waits-3.10")
+    assert "Look at the child process" in hung.diagnosis["verdict"]["advice"][0]
