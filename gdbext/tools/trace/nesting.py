@@ -264,10 +264,7 @@ class ProbeTrace:
             left = nesting.open(tracer) if ending.kind is EndingKind.INTERRUPTED else ()
             lost = tracer.lost()
         ending = self._closed(sink, ending)
-        if lost:
-            self._note(f"{lost} dispatches found no room in the ring and are missing")
-        if nesting.unread:
-            self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
+        self._note_missing(lost, nesting.unread)
         names, unseen = tuple(sorted(nesting.names)), places.unseen + self._late.unseen
         return Traced(
             target,
@@ -281,6 +278,12 @@ class ProbeTrace:
             unseen.total(),
             unseen_in(unseen),
         )
+
+    def _note_missing(self, lost: int, unread: int) -> None:
+        if lost:
+            self._note(f"{lost} dispatches found no room in the ring and are missing")
+        if unread:
+            self._note(f"{unread} dispatches are left out: operator or table could not be read (any more)")
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
