@@ -7,8 +7,8 @@ entries of the operator's own kernels see them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.instruction import Instruction
@@ -17,13 +17,14 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
+from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, CfaRule, LookupSites, SiteFinder, static_handles
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, StoppedThread, Trap
     from gdbext.torch.registry.operators import Operator
 
 _FUNCTIONS_FOLLOWED = 200
@@ -173,6 +174,75 @@ class OperatorFunctions:
     def _code(self, function: Function) -> Iterator[Instruction]:
         code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
         return self._session.memory.architecture.decode(code, function.start)
+
+
+class OpenCalls:
+    """The calls of operators that have begun and not ended, by thread and frame."""
+
+    def __init__(self) -> None:
+        self._operators: dict[tuple[int, int], int] = {}
+
+    def begins(self, thread: StoppedThread, frame: CfaRule, operator: int, wanted: bool) -> None:
+        """A lookup was passed in a frame. One that is not ``wanted`` ends what was open there. Raises TargetError."""
+        place = _place(thread, frame)
+        if wanted:
+            self._operators[place] = operator
+        else:
+            self._operators.pop(place, None)
+
+    def is_open(self, thread: StoppedThread, frame: CfaRule, operator: int) -> bool:
+        """The frame is inside of a call of the operator. Raises TargetError."""
+        return self._operators.get(_place(thread, frame)) == operator
+
+    def ends(self, thread: StoppedThread, frame: CfaRule) -> None:
+        """The call in the frame is over. Raises TargetError."""
+        self._operators.pop(_place(thread, frame), None)
+
+
+def cfa_in(thread: StoppedThread, frame: CfaRule) -> int:
+    """The CFA that the rule finds for a thread that stands at its place. Raises TargetError."""
+    return thread.register(frame.register) + frame.offset
+
+
+def _place(thread: StoppedThread, frame: CfaRule) -> tuple[int, int]:
+    return thread.tid, cfa_in(thread, frame)
+
+
+class Opening(Record):
+    """A lookup that opens a call: the register that holds the OperatorEntry* there, and the rule of its frame.
+
+    ``jumps``: the function may leave by a jump, so that the call ends where that returns to."""
+
+    address: int
+    entry: str
+    frame: CfaRule
+    jumps: bool
+
+
+class CallOpenings:
+    """The traps at lookups which open calls whose ends are stopped at."""
+
+    def __init__(self, setter: BreakpointSetter, opens: Callable[[StoppedThread, Opening], None]) -> None:
+        """``opens`` is called at each lookup, by the thread that makes it."""
+        self._setter = setter
+        self._opens = opens
+        self._traps: dict[int, Trap] = {}
+
+    def watch(self, openings: Sequence[Opening]) -> None:
+        """Set a trap at each of these lookups that has none. Raises TargetError."""
+        for opening in openings:
+            if opening.address not in self._traps:
+                reached = partial(self._reached, opening)
+                self._traps[opening.address] = self._setter.set_trap(opening.address, reached)
+
+    def _reached(self, opening: Opening, thread: StoppedThread) -> None:
+        self._opens(thread, opening)
+
+    def close(self) -> None:
+        """Remove all traps of this object."""
+        for trap in self._traps.values():
+            trap.delete()
+        self._traps = {}
 
 
 def structured_kind(names: Sequence[str]) -> str:

@@ -1,5 +1,10 @@
 """Notices what is registered while the program runs: operators, kernels, and those that Inductor has loaded.
 
+A kernel of Inductor in C++ has a library of its own, in which its function is called "kernel", or, in a model that was
+compiled ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch
+(torch/csrc/inductor/aoti_torch/c/shim.h). A kernel of Triton runs on a device: the place to stop is the driver's
+function that launches it, which gets its handle.
+
 A kernel's library is loaded by dlopen, and its name is known when the module that Inductor wrote has been executed:
 before that module's first call, which begins with checks of its arguments (torch/csrc/dynamo/guards.cpp). A trap on
 those checks is on for a few of them after each dlopen; otherwise calls of compiled code cost nothing.
@@ -13,19 +18,24 @@ table; calls cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from gdbext.errors import GdbextError
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError, NotTorch, UsageError
+from gdbext.hosts.resume.breakpoint_setter import ALWAYS, Equals, Register
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
+from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
+from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.lookup_sites import at_entry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Reached, StoppedThread, Trap
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Condition, Reached, StoppedThread, Trap
 
 
 def definition_hooks(
@@ -196,3 +206,71 @@ class KernelWatch:
             self._changed()
         except (GdbextError, OSError) as error:
             self._failed(error)
+
+
+# --- what Inductor has loaded ------------------------------------------------------------------
+
+
+class GeneratedFunction(Record):
+    """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
+
+    name: str
+    address: int
+    what: str
+    condition: Condition = ALWAYS
+
+
+def is_generated(pattern: str) -> bool:
+    """The pattern means such kernels and functions, not operators."""
+    return pattern.startswith((CPP, TRITON, SHIM))
+
+
+def check_pattern(pattern: str, where: str) -> None:
+    """Raises UsageError for a place that they do not have."""
+    if where != "kernel":
+        instead = f"dispatch-break kernel {pattern}"
+        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
+
+
+def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
+    """Those that are loaded; none without a Python. Raises MemoryFault."""
+    found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
+    found += _launches(session, pattern) if pattern.startswith(TRITON) else []
+    if not found and pattern.isidentifier():
+        exported = session.symbolizer.symbol_of(pattern)
+        if exported is not None:
+            module, symbol = exported
+            found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
+    return found
+
+
+def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
+    try:
+        kernels = session.generated_kernels.all
+    except NotTorch:
+        return ()
+    return [(each.name, each.address, each.source) for each in kernels if fnmatchcase(each.name, pattern)]
+
+
+def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
+    """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
+    if session.python is None:
+        return []
+    arguments = [Register(name) for name in session.memory.architecture.argument_registers]
+    return [
+        GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
+        for kernel in triton_kernels(session.python)
+        if fnmatchcase(kernel.name, pattern)
+        for function, place in LAUNCHING
+        for address in [session.symbolizer.address_of(function)]
+        if address is not None
+        for handle in kernel.handles
+    ]
+
+
+def not_loaded(pattern: str) -> UsageError:
+    """The note that is shown as long as there is none."""
+    help = "Inductor may not have compiled it yet"
+    if pattern.startswith(TRITON):
+        help += "; it has no handle before its first launch, which is not seen"
+    return UsageError(f"no kernel {pattern} is loaded", help=help)

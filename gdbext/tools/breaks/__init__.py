@@ -15,8 +15,9 @@ from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.hosts.resume.registrations import check_pattern, is_generated
 from gdbext.render.style import Style, counted, escape
-from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_pattern, is_generated
+from gdbext.tools.breaks.break_plan import PLACES, check_keys
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
 if TYPE_CHECKING:

@@ -1,22 +1,13 @@
-"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger.
-
-Where to stop for kernels that Inductor generated, and for the functions by which its code calls torch.
-
-A kernel in C++ has a library of its own, in which its function is called "kernel", or, in a model that was compiled
-ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch (torch/csrc/inductor/aoti_torch/c/shim.h). A
-kernel of Triton runs on a device: the place to stop is the driver's function that launches it, which gets its handle.
-"""
+"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.engine.record import Record
-from gdbext.errors import NotTorch, UsageError
+from gdbext.errors import TargetError, UsageError
 from gdbext.hosts.resume.all_calls import AllCalls, SharedLookup
 from gdbext.hosts.resume.breakpoint_setter import (
     ALWAYS,
@@ -30,135 +21,26 @@ from gdbext.hosts.resume.breakpoint_setter import (
     Told,
     both,
 )
-from gdbext.hosts.resume.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.hosts.resume.operator_functions import OpenCalls, Opening, OperatorFunction, OperatorFunctions
+from gdbext.hosts.resume.registrations import generated_functions, is_generated, not_loaded
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
-from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
-from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import Condition, StoppedThread, Value
+    from gdbext.hosts.resume.breakpoint_setter import Breakpoint, Condition, Value
     from gdbext.torch.registry.dispatch_table import ComputedEntry
     from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.registry.operators import Operator
     from gdbext.torch.stack.lookup_sites import CfaRule
 
 
-class GeneratedFunction(Record):
-    """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
-
-    name: str
-    address: int
-    what: str
-    condition: Condition = ALWAYS
-
-
-def is_generated(pattern: str) -> bool:
-    """The pattern means such kernels and functions, not operators."""
-    return pattern.startswith((CPP, TRITON, SHIM))
-
-
-def check_pattern(pattern: str, where: str) -> None:
-    """Raises UsageError for a place that they do not have."""
-    if where != "kernel":
-        instead = f"dispatch-break kernel {pattern}"
-        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
-
-
-def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
-    """Those that are loaded; none without a Python. Raises MemoryFault."""
-    found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
-    found += _launches(session, pattern) if pattern.startswith(TRITON) else []
-    if not found and pattern.isidentifier():
-        exported = session.symbolizer.symbol_of(pattern)
-        if exported is not None:
-            module, symbol = exported
-            found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
-    return found
-
-
-def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
-    try:
-        kernels = session.generated_kernels.all
-    except NotTorch:
-        return ()
-    return [(each.name, each.address, each.source) for each in kernels if fnmatchcase(each.name, pattern)]
-
-
-def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
-    """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
-    if session.python is None:
-        return []
-    arguments = [Register(name) for name in session.memory.architecture.argument_registers]
-    return [
-        GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
-        for kernel in triton_kernels(session.python)
-        if fnmatchcase(kernel.name, pattern)
-        for function, place in LAUNCHING
-        for address in [session.symbolizer.address_of(function)]
-        if address is not None
-        for handle in kernel.handles
-    ]
-
-
-def not_loaded(pattern: str) -> UsageError:
-    """The note that is shown as long as there is none."""
-    help = "Inductor may not have compiled it yet"
-    if pattern.startswith(TRITON):
-        help += "; it has no handle before its first launch, which is not seen"
-    return UsageError(f"no kernel {pattern} is loaded", help=help)
-
-
 PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")
 """The values of WHERE: ``lookup`` is call and redispatch; ``boxed`` the kernels' boxed entries; ``register`` the
 computation of a table entry; ``return`` the ends of call and redispatch."""
 WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
-
-
-class OpenCalls:
-    """The calls of operators that have begun and not ended, by thread and frame."""
-
-    def __init__(self) -> None:
-        self._operators: dict[tuple[int, int], int] = {}
-
-    def begins(self, thread: StoppedThread, frame: CfaRule, operator: int, wanted: bool) -> None:
-        """A lookup was passed in a frame. One that is not ``wanted`` ends what was open there. Raises TargetError."""
-        place = _place(thread, frame)
-        if wanted:
-            self._operators[place] = operator
-        else:
-            self._operators.pop(place, None)
-
-    def is_open(self, thread: StoppedThread, frame: CfaRule, operator: int) -> bool:
-        """The frame is inside of a call of the operator. Raises TargetError."""
-        return self._operators.get(_place(thread, frame)) == operator
-
-    def ends(self, thread: StoppedThread, frame: CfaRule) -> None:
-        """The call in the frame is over. Raises TargetError."""
-        self._operators.pop(_place(thread, frame), None)
-
-
-def cfa_in(thread: StoppedThread, frame: CfaRule) -> int:
-    """The CFA that the rule finds for a thread that stands at its place. Raises TargetError."""
-    return thread.register(frame.register) + frame.offset
-
-
-def _place(thread: StoppedThread, frame: CfaRule) -> tuple[int, int]:
-    return thread.tid, cfa_in(thread, frame)
-
-
-class Opening(Record):
-    """A lookup that opens a call: the register that holds the OperatorEntry* there, and the rule of its frame.
-
-    ``jumps``: the function may leave by a jump, so that the call ends where that returns to."""
-
-    address: int
-    entry: str
-    frame: CfaRule
-    jumps: bool
 
 
 @dataclass(frozen=True)
@@ -189,6 +71,15 @@ class ArgumentPlace:
 
     skipped: int
     function: tuple[int, int] | None = None
+
+
+@dataclass
+class Placed:
+    """A breakpoint of a request, and what it is for: a site; or something that is awaited."""
+
+    breakpoint: Breakpoint
+    site: BreakSite | None = None
+    awaits: str = ""
 
 
 _CALLS_DEEP = 4
@@ -406,6 +297,28 @@ def end_site(
     """The place where a call of the operator ends, if one is open in the frame."""
     told = Told(("end", operator, frame), lambda thread: open_calls.is_open(thread, frame, operator))
     return BreakSite(address, "return", operator, name, what, None, told, frame=frame, openings=openings)
+
+
+def is_readable(session: Session) -> bool:
+    """Torch is loaded, and its operators can be read."""
+    if not session.has_torch:
+        return False
+    try:
+        return bool(session.dispatcher.entries)
+    except TargetError:
+        return False
+
+
+def what_is_awaited(request: BreakRequest) -> str:
+    """Name what must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
+    if request.where in ("kernel", "boxed", "meta", "impl"):
+        key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
+        key = f" for {key}" if key else ""
+        return f"a kernel of {', '.join(request.patterns)}{key} is registered"
+    raise UsageError(
+        f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
+        help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
+    )
 
 
 def check_keys(keys: KeyNames, request: BreakRequest) -> None:

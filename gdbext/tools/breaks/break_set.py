@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.hosts.resume.breakpoint_setter import holds
-from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch
-from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, OpenCalls, Opening, cfa_in, end_site, is_generated
+from gdbext.hosts.resume.operator_functions import CallOpenings, OpenCalls, cfa_in
+from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch, is_generated
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, Placed, end_site, is_readable, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.breaks.stop_report import StopReports
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
@@ -31,17 +31,8 @@ if TYPE_CHECKING:
         Condition,
         Reached,
         StoppedThread,
-        Trap,
     )
-
-
-@dataclass
-class Placed:
-    """A breakpoint of a request, and what it is for: a site; or something that is ``awaited``."""
-
-    breakpoint: Breakpoint
-    site: BreakSite | None = None
-    awaits: str = ""
+    from gdbext.hosts.resume.operator_functions import Opening
 
 
 class BreakSet:
@@ -73,8 +64,7 @@ class BreakSet:
         self._known: set[tuple[int, Condition]] = set()
         self._hits: Counter[tuple[int, Condition]] = Counter()
         self._open_calls = OpenCalls()
-        self._traps: dict[int, Trap] = {}
-        """The traps by the addresses of lookups, which open calls whose ends are stopped at."""
+        self._openings = CallOpenings(setter, self._opens)
 
     def wants(self, name: str) -> bool:
         """The request means the operator of that qualified name."""
@@ -127,7 +117,7 @@ class BreakSet:
             raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
         if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.patterns):
             self._watch_kernels(session)
-        awaited = "" if self._add(plan) or missing else self._absent()
+        awaited = "" if self._add(plan) or missing else what_is_awaited(self.request)
         notes = [f"{error.what} ({error.why or error.help}): waiting until it is" for error in missing.values()]
         if awaited:
             notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
@@ -156,7 +146,7 @@ class BreakSet:
         missing = plan.missing(self.request.patterns)
         if not self._add(plan) and not missing:
             try:
-                awaited = self._absent()
+                awaited = what_is_awaited(self.request)
             except UsageError as error:
                 self.show_line(error.what)
             else:
@@ -174,25 +164,19 @@ class BreakSet:
             if (site.address, site.condition) not in self._known:  # known, too, is what the user has deleted
                 self._placed.append(Placed(self._set(site), site))
                 self._known.add((site.address, site.condition))
-            for opening in site.openings:
-                if opening.address not in self._traps:
-                    self._traps[opening.address] = self._setter.set_trap(opening.address, self._opener(opening))
+            self._openings.watch(site.openings)
         return bool(sites)
 
-    def _opener(self, opening: Opening) -> Reached:
+    def _opens(self, thread: StoppedThread, opening: Opening) -> None:
         """Notes at a lookup which call begins there."""
-
-        def opens(thread: StoppedThread) -> None:
-            try:
-                operator = thread.register(opening.entry)
-                name = next((one.site.name for one in self._placed if one.site and one.site.operator == operator), "")
-                self._open_calls.begins(thread, opening.frame, operator, bool(name))
-                if name and opening.jumps:
-                    self._stop_behind(thread, opening, operator, name)
-            except GdbextError as error:
-                self.show_line(str(error))
-
-        return opens
+        try:
+            operator = thread.register(opening.entry)
+            name = next((one.site.name for one in self._placed if one.site and one.site.operator == operator), "")
+            self._open_calls.begins(thread, opening.frame, operator, bool(name))
+            if name and opening.jumps:
+                self._stop_behind(thread, opening, operator, name)
+        except GdbextError as error:
+            self.show_line(str(error))
 
     def _stop_behind(self, thread: StoppedThread, opening: Opening, operator: int, name: str) -> None:
         """Stop where the function returns to around a lookup: it may leave by a jump into the kernel."""
@@ -224,18 +208,6 @@ class BreakSet:
                 self.show_line(str(error))
 
         return report
-
-    def _absent(self) -> str:
-        """Name what must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
-        request = self.request
-        if request.where in ("kernel", "boxed", "meta", "impl"):
-            key = request.key or {"meta": "Meta", "impl": "a backend"}.get(request.where)
-            key = f" for {key}" if key else ""
-            return f"a kernel of {', '.join(request.patterns)}{key} is registered"
-        raise UsageError(
-            f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
-            help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
-        )
 
     # --- through the runs of a program -----------------------------------------------------------
 
@@ -274,14 +246,9 @@ class BreakSet:
         """Delete all breakpoints of the request."""
         for each in self.alive():
             each.breakpoint.delete()
-        self._drop_traps()
-        self._placed, self._pending, self._waiting = [], None, None
-
-    def _drop_traps(self) -> None:
-        for trap in self._traps.values():
-            trap.delete()
-        self._traps = {}
+        self._openings.close()
         self._open_calls = OpenCalls()
+        self._placed, self._pending, self._waiting = [], None, None
 
 
 class BreakTable:
@@ -323,7 +290,7 @@ class BreakTable:
         """
         found = BreakSet(request, self._setter, self._open_session, self._watch_of, self._watch_kernels, show)
         try:
-            if _readable(session):
+            if is_readable(session):
                 found.resolve(session)
             else:
                 found.wait()
@@ -424,12 +391,3 @@ class BreakTable:
         self._end_watch()
         for each in self._sets:
             each.suspend()
-
-
-def _readable(session: Session) -> bool:
-    if not session.has_torch:
-        return False
-    try:
-        return bool(session.dispatcher.entries)
-    except TargetError:
-        return False

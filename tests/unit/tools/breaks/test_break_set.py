@@ -11,8 +11,9 @@ import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
+from gdbext.hosts.resume.operator_functions import Opening
 from gdbext.tools import breaks
-from gdbext.tools.breaks.break_plan import BreakSite, Opening, end_site
+from gdbext.tools.breaks.break_plan import BreakSite, end_site
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.stack.lookup_sites import CfaRule
