@@ -8,7 +8,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.report import Report
-    from gdbext.diagnosis.report.wait import Owner, Resource, Wait
+    from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
     from gdbext.diagnosis.report.wait_kind import WaitKind
     from gdbext.diagnosis.reporting import make_report
     from gdbext.diagnosis.session import Session
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern
 
 __all__ = [
-    "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "Pool", "Process",
-    "Report", "Resource", "Section", "Session", "Thread", "ThreadPattern", "ThreadSnapshot", "Threads", "Tool", "Wait",
-    "WaitKind", "make_report", "open",
+    "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "OwnerThread",
+    "ParentsThread", "Pool", "Process", "Report", "Resource", "Section", "Session", "Thread", "ThreadPattern",
+    "ThreadSnapshot", "Threads", "Tool", "VanishedThread", "Wait", "WaitKind", "make_report", "open",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _PLACES = {
@@ -36,6 +36,9 @@ _PLACES = {
     "Functions": "diagnosis.waits.function_tag",
     "ThreadSnapshot": "diagnosis.waits.snapshot",
     "Owner": "diagnosis.report.wait",
+    "OwnerThread": "diagnosis.report.wait",
+    "VanishedThread": "diagnosis.report.wait",
+    "ParentsThread": "diagnosis.report.wait",
     "Resource": "diagnosis.report.wait",
     "Wait": "diagnosis.report.wait",
     "WaitKind": "diagnosis.report.wait_kind",

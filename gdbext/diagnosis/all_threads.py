@@ -14,14 +14,21 @@ from gdbext.cache import find_program
 from gdbext.diagnosis.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import Finding, RunState, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import (
+    Owner,
+    OwnerCertainty,
+    OwnerThread,
+    ParentsThread,
+    Resource,
+    VanishedThread,
+    Wait,
+)
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import WaitGraph
-from gdbext.diagnosis.verdict.sentences import gone_thread
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import TargetError, UsageError
@@ -251,7 +258,7 @@ def _waits(threads: Sequence[ThreadReport]) -> Iterator[Wait]:
 
 def _is_guessed_owner(wait: Wait, tid: int) -> bool:
     """The thread has what is waited for, by its stack only."""
-    return wait.certainty is OwnerCertainty.INFERRED and any(owner.tid == tid for owner in wait.owners)
+    return wait.certainty is OwnerCertainty.INFERRED and tid in wait.owner_tids
 
 
 def _title(group: Sequence[ThreadReport]) -> str:
@@ -274,7 +281,7 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
         return f"{text}, but {thread.wait.lost.sentence}"
     if thread.wait.missing_workers is not None:
         return f"{text}, but {thread.wait.missing_workers.sentence}"
-    if any(owner.tid == thread.tid for owner in thread.wait.owners):
+    if thread.tid in thread.wait.owner_tids:
         return f"{text}, which it holds itself"
     return text + sentences.owner_clause(thread.wait, known)
 
@@ -375,18 +382,27 @@ def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]
         label = wait.kind.value + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
         label += f"\n{wait.resource.name}" if wait.resource.name else ""
         yield f"  {node} [shape=ellipse, label={quoted(label)}];"
-    color = ", color=red" if any((thread.tid, owner.tid) in red for owner in wait.owners) else ""
+    color = ", color=red" if any((thread.tid, tid) in red for tid in wait.owner_tids) else ""
     yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
     for owner in wait.owners:
-        hot = ", color=red" if any(who_owns == owner.tid for _, who_owns in red) else ""
-        name = f"t{owner.ident:x}" if owner.ident else f"t{owner.tid}"
+        tid = owner.tid if isinstance(owner, OwnerThread) else None
+        hot = ", color=red" if any(tid == holder for _, holder in red) else ""
+        name = _owner_node(owner)
         held = f'{node} -> {name} [label="{"held by" if wait.certainty.is_proven else "held by?"}"{hot}];'
         if held not in drawn:
             drawn.add(held)
             yield f"  {held}"
-        if owner.gone and f"gone{name}" not in drawn:
+        if not isinstance(owner, OwnerThread) and f"gone{name}" not in drawn:
             drawn.add(f"gone{name}")
-            yield f"  {name} [shape=box, style=dashed, label={quoted(f'{gone_thread(owner)} (gone)')}];"
+            yield f"  {name} [shape=box, style=dashed, label={quoted(f'{owner.phrase} (gone)')}];"
+
+
+def _owner_node(owner: Owner) -> str:
+    if isinstance(owner, ParentsThread):
+        return "t0"
+    if isinstance(owner, VanishedThread) and owner.ident is not None:
+        return f"t{owner.ident:x}"
+    return f"t{owner.tid}"
 
 
 def _resource_id(resource: Resource, tid: int) -> str:

@@ -133,11 +133,11 @@ def drawing(threads: Sequence[ThreadReport]) -> Iterator[str]:
     Nothing where none does."""
     known = {thread.tid for thread in threads}
     edges = [
-        (thread.tid, owner.tid)
+        (thread.tid, tid)
         for thread in threads
         if thread.wait is not None and thread.pool is None
-        for owner in thread.wait.owners
-        if owner.tid in known
+        for tid in thread.wait.owner_tids
+        if tid in known
     ]
     shown = list(dict.fromkeys(tid for edge in edges for tid in edge))[:MOST_DRAWN]
     rows = {tid: number for number, tid in enumerate(shown)}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.diagnosis.report.report import SCHEMA, Ending, Report, TargetReport
 from gdbext.diagnosis.report.thread_report import AsyncTask, Frame, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import LostThread, Owner, Resource, Wait, WaitEdge
+from gdbext.diagnosis.report.wait import LostThread, Owner, OwnerThread, Resource, VanishedThread, Wait, WaitEdge
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, fold_long, step_key
 from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import shown_json
@@ -181,7 +181,7 @@ def resource(held: Resource) -> dict[str, Any]:
 def _wait(wait: Wait | None) -> dict[str, Any] | None:
     if wait is None:
         return None
-    owner = _owner(wait.owner) if wait.owner else None
+    owner = _owner(wait.owner) if wait.owner is not None else None
     return {
         **resource(wait.resource),
         "owner": owner,
@@ -217,8 +217,11 @@ def _lost(lost: LostThread | None) -> dict[str, Any]:
 
 
 def _owner(owner: Owner) -> dict[str, Any]:
-    ident = {"ident": f"{owner.ident:#x}"} if owner.ident else {}
-    return {"tid": owner.tid, **ident, "state": "gone" if owner.gone else "alive"}
+    if isinstance(owner, OwnerThread):
+        return {"tid": owner.tid, "state": "alive"}
+    known = owner if isinstance(owner, VanishedThread) else VanishedThread(None)
+    ident = {"ident": f"{known.ident:#x}"} if known.ident is not None else {}
+    return {"tid": known.tid or 0, **ident, "state": "gone"}
 
 
 def _peer(wait: Wait) -> dict[str, Any]:

@@ -14,7 +14,7 @@ WaitEdge: one thread waits for another.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
 from gdbext.engine.record import Record
@@ -286,20 +286,40 @@ class Resource(Record):
         return f"{traits.noun}{at}{named}"
 
 
-class Owner(Record):
-    """The owner of a resource."""
+class OwnerThread(Record):
+    """A thread of this process."""
 
     tid: int
-    """0 for a thread whose id nobody knows: one of the parent process, or one of which only the ident is recorded."""
-    gone: bool = False
-    """Recorded as the owner, but no thread of this process."""
-    ident: int = 0
-    """The pthread_t that Python recorded of a thread that is gone; nothing translates it into an id any more."""
+
+
+class VanishedThread(Record):
+    """A thread that is recorded as the owner, and that is none of this process."""
+
+    tid: int | None
+    """The id that the lock records, in the process's own namespace; None where only the ident is recorded."""
+    ident: int | None = None
+    """The pthread_t that Python recorded; nothing translates it into an id any more."""
 
     @property
-    def unnamed(self) -> bool:
-        """Nothing at all is known of it."""
-        return not self.tid and not self.ident
+    def phrase(self) -> str:
+        """``thread 77``, or ``the thread with the ident 0x7f00`` where only that is recorded."""
+        return f"thread {self.tid}" if self.ident is None else f"the thread with the ident {self.ident:#x}"
+
+
+class ParentsThread(Record):
+    """A thread of the parent process, which nobody can name here: the fork left it behind.
+
+    It has no fields, so it is an empty tuple: compare an owner with None, do not ask whether it is true.
+    """
+
+    @property
+    def phrase(self) -> str:
+        """The owner in words: ``a thread of the parent process``."""
+        return "a thread of the parent process"
+
+
+Owner = Union[OwnerThread, VanishedThread, ParentsThread]
+"""The owner of a resource."""
 
 
 class OwnerCertainty(Enum):
@@ -407,7 +427,17 @@ class Wait(Record):
     @property
     def owners(self) -> tuple[Owner, ...]:
         """The known owners of the resource."""
-        return ((self.owner,) if self.owner else ()) + self.others
+        return ((self.owner,) if self.owner is not None else ()) + self.others
+
+    @property
+    def owner_tids(self) -> tuple[int, ...]:
+        """The ids of the owners that are threads of this process."""
+        return tuple(owner.tid for owner in self.owners if isinstance(owner, OwnerThread))
+
+    @property
+    def gone_owner(self) -> VanishedThread | ParentsThread | None:
+        """The first owner that is no thread of this process."""
+        return next((owner for owner in self.owners if not isinstance(owner, OwnerThread)), None)
 
     @property
     def phrase(self) -> str:

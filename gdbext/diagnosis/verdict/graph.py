@@ -157,7 +157,7 @@ class WaitGraph:
             wait = self.threads[tid].wait if tid in self.threads else None
             if wait is None or wait.being_released:
                 return Chain(tuple(edges), tid, ChainEnd.RUNNING if wait is None else ChainEnd.HANDOVER)
-            candidates = [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+            candidates = wait.owner_tids or wait.expects
             following = [each for each in candidates if each in self.threads and each not in seen]
             if not following:
                 return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
@@ -188,7 +188,7 @@ class WaitGraph:
         for reason, holds in (
             (ChainEnd.MISSING, wait.missing_workers is not None and wait.missing_workers.forked),
             (ChainEnd.MISSING, wait.lost is not None and not wait.ends_by_itself),
-            (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
+            (ChainEnd.GONE, wait.gone_owner is not None),
             (ChainEnd.HANDOVER, wait.being_released),
             (ChainEnd.TIMED, wait.ends_by_itself),
             (ChainEnd.UNKNOWN, not self.edges_of(tid)),
@@ -212,9 +212,8 @@ class WaitGraph:
 def _edges(thread: ThreadReport) -> Iterator[WaitEdge]:
     if thread.wait is None or thread.wait.being_released:
         return
-    for owner in thread.wait.owners:
-        if not owner.gone:
-            yield WaitEdge(thread.tid, owner.tid, thread.wait)
+    for tid in thread.wait.owner_tids:
+        yield WaitEdge(thread.tid, tid, thread.wait)
 
 
 def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[int]]:

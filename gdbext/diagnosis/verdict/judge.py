@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.wait import VanishedThread
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import rules, sentences
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
@@ -53,8 +54,9 @@ def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]
     """Threads that sleep, for a time that a core does not tell, with the GIL in hand and others waiting for it."""
     waiters: dict[int, int] = {}
     for thread in seen.threads:
-        if thread.wait is not None and thread.wait.kind is WaitKind.GIL and thread.wait.owner is not None:
-            waiters[thread.wait.owner.tid] = waiters.get(thread.wait.owner.tid, 0) + 1
+        if thread.wait is not None and thread.wait.kind is WaitKind.GIL:
+            for tid in thread.wait.owner_tids:
+                waiters[tid] = waiters.get(tid, 0) + 1
     for tid, count in waiters.items():
         holder = graph.threads.get(tid)
         wait = holder.wait if holder is not None else None
@@ -94,7 +96,8 @@ def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
     traits = finding.kind.traits
     if not (traits.is_defect and traits.movement_refutes_it):
         return False
-    gone = [owner.tid for owner in finding.wait.owners if owner.gone] if finding.wait is not None else []
+    owners = finding.wait.owners if finding.wait is not None else ()
+    gone = [owner.tid for owner in owners if isinstance(owner, VanishedThread) and owner.tid is not None]
     waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
     return any(seen.has_run(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))
 
@@ -184,5 +187,5 @@ def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[Th
     return [
         thread for thread in seen.threads
         if thread.wait is not None and thread.wait.kind is WaitKind.GIL
-        and any(owner.tid == holder for owner in thread.wait.owners)
+        and holder in thread.wait.owner_tids
     ]  # fmt: skip

@@ -92,7 +92,7 @@ def _facts(
 ) -> ThreadFacts:
     wait = thread.wait
     missing = wait.missing_workers if wait is not None else None
-    owner = wait.owner if wait is not None else None
+    owners = wait.owner_tids[:1] if wait is not None else ()
     return ThreadFacts(
         thread.label,
         _lines(thread.python),
@@ -104,8 +104,8 @@ def _facts(
         names=list(filter(None, (thread.python_name, thread.name))),
         state=thread.state.value,
         holds=[held.kind.value for held in thread.holds],
-        owner=owner.tid if owner is not None and not owner.gone else None,
-        owner_gone=owner is not None and owner.gone,
+        owner=owners[0] if owners else None,
+        owner_gone=wait is not None and wait.gone_owner is not None,
         group=wait.collective.group if wait is not None and wait.collective is not None else "",
         lost_signal=wait is not None and wait.lost_signal,
         tasks=[_lines(task.frames) for task in thread.loop.tasks] if thread.loop is not None else (),

@@ -132,7 +132,7 @@ def _self_deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 def _orphans(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for thread in seen.threads:
         wait = thread.wait
-        if wait is None or wait.being_released or not any(owner.gone for owner in wait.owners):
+        if wait is None or wait.being_released or wait.gone_owner is None:
             continue
         text = sentences.orphaned(thread, wait, graph)
         yield Finding(
@@ -281,7 +281,7 @@ def _want_gil_in_device_call(holder: ThreadReport, threads: Sequence[ThreadRepor
     return [
         each for each in threads
         if each.wait is not None and each.wait.kind is WaitKind.GIL and not each.wait.being_released
-        and any(owner.tid == holder.tid for owner in each.wait.owners)
+        and holder.tid in each.wait.owner_tids
     ]  # fmt: skip
 
 

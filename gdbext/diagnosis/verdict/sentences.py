@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gdbext.diagnosis.report.thread_report import AsyncTask, FindingKind, RunState, TaskState, ThreadReport
-from gdbext.diagnosis.report.wait import LostThread, Owner, Wait, WaitEdge
+from gdbext.diagnosis.report.wait import LostThread, ParentsThread, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
@@ -59,16 +59,16 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
         return ", which is free: it is about to go on"
     if not wait.owners:
         return ""
-    gone = [owner for owner in wait.owners if owner.gone]
-    if gone:
-        if gone[0].unnamed:
+    gone = wait.gone_owner
+    if gone is not None:
+        if isinstance(gone, ParentsThread):
             return (
                 ", which another thread of the parent process held at the moment of the fork: in this process nobody "
                 "can ever release it"
             )
         gives_up = "; this wait is timed and gives up by itself" if wait.ends_by_itself else ""
-        return f", which {gone_thread(gone[0])} holds, and that thread does not exist in this process{gives_up}"
-    names = listed([_label(owner.tid, threads) for owner in wait.owners])
+        return f", which {gone.phrase} holds, and that thread does not exist in this process{gives_up}"
+    names = listed([_label(tid, threads) for tid in wait.owner_tids])
     relation = wait.kind.traits.relation
     if relation in (Relation.IS, Relation.OWES):
         return "" if relation is Relation.IS else f", still to come from {names}"
@@ -77,11 +77,6 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
     timed = " (the wait is timed)" if wait.ends_by_itself else ""
     return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}{timed}"
-
-
-def gone_thread(owner: Owner) -> str:
-    """``thread 77``, or ``the thread with the ident 0x7f00`` where only that is recorded."""
-    return f"the thread with the ident {owner.ident:#x}" if owner.ident else f"thread {owner.tid}"
 
 
 def _label(tid: int, threads: Mapping[int, ThreadReport]) -> str:
@@ -201,7 +196,7 @@ def self_deadlock(thread: ThreadReport, wait: Wait) -> str:
 def orphaned(thread: ThreadReport, wait: Wait, graph: WaitGraph) -> str:
     """``… which thread 77 holds, and that thread does not exist in this process (forked …).``"""
     text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
-    if all(owner.unnamed for owner in wait.owners):
+    if all(isinstance(owner, ParentsThread) for owner in wait.owners):
         return f"{text}."
     return f"{text} (forked while it was held, or its owner ended without unlocking)."
 

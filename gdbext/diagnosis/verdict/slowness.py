@@ -590,7 +590,7 @@ def _contended(facts: Facts) -> Iterator[Explanation]:
             waiting.setdefault((thread.wait.kind, thread.wait.address), []).append(thread)
     for (kind, _), threads in waiting.items():
         waits = [each.wait for each in threads if each.wait is not None]
-        owner = next((running[o.tid] for wait in waits for o in wait.owners if o.tid in running), None)
+        owner = next((running[tid] for wait in waits for tid in wait.owner_tids if tid in running), None)
         if len(waits) < _CONVOY or (owner is None and not any(wait.being_released for wait in waits)):
             continue
         who = counted(len(threads), "thread")

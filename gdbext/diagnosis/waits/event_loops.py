@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
 from gdbext.cpython.tasks.library_tasks import GREENLET, TRIO, greenlet_awaited, trio_awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, SelfWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
@@ -69,7 +69,7 @@ def asks_itself(
         if wait.timed or any(_may_accept(each, states.get(each.tid)) for each in others):
             continue
         seen = "no other thread accepts connections, and there is no other event loop"
-        mine, reason = Owner(tid), SelfWait.SERVER
+        mine, reason = OwnerThread(tid), SelfWait.SERVER
         evidence = (*wait.evidence, seen)
         yield (
             tid,

@@ -9,7 +9,7 @@ Waits of free-threaded Pythons are known by what the thread is parked on. Lock o
 from __future__ import annotations
 
 from gdbext.cpython.sync.locks import GilPart, GilState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
@@ -93,7 +93,7 @@ def _by_address(thread: ThreadSnapshot, gil: GilState, part: GilPart, address: i
     if holder is not None:
         return _held(gil, holder, evidence)
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
-    if changing is not None and not changing.gone:
+    if isinstance(changing, OwnerThread):
         return Wait(resource, being_released=True, evidence=(evidence, f"thread {changing.tid} is just changing it"))
     state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
     return Wait(resource, evidence=(evidence, state))
@@ -112,7 +112,7 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, OwnerCertainty]
     python = thread.process.python
     last = python.tid_of_state(gil.last_holder) if python is not None and gil.last_holder is not None else None
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
-    if last is None or changing is None or changing.tid == last:
+    if last is None or changing is None or changing == OwnerThread(last):
         return None
     return last, OwnerCertainty.INFERRED
 
@@ -121,7 +121,7 @@ def _held(gil: GilState, holder: tuple[int, OwnerCertainty], evidence: str) -> W
     resource = Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
     tid, certainty = holder
     state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
-    return Wait(resource, Owner(tid), certainty, timed=True, evidence=(evidence, state))
+    return Wait(resource, OwnerThread(tid), certainty, timed=True, evidence=(evidence, state))
 
 
 def parking_wait(thread: ThreadSnapshot) -> Wait | None:
@@ -152,7 +152,7 @@ def _for_object(parked: Parked, evidence: str) -> Wait:
     if not parked.owners:
         return Wait(resource, evidence=(evidence, "no thread is in a critical section of it"))
     why = f"thread {parked.owners[0]} is in a critical section of it"
-    return Wait(resource, Owner(parked.owners[0]), OwnerCertainty.RECORDED, evidence=(evidence, why))
+    return Wait(resource, OwnerThread(parked.owners[0]), OwnerCertainty.RECORDED, evidence=(evidence, why))
 
 
 def _for_world(parked: Parked, evidence: str) -> Wait:
@@ -161,7 +161,7 @@ def _for_world(parked: Parked, evidence: str) -> Wait:
     pauses = parked.kind is ParkedOn.PAUSE
     whom = "all other threads, to stop the world" if pauses else "the thread that stops the world"
     resource = Resource(WaitKind.STOP_THE_WORLD, parked.address, whom)
-    owners = tuple(map(Owner, parked.owners))
+    owners = tuple(map(OwnerThread, parked.owners))
     if not owners:
         return Wait(resource, evidence=(evidence,))
     if pauses:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot
@@ -60,7 +60,7 @@ def _is_named(thread: ThreadSnapshot) -> bool:
 def _looks_owned(thread: ThreadSnapshot, mutex: Mutex) -> bool:
     """Locked, and its owner is a thread of this process: this is a mutex even where no name says so."""
     owner = thread.process.owner(mutex.owner)
-    return bool(mutex.lock) and owner is not None and not owner.gone
+    return bool(mutex.lock) and isinstance(owner, OwnerThread)
 
 
 def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
@@ -79,13 +79,13 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         evidence = f"the thread does not wait as for a mutex that is {mutex.description}: {futex.address:#x} is damaged"
         return Wait(resource, evidence=(evidence,))
     owner = process.owner(tid)
-    if owner is not None and owner.tid == thread.tid and not mutex.is_robust and mutex.is_recursive:
+    if owner == OwnerThread(thread.tid) and not mutex.is_robust and mutex.is_recursive:
         owner = None  # A recursive mutex lets its owner in: this cannot be its state at rest.
     if owner is None:
         evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
-    if owner.gone and mutex.is_shared:
+    if isinstance(owner, VanishedThread) and mutex.is_shared:
         text = f"shared between processes, locked by thread {tid}, which is not one of this process"
         return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
     return Wait(resource, owner, OwnerCertainty.RECORDED, evidence=(evidence,), timed=futex.timed)
@@ -196,7 +196,7 @@ def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
     owner = f"owner {stream.owner:#x} at +8 is the thread pointer of thread {owners[0]}"
     evidence = f"stdio lock {futex.address:#x}: {owner}"
-    return Wait(resource, Owner(owners[0]), OwnerCertainty.RECORDED, evidence=(evidence,))
+    return Wait(resource, OwnerThread(owners[0]), OwnerCertainty.RECORDED, evidence=(evidence,))
 
 
 def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -210,7 +210,7 @@ def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None
         if any(FunctionTag.MALLOC in thread.tags(at) for at in outer):
             resource = Resource(WaitKind.LIBC_LOCK, futex.address, "malloc arena")
             evidence = f"the signal handler of frame {level} interrupted this thread inside malloc, and allocates"
-            return Wait(resource, Owner(thread.tid), OwnerCertainty.INFERRED, evidence=(evidence,))
+            return Wait(resource, OwnerThread(thread.tid), OwnerCertainty.INFERRED, evidence=(evidence,))
     return None
 
 
@@ -255,7 +255,7 @@ def _variable(thread: ThreadSnapshot, guard: int, level: int) -> str:
     return f"a static variable of {function.demangled[0]}" if function is not None else ""
 
 
-def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[Owner, int]]:
+def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[OwnerThread, int]]:
     """Threads that run the initialiser, with their address in the function that contains the static.
 
     The guard's address is kept in a register from __cxa_guard_acquire to __cxa_guard_release, or is made again for the
@@ -265,8 +265,8 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
     waiting_in = thread.stack.function(level) if level < len(thread.frames) else None
     if waiting_in is None:
         return []
-    proven: list[tuple[Owner, int]] = []
-    likely: list[tuple[Owner, int]] = []
+    proven: list[tuple[OwnerThread, int]] = []
+    likely: list[tuple[OwnerThread, int]] = []
     for other in thread.process.threads:
         first = level + 1 if other is thread else 1
         for at in range(first, min(len(other.frames), _DEEP)):
@@ -277,10 +277,10 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
             if function is None:
                 continue
             if guard in frame.registers.values() or between_uses(other.process.memory, function, guard, frame.pc):
-                proven.append((Owner(other.tid), frame.pc))
+                proven.append((OwnerThread(other.tid), frame.pc))
                 break
-            if _is_same(function, waiting_in) and likely[-1:] != [(Owner(other.tid), frame.pc)]:
-                likely.append((Owner(other.tid), frame.pc))
+            if _is_same(function, waiting_in) and likely[-1:] != [(OwnerThread(other.tid), frame.pc)]:
+                likely.append((OwnerThread(other.tid), frame.pc))
     return proven or list({owner: (owner, pc) for owner, pc in reversed(likely)}.values())
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.diagnosis.report.thread_report import Frame
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
@@ -329,7 +329,7 @@ def _for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[Thre
             evidence=(f"of its team {min(missing)} are still to arrive; {counted(len(late), 'thread')} may be",),
         )
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
-    owners = tuple(Owner(mate.tid) for mate in late)
+    owners = tuple(OwnerThread(mate.tid) for mate in late)
     return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])
 
 

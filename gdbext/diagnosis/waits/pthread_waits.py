@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
@@ -104,22 +104,22 @@ def join(thread: ThreadSnapshot) -> Wait | None:
     return Wait(resource, owner, OwnerCertainty.RECORDED, futex.timed, (evidence,))
 
 
-def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
+def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[OwnerThread, str] | None:
     owner = thread.process.owner(futex.value & TID_MASK)
-    other = thread.process.thread(owner.tid) if owner is not None else None
-    if owner is None or other is None:
+    other = thread.process.thread(owner.tid) if isinstance(owner, OwnerThread) else None
+    if not isinstance(owner, OwnerThread) or other is None:
         return None
     is_end = thread_id_word(other.process.memory, other.thread_pointer) == futex.address
     return (owner, "tid word") if is_end else None
 
 
-def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
+def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[OwnerThread, str] | None:
     if futex.value not in (JOINABLE, EXITING):
         return None
     memory = thread.process.memory
     others = (other for other in thread.process.threads if other.tid != thread.tid)  # its own end: EDEADLK
     found = [other.tid for other in others if join_state_word(memory, other.thread_pointer) == futex.address]
-    return (Owner(found[0]), "join state") if len(found) == 1 else None
+    return (OwnerThread(found[0]), "join state") if len(found) == 1 else None
 
 
 def barrier(thread: ThreadSnapshot) -> Wait | None:
@@ -153,9 +153,8 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     if lock.writer:
         owner = process.owner(lock.writer)
         evidence = f"rwlock {base:#x}: writer {lock.writer} at +24"
-        return Wait(
-            resource, owner, OwnerCertainty.RECORDED if owner else OwnerCertainty.UNKNOWN, futex.timed, (evidence,)
-        )
+        certainty = OwnerCertainty.RECORDED if owner is not None else OwnerCertainty.UNKNOWN
+        return Wait(resource, owner, certainty, futex.timed, (evidence,))
     if not lock.readers:
         return Wait(resource, being_released=True, evidence=(f"rwlock {base:#x} has no writer and no readers: free",))
     return _held_by_readers(thread, resource, lock.readers, futex.timed)
@@ -170,13 +169,13 @@ def _held_by_readers(thread: ThreadSnapshot, resource: Resource, count: int, tim
     return Wait(resource, found[0], OwnerCertainty.INFERRED, timed, (seen,), tuple(found[1:]))
 
 
-def _readers(thread: ThreadSnapshot, rwlock: int) -> Iterator[Owner]:
+def _readers(thread: ThreadSnapshot, rwlock: int) -> Iterator[OwnerThread]:
     """Threads whose frames mention the rwlock and that do not wait for it."""
     for other in thread.process.threads:
         if other is thread or other.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR) is not None:
             continue
         if other.mentions(rwlock, range(min(len(other.frames), _DEEP))):
-            yield Owner(other.tid)
+            yield OwnerThread(other.tid)
 
 
 _NEAR_SEMAPHORE = 5
@@ -249,7 +248,7 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
     ):
         return None
     resource = Resource(WaitKind.ONCE, futex.address, thread.process.name_at(futex.address))
-    owners = [Owner(other.tid) for other in thread.process.threads if _runs_initialiser(other, futex.address)]
+    owners = [OwnerThread(other.tid) for other in thread.process.threads if _runs_initialiser(other, futex.address)]
     if len(owners) != 1:
         return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
     where = f"a libc frame of thread {owners[0].tid} that called out of libc"

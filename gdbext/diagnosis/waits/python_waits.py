@@ -19,7 +19,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import Loss, LostThread, Owner, OwnerCertainty, Resource, SelfWait, Wait
+from gdbext.diagnosis.report.wait import (
+    Loss,
+    LostThread,
+    OwnerCertainty,
+    OwnerThread,
+    ParentsThread,
+    Resource,
+    SelfWait,
+    VanishedThread,
+    Wait,
+)
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
@@ -39,8 +49,6 @@ _INTERRUPTIONS = (
     (FunctionTag.RUNS_WEAKREF_CALLBACKS, SelfWait.WEAKREF),
     (FunctionTag.RUNS_FINALIZERS, SelfWait.FINALIZER),
 )
-PARENTS_THREAD = Owner(0, gone=True)
-"""A thread of the parent process, which nobody can name here."""
 
 
 def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evidence: str) -> Wait:
@@ -55,15 +63,15 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
         if holder is not None:
             seen = (evidence, f"thread {holder} {how}")
             reason = interruption(thread) if holder == thread.tid else None
-            return Wait(resource, Owner(holder), OwnerCertainty.INFERRED, futex.timed, seen, self_wait=reason)
+            return Wait(resource, OwnerThread(holder), OwnerCertainty.INFERRED, futex.timed, seen, self_wait=reason)
     if python is not None and python.has_taken(thread.tid, futex.address):
         seen = (evidence, "it has called acquire() before, and no other thread has this lock at hand")
-        mine = Owner(thread.tid)
+        mine = OwnerThread(thread.tid)
         return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, self_wait=interruption(thread))
     forked = fork_evidence(thread.process) if len(thread.process.tids) == 1 else ()
     if forked:
         alone = "this process has one thread, and no frame of it holds the lock"
-        return Wait(resource, PARENTS_THREAD, OwnerCertainty.INFERRED, futex.timed, (evidence, alone, *forked))
+        return Wait(resource, ParentsThread(), OwnerCertainty.INFERRED, futex.timed, (evidence, alone, *forked))
     return Wait(resource, timed=futex.timed, evidence=(evidence,))
 
 
@@ -102,7 +110,8 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
     if held_up is not None:
         seen = (evidence, f"every worker waits for work, and thread {held_up.tid}, which {held_up.does}, does not")
         owed = Resource(WaitKind.CONDVAR, found.address, name)
-        return Wait(owed, Owner(held_up.tid or 0), OwnerCertainty.INFERRED, timed, seen)
+        helper = OwnerThread(held_up.tid) if held_up.tid is not None else None
+        return Wait(owed, helper, OwnerCertainty.INFERRED, timed, seen)
     if all_idle(workers):
         text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
@@ -171,7 +180,9 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if futex is None or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     found, python = _classified(thread, futex), thread.process.python
-    if found is None or python is None or found.owner is None or found.kind is not WaitKind.PYTHON_LOCK:
+    if found is None or python is None or found.kind is not WaitKind.PYTHON_LOCK:
+        return found
+    if not isinstance(found.owner, OwnerThread):
         return found
     return found._replace(taken_at=python.where_taken(futex.address, found.owner.tid))
 
@@ -214,10 +225,10 @@ def _owed(
     inside = python.inside_object(found.address) if python and resource.kind is WaitKind.SEMAPHORE else ()
     if len(inside) == 1:
         seen = f"thread {inside[0]} is inside a with statement of it"
-        return Wait(resource, Owner(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
+        return Wait(resource, OwnerThread(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
     if found.kind is Waitable.FUTURE and found.owner_tid is not None:
         job = f"thread {found.owner_tid} runs its job"
-        return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
+        return Wait(resource, OwnerThread(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
     if found.exhausted:
         return _in_exhausted_pool(thread, found, resource, futex, evidence)
     loop = python.loop_owing(found.address) if python is not None and found.kind is Waitable.FUTURE else None
@@ -233,9 +244,9 @@ def _in_exhausted_pool(
     why = f"its job is pending, and {workers} of the pool waits for such a job"
     others = [tid for tid in found.exhausted if tid != thread.tid]
     if not others:
-        mine = Owner(thread.tid)
+        mine = OwnerThread(thread.tid)
         return Wait(resource, mine, OwnerCertainty.RECORDED, futex.timed, (evidence, why), self_wait=SelfWait.POOL)
-    owners = tuple(map(Owner, others))
+    owners = tuple(map(OwnerThread, others))
     return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence, why), others=owners[1:])
 
 
@@ -244,7 +255,9 @@ def _from_loop(thread: ThreadSnapshot, loop: int, resource: Resource, futex: Fut
     own = loop == thread.tid
     owed = f"a callback or a task of the event loop of {'this very thread' if own else f'thread {loop}'} completes it"
     self_wait = SelfWait.EVENT_LOOP if own else None
-    return Wait(resource, Owner(loop), OwnerCertainty.RECORDED, futex.timed, (evidence, owed), self_wait=self_wait)
+    return Wait(
+        resource, OwnerThread(loop), OwnerCertainty.RECORDED, futex.timed, (evidence, owed), self_wait=self_wait
+    )
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
@@ -261,7 +274,7 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: boo
         return Wait(resource, being_released=True, evidence=(evidence, "it is free now"))
     if tid is None:
         return _of_no_thread(thread, futex, resource, ident, evidence)
-    return Wait(resource, Owner(tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
+    return Wait(resource, OwnerThread(tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
 
 
 def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, ident: int, evidence: str) -> Wait:
@@ -269,7 +282,7 @@ def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, 
     python = thread.process.python
     if python is None or not python.has_no_thread(ident):
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
-    owner = Owner(0, gone=True, ident=ident)
+    owner = VanishedThread(None, ident)
     return Wait(resource, owner, OwnerCertainty.RECORDED, futex.timed, (evidence, "no thread has that ident"))
 
 
@@ -292,12 +305,12 @@ def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: st
 def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
     if found.owner_tid is None:
         resource = Resource(WaitKind.JOIN, found.address, name or "a Python thread")
-        owners = tuple(Owner(each) for each in found.awaited if each != tid)
+        owners = tuple(OwnerThread(each) for each in found.awaited if each != tid)
         if not owners:
             return Wait(resource, timed=futex.timed, evidence=(evidence,))
         return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence,), others=owners[1:])
     resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
-    return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
+    return Wait(resource, OwnerThread(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
 
 
 _SHOWN = 3

@@ -115,7 +115,7 @@ def _checked(found: object, thread: ThreadSnapshot) -> Wait | None:
         return None
     if not isinstance(found, Wait):
         raise TypeError(f"{type(found).__name__} is no gdbext.Wait")
-    strange = [owner.tid for owner in found.owners if not owner.gone and owner.tid not in thread.process.tids]
+    strange = [tid for tid in found.owner_tids if tid not in thread.process.tids]
     if strange:
         raise ValueError(f"thread {strange[0]}, which it names as the owner, is no thread of this process")
     return found
@@ -131,8 +131,8 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
     for wait in waits:
         if wait is None or wait.being_released or not wait.kind.traits.relation.is_possession:
             continue
-        for owner in wait.owners:
-            held.setdefault(owner.tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
+        for tid in wait.owner_tids:
+            held.setdefault(tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
     return {tid: tuple(resources.values()) for tid, resources in held.items()}
 
 
@@ -278,7 +278,7 @@ def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | No
         seen.add(tid)
         wait = _explained(thread, state.wait, found)
         found[tid] = state._replace(wait=wait)
-        waiting += [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+        waiting += wait.owner_tids or wait.expects
     _repeat_timed(process, found, seen)
     for tid in [tid for tid, state in found.items() if tid not in seen and _may_miss_somebody(state)][:_ASIDE]:
         thread, state = process.thread(tid), found[tid]

@@ -19,7 +19,7 @@ from gdbext.engine.unwind.frame_steps import NativeFrame
 if TYPE_CHECKING:
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.report.thread_report import Frame
-    from gdbext.diagnosis.report.wait import Owner
+    from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
     from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
@@ -140,17 +140,17 @@ class ProcessSnapshot:
     def _by_tid(self) -> dict[int, ThreadSnapshot]:
         return {thread.tid: thread for thread in self.threads}
 
-    def owner(self, tid: int) -> Owner | None:
+    def owner(self, tid: int) -> OwnerThread | VanishedThread | None:
         """The owner that a lock records; None where ``tid`` cannot be a thread's id, or nobody can say whose it is."""
-        from gdbext.diagnosis.report.wait import Owner
+        from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
 
         if not 0 < tid <= MAX_TID:
             return None
         outer, complete = self._outer_tids
         if tid in outer:
-            return Owner(outer[tid])
+            return OwnerThread(outer[tid])
         is_ours = tid in self.tids  # and no thread says so of itself: what they say is damaged
-        return Owner(tid, gone=True) if complete and not is_ours else None
+        return VanishedThread(tid) if complete and not is_ours else None
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:

@@ -16,7 +16,7 @@ from gdbext.cpython.abi.assumed_names import POPEN_PID, PROCESS_POPEN
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.diagnosis.report.wait import CollectiveWait, Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import (
@@ -327,7 +327,7 @@ def _others(thread: ThreadSnapshot) -> Sequence[ThreadSnapshot]:
 
 def _for_those_at_work(resource: Resource, workers: Sequence[ThreadSnapshot], evidence: str) -> Wait:
     """A wait for workers: those that are at work must finish."""
-    owners = tuple(Owner(worker.tid) for worker in workers if native_pool_of(worker) is None)
+    owners = tuple(OwnerThread(worker.tid) for worker in workers if native_pool_of(worker) is None)
     if not owners:
         return Wait(resource, evidence=(evidence, "all of them wait for work"))
     return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])

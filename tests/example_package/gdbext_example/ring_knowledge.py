@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext import Affected, KnownBug, Owner, Pool, Resource, ThreadPattern, ThreadSnapshot, Wait, WaitKind
+from gdbext import Affected, KnownBug, OwnerThread, Pool, Resource, ThreadPattern, ThreadSnapshot, Wait, WaitKind
 
 FILE = "ring.py"
 SERVERS = Pool("ring servers", python=((FILE, "serve"),), waits_in=((FILE, "take"),))
@@ -21,7 +21,7 @@ def ring_wait(thread: ThreadSnapshot) -> Wait | None:
     if not runs(thread, "put"):
         return None
     stuck = [each.tid for each in thread.process.threads if runs(each, "serve") and runs(each, "handle")]
-    owner = Owner(stuck[0]) if len(stuck) == 1 else None
+    owner = OwnerThread(stuck[0]) if len(stuck) == 1 else None
     return Wait(Resource(WaitKind.QUEUE, 0, "the ring"), owner, evidence=("it is inside Ring.put",))
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 
 
 def wait(kind, owner=None, address=0x1000, gone=False, certainty=None, others=(), **more):
-    known = Owner(owner, gone=gone) if owner is not None else None
+    known = None if owner is None else VanishedThread(owner) if gone else OwnerThread(owner)
     certainty = certainty or (OwnerCertainty.RECORDED if known else OwnerCertainty.UNKNOWN)
     return Wait(Resource(WaitKind(kind), address, more.pop("name", "")), known, certainty,
-                others=tuple(Owner(tid) for tid in others), **more)  # fmt: skip
+                others=tuple(OwnerThread(tid) for tid in others), **more)  # fmt: skip
 
 
 def thread(tid, waits=None, dispatch=(), state=None, **more):

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from support.programs.wait_processes import BITSET, DATA, PRIVATE, TLS, Process, mutex, wait_of
 
 
@@ -32,7 +32,7 @@ def test_a_rwlock_with_a_writer():
     frames = [("libc.so.6", "pthread_rwlock_rdlock"), ("app.so", "work")]
     process = Process({DATA: raw}).thread(1, frames, args=(DATA + 8, PRIVATE, 3), registers={"rbx": DATA})
     wait = wait_of(process.thread(2, []))
-    assert (wait.resource.kind.value, wait.resource.address, wait.owner) == ("rwlock", DATA, Owner(2))
+    assert (wait.resource.kind.value, wait.resource.address, wait.owner) == ("rwlock", DATA, OwnerThread(2))
 
 
 def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
@@ -43,7 +43,10 @@ def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
     process.thread(2, reads, registers={"rbx": DATA})
     assert wait_of(process).owners == ()
     process.thread(3, reads, registers={"r12": DATA})
-    assert (wait_of(process).owners, wait_of(process).certainty) == ((Owner(2), Owner(3)), OwnerCertainty.INFERRED)
+    assert (wait_of(process).owners, wait_of(process).certainty) == (
+        (OwnerThread(2), OwnerThread(3)),
+        OwnerCertainty.INFERRED,
+    )
 
 
 def test_a_semaphore_without_any_name():
@@ -59,11 +62,13 @@ def test_a_join_is_proven_by_the_address_of_the_tid():
     tid_word = TLS + 2 * 0x1000 + 0x2D0
     process = Process().thread(1, frames, args=(tid_word, 265, 2)).thread(2, [])
     wait = wait_of(process)
-    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", Owner(2), OwnerCertainty.RECORDED)
+    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", OwnerThread(2), OwnerCertainty.RECORDED)
 
 
-@pytest.mark.parametrize(("value", "word", "owners"), [(2, 0x628, (Owner(2),)), (1, 0x628, (Owner(2),)), (3, 0x628, ()),
-                                                       (2, 0x62C, ())])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "word", "owners"),
+    [(2, 0x628, (OwnerThread(2),)), (1, 0x628, (OwnerThread(2),)), (3, 0x628, ()), (2, 0x62C, ())],
+)
 def test_a_join_is_proven_by_the_address_of_the_state(value, word, owners):
     """Since glibc 2.43 the word is another one, and does not have the thread's id."""
     process = Process().thread(1, [("libc.so.6", None)], args=(TLS + 2 * 0x1000 + word, 265, value)).thread(2, [])

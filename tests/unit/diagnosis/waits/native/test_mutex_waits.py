@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import DATA, MUTEX_STACK, PRIVATE, RESTART, TLS, Process, mutex, pages, wait_of
 
@@ -17,12 +17,12 @@ def test_a_mutex_with_its_owner():
     process.symbols[DATA] = ("config_lock",)
     wait = wait_of(process)
     assert (wait.resource.kind.value, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
-    assert (wait.owner, wait.certainty) == (Owner(2), OwnerCertainty.RECORDED)
+    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
 
 
 def test_an_owner_that_is_no_thread_is_gone():
     wait = wait_of(Process({DATA: mutex(owner=99)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert wait.owner == Owner(99, gone=True)
+    assert wait.owner == VanishedThread(99)
 
 
 def _own_words(words, owner):
@@ -36,12 +36,12 @@ def _own_words(words, owner):
 
 
 @pytest.mark.parametrize(("words", "owner", "expected"), [
-    ((1, 2, 3), 2, Owner(102)),
-    ((1, 2, 3), 9, Owner(9, gone=True)),
+    ((1, 2, 3), 2, OwnerThread(102)),
+    ((1, 2, 3), 9, VanishedThread(9)),
     ((1, 2, 0), 3, None),
     ((1, 2, 1 << 31), 3, None),
-    ((101, 102, 7), 103, Owner(103)),
-    ((101, 102, 7), 7, Owner(7, gone=True)),
+    ((101, 102, 7), 103, OwnerThread(103)),
+    ((101, 102, 7), 7, VanishedThread(7)),
 ])  # fmt: skip
 def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known(words, owner, expected):
     assert _own_words(words, owner) == expected
@@ -86,20 +86,20 @@ def test_a_thread_that_the_kernel_lets_go_waits_no_more(result):
 
 @pytest.mark.parametrize("result", [RESTART, -4 & (1 << 64) - 1, -38 & (1 << 64) - 1])
 def test_a_thread_in_the_call_that_owns_the_locked_mutex_waits_for_itself(result):
-    assert _moment(2, 1, result).wait.owner == Owner(1)
+    assert _moment(2, 1, result).wait.owner == OwnerThread(1)
 
 
 def test_a_robust_mutex_may_have_changed_hands_while_others_sleep():
     process = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000003))
     wait = wait_of(process.thread(2, []).thread(3, []))
-    assert (wait.owner, wait.being_released) == (Owner(2), False)
+    assert (wait.owner, wait.being_released) == (OwnerThread(2), False)
 
 
 def test_a_recursive_mutex_never_blocks_its_owner():
     wait = wait_of(Process({DATA: mutex(owner=1, kind=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
     assert wait.owner is None
     plain = wait_of(Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert plain.owner == Owner(1)
+    assert plain.owner == OwnerThread(1)
 
 
 @pytest.mark.parametrize(("kind", "waits_for"), [(0, 0xFFFFFFFF), (16, 2)])
@@ -112,9 +112,9 @@ def test_a_wait_that_is_not_one_for_such_a_mutex_names_no_owner(kind, waits_for)
 
 def test_robust_and_priority_inheriting_mutexes_keep_the_owner_in_the_lock_word():
     robust = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000002))
-    assert wait_of(robust.thread(2, [])).owner == Owner(2)
+    assert wait_of(robust.thread(2, [])).owner == OwnerThread(2)
     inheriting = Process({DATA: mutex(lock=0x80000002, kind=32)}).thread(1, MUTEX_STACK, args=(DATA, 6 | PRIVATE, 0))
-    assert wait_of(inheriting.thread(2, [])).owner == Owner(2)
+    assert wait_of(inheriting.thread(2, [])).owner == OwnerThread(2)
 
 
 def test_a_lock_inside_malloc_has_no_owner():
@@ -127,4 +127,4 @@ def test_the_loader_lock_is_a_mutex_with_an_owner():
     frames = [("libc.so.6", None), ("libc.so.6", "pthread_mutex_lock"), ("libc.so.6", "dl_iterate_phdr"),
               ("app.so", "work")]  # fmt: skip
     process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
-    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", Owner(2))
+    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", OwnerThread(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from support.programs.wait_processes import DATA, Process, wait_of
 
 GUARD = [("libc.so.6", "syscall"), ("app.so", "__cxa_guard_acquire"), ("app.so", "_Z4workv")]
@@ -16,7 +16,7 @@ def test_a_static_is_initialised_by_the_thread_inside_its_function():
     process.symbols[DATA] = ("_ZGVZ4workvE5value",)
     wait = wait_of(process)
     assert (wait.resource.kind.value, wait.resource.name) == ("static-init", "work()::value")
-    assert (wait.owner, wait.certainty) == (Owner(2), OwnerCertainty.INFERRED)
+    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
 
 
 def test_two_candidates_are_no_owner():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
@@ -18,7 +18,7 @@ def wants_gil():
 
 def test_a_gil_waiter_by_the_condvars_address():
     wait = wait_of(wants_gil(), python=Python(gil()))
-    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("gil", Owner(2), OwnerCertainty.RECORDED)
+    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("gil", OwnerThread(2), OwnerCertainty.RECORDED)
 
 
 def test_the_gil_is_free_or_handed_over():
@@ -30,13 +30,13 @@ def test_the_gil_is_free_or_handed_over():
 
 def test_a_waiter_that_has_the_gils_mutex_for_a_moment_hides_no_holder():
     wait = wait_of(wants_gil().thread(3, []), python=Python(gil(holder=None, holder_tid=None, mutex_owner=3)))
-    assert (wait.owner, wait.certainty) == (Owner(2), OwnerCertainty.INFERRED)
+    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
 
 
 def test_a_waiter_between_two_timed_waits():
     process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
     process.thread(2, [], call=(1 << 64) - 1, rax=0)
-    assert wait_of(process, python=Python(gil())).owner == Owner(2)
+    assert wait_of(process, python=Python(gil())).owner == OwnerThread(2)
     holder = process.snapshot(2, Python(gil()))
     assert state_of(holder).state is RunState.RUNNING
 
@@ -44,7 +44,7 @@ def test_a_waiter_between_two_timed_waits():
 def test_a_holder_that_waits_for_itself_between_two_timed_waits():
     held = Python(gil(holder_tid=1))
     process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
-    assert wait_of(process, python=held).owner == Owner(1)
+    assert wait_of(process, python=held).owner == OwnerThread(1)
     taken = Process({DATA: bytes(256)}).thread(1, GIL_STACK[2:], call=(1 << 64) - 1, rax=0)
     assert state_of(taken.snapshot(1, held)).state is RunState.RUNNING
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, SelfWait, VanishedThread
 from gdbext.diagnosis.waits import python_waits
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wait, wait_of
 
@@ -32,9 +32,9 @@ def test_every_waitable_has_a_meaning():
 def test_an_rlock_records_its_owner():
     process = waits_for_lock().thread(2, [])
     wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF, owner_tid=2)))
-    assert (wait.owner, wait.certainty) == (Owner(2), OwnerCertainty.RECORDED)
+    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
     ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF), ended=[0xBEEF]))
-    assert (ended.owner, ended.certainty) == (Owner(0, gone=True, ident=0xBEEF), OwnerCertainty.RECORDED)
+    assert (ended.owner, ended.certainty) == (VanishedThread(None, 0xBEEF), OwnerCertainty.RECORDED)
 
 
 def test_an_owner_is_gone_only_where_every_thread_was_looked_at():
@@ -47,12 +47,12 @@ def test_a_plain_lock_is_held_by_who_is_inside_its_with():
     process = waits_for_lock().thread(2, []).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
     python = Python(wait=python_wait("lock"), inside=(2, 3))
     assert (wait_of(process, python=python).owner, wait_of(process, python=python).certainty) == (
-        Owner(2),
+        OwnerThread(2),
         OwnerCertainty.INFERRED,
     )
     assert wait_of(process, python=Python(wait=python_wait("lock"))).owner is None
     alone = Python(wait=python_wait("lock"), inside=(1,))
-    assert wait_of(waits_for_lock(), python=alone).owner == Owner(1)
+    assert wait_of(waits_for_lock(), python=alone).owner == OwnerThread(1)
 
 
 def test_a_lock_that_is_free_again():
@@ -62,9 +62,9 @@ def test_a_lock_that_is_free_again():
 def test_a_future_that_an_event_loop_has_to_complete():
     process = waits_for_lock().thread(2, [])
     other = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 2}))
-    assert (other.owner, other.certainty, other.self_wait) == (Owner(2), OwnerCertainty.RECORDED, None)
+    assert (other.owner, other.certainty, other.self_wait) == (OwnerThread(2), OwnerCertainty.RECORDED, None)
     own = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 1}))
-    assert (own.owner, own.self_wait) == (Owner(1), SelfWait.EVENT_LOOP)
+    assert (own.owner, own.self_wait) == (OwnerThread(1), SelfWait.EVENT_LOOP)
     assert wait_of(process, python=Python(wait=python_wait("event"), owing={0x9000: 2})).owner is None
     nobody = wait_of(process, python=Python(wait=python_wait("future")))
     assert (nobody.owner, nobody.being_released) == (None, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
@@ -42,7 +42,7 @@ def test_a_team_without_workers_after_fork():
 def test_the_master_waits_for_workers_that_are_at_work():
     process = team(total=3).thread(2, ATWORK, call=(1 << 64) - 1, rax=0).thread(3, WORKER, args=(DATA + 4, PRIVATE, 0))
     wait = wait_of(process)
-    assert (wait.owners, wait.certainty, wait.missing_workers) == ((Owner(2),), OwnerCertainty.INFERRED, None)
+    assert (wait.owners, wait.certainty, wait.missing_workers) == ((OwnerThread(2),), OwnerCertainty.INFERRED, None)
 
 
 def test_nobody_is_late():
@@ -62,7 +62,7 @@ def test_no_workers_are_missed_where_no_barrier_is():
 def test_a_worker_in_an_openmp_lock_is_late():
     inside = [("libgomp.so.1", None), *ATWORK]
     process = team(total=3).thread(2, inside, args=(DATA + 0x800, PRIVATE, 0xFFFFFFFF)).thread(3, WORKER)
-    assert wait_of(process).owners == (Owner(2),)
+    assert wait_of(process).owners == (OwnerThread(2),)
 
 
 def test_more_threads_than_a_barrier_waits_for():

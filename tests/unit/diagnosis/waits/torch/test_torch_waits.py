@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
@@ -43,7 +43,11 @@ def test_autograd_workers_idle_and_at_work():
     assert state_of(process.snapshot(1)).pool is pools.AUTOGRAD
     assert state_of(process.snapshot(2)).state is RunState.WAITING
     wait = wait_of(process, 3)
-    assert (wait.resource.kind.value, wait.owners, wait.certainty) == ("queue", (Owner(2),), OwnerCertainty.INFERRED)
+    assert (wait.resource.kind.value, wait.owners, wait.certainty) == (
+        "queue",
+        (OwnerThread(2),),
+        OwnerCertainty.INFERRED,
+    )
 
 
 def test_backward_without_engine_threads():
