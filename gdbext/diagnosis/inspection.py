@@ -187,7 +187,9 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
 
 def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
     """Find what may slow the process down; nothing is imported or read for one in which all threads wait."""
-    if session.procfs is None or not (session.target.files.are_here or session.target.files.kept("machine")):
+    if session.procfs is None:
+        return _slowness_of_core(session, process, threads)
+    if not (session.target.files.are_here or session.target.files.kept("machine")):
         return None
     ordinary = all(each.kernel_side is None and each.kernel_state != "R" for each in process.threads)
     is_whole = len(process.threads) == len(process.tids)  # else one had no turn in which to stop, perhaps
@@ -197,6 +199,16 @@ def _slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Thre
     from gdbext.diagnosis.verdict.slowness import slowness
 
     return slowness(session, process, threads)
+
+
+def _slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness | None:
+    """The same of a core that was taken of a process which went on: what its memory alone tells."""
+    stops = (_stop(each) for each in process.threads)
+    if all(map(_waits_for_others, threads)) or any(stop is not None and stop.is_fatal for stop in stops):
+        return None
+    from gdbext.diagnosis.verdict.slowness import slowness_of_core
+
+    return slowness_of_core(session, process, threads)
 
 
 def _takes_connections(thread: ThreadReport) -> bool:

@@ -21,6 +21,7 @@ from gdbext.known.signatures import KnownMatch
 from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
+    from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
 
 
@@ -189,8 +190,20 @@ def _sampled(
     last = looks[-1]
     waking = {thread.tid for thread in last.threads if thread.wait is not None and thread.wait.wakes_by_itself}
     found = progress.compare([look.places for look in looks], done, ran, waking)
+    slowness, collector = _slowness(looks, ran / (len(looks) - 1))
+    found = progress.with_collections(found, collector)
     note = progress.summary(found, last.threads, len(looks), elapsed)
     judgement = progress.agreeing(last.judgement, found, last.threads)
     judgement = judgement._replace(findings=(note, *judgement.findings))
     section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
-    return Sampled(last._replace(judgement=judgement), section)
+    return Sampled(last._replace(judgement=judgement, slowness=slowness), section)
+
+
+def _slowness(looks: Sequence[Inspection], interval: float) -> tuple[Slowness | None, int | None]:
+    """What slows the process down by all looks, and the thread that collects garbage again and again."""
+    if looks[-1].slowness is None:
+        return None, None
+    from gdbext.diagnosis.verdict.slowness import collects_again, over_samples
+
+    seen = [each.slowness for each in looks]
+    return over_samples(seen, interval), collects_again(seen)

@@ -4,10 +4,11 @@
 that work outside of the GIL, on one processor that they share. ``descriptors``: all of them are in use, and the next
 one is tried again and again. ``tasks``: the same with child processes, at the limit that the test sets. ``team``: an
 OpenMP team of many threads. ``subnormals``: numbers that are too small to be normal. ``database``: SQLite waits for the
-lock of a file, the second argument.
+lock of a file, the second argument. ``collects``: a full garbage collection after the other.
 """
 
 import contextlib
+import gc
 import hashlib
 import os
 import resource
@@ -48,6 +49,14 @@ def descriptors():
             time.sleep(0.2)
 
 
+def collects():
+    kept = [[number] for number in range(300_000)]
+    truth.note(objects=len(kept))
+    truth.ready()
+    while True:
+        gc.collect()
+
+
 def tasks():
     truth.ready()
     while True:
@@ -71,6 +80,8 @@ if scenario == "descriptors":
     descriptors()
 if scenario == "database":
     database(sys.argv[2])
+if scenario == "collects":
+    collects()
 if scenario == "tasks":
     tasks()
 if scenario == "pinned":

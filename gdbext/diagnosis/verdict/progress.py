@@ -141,6 +141,15 @@ def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport],
     ]  # fmt: skip
 
 
+def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> list[ThreadProgress]:
+    """The progress where that thread collected garbage each time, and not in the same run: it went on in between."""
+    return [
+        each._replace(progress=Progress.MOVED, moved=(*each.moved, "collections of garbage"), place="")
+        if each.tid == collector and each.progress is Progress.SPINNING else each
+        for each in found
+    ]  # fmt: skip
+
+
 def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
     """The judgement on the last sample in the light of all: what is refuted by movement is not listed either."""
     verdict = revised(judgement.verdict, found, threads)

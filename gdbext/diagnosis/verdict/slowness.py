@@ -111,16 +111,20 @@ class MachineSection(Section):
 
     name: ClassVar[str] = "machine"
 
-    def __init__(self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = ()) -> None:
+    def __init__(
+        self, found: Surroundings | None, kernel: tuple[KernelSleeper, ...] = (), unread: tuple[str, ...] = ()
+    ) -> None:
+        """``unread``: what cannot be known where nothing was ``found``."""
         self.found = found
         self.kernel = kernel
+        self.unread = unread
 
     def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
         """The section as one object."""
         found = self.found
         threads = [plain(each) for each in self.kernel]
         if found is None:
-            return {"threads": threads, "files": [], "unread": []}
+            return {"threads": threads, "files": [], "unread": list(self.unread)}
         groups = {"quota": found.quota, "memory": found.memory, "tasks": found.tasks, "processors": found.cpuset}
         limits = {
             "descriptors": found.descriptors, "processes": found.user_tasks, "address_space": found.address_space,
@@ -157,6 +161,10 @@ class Slowness(Record):
 
     machine: MachineSection
     explanations: tuple[Explanation, ...]
+    collection: Collection | None = None
+    """The run of Python's garbage collector that a thread is in."""
+    collector: int | None = None
+    """The tid of that thread."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -183,13 +191,63 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
     if found is not None and found.descriptors is not None and found.descriptors.is_used_up:
         kinds = descriptor_kinds(process.pid, session.target.files)
         found = found._replace(descriptors=found.descriptors._replace(kinds=kinds))
+    return _explained(session, process, threads, MachineSection(found, sides))
+
+
+def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
+    """What a core has of the same: what its threads do, and nothing of the machine."""
+    return _explained(session, process, threads, MachineSection(None, (), (_NOT_IN_CORES,)))
+
+
+_NOT_IN_CORES = "a core has no control groups, limits, or times of the scheduler"
+
+
+def _explained(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport], machine: MachineSection
+) -> Slowness:
+    outside = session.procfs
     facts = Facts(
-        process, threads, found, session.target.environ(), lambda: _recompilations(session),
-        session.procfs.machine.full_file_systems, lambda: list(_subnormal_shares(session, process, threads)),
+        process, threads, machine.found, session.target.environ(), lambda: _recompilations(session),
+        outside.machine.full_file_systems if outside is not None else tuple,
+        lambda: list(_subnormal_shares(session, process, threads)),
         lambda: _own_threads(session), lambda: _collection(session),
         lambda tid: _compiling_since(session, process, tid), lambda tid: _expression_size(session, process, tid),
     )  # fmt: skip
-    return Slowness(MachineSection(found, sides), explanations(facts))
+    found = explanations(facts)
+    collector = next((each.tid for each in facts.running if _is_collecting(facts, each)), None)
+    return Slowness(machine, found, facts.collection() if collector is not None else None, collector)
+
+
+def collects_again(looks: Sequence[Slowness | None]) -> int | None:
+    """The thread that collected garbage in the first and in the last look, and began anew in between; None for none."""
+    first, last = looks[0], looks[-1]
+    if first is None or last is None or first.collection is None or last.collection is None:
+        return None
+    return last.collector if first.collector == last.collector and first.collection != last.collection else None
+
+
+def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:
+    """The last of several looks, with what all of them tell of collections of garbage: how many there were, and how
+    long the one that is not over yet has taken at the least. ``interval``: seconds that the process ran between two."""
+    last, seen = looks[-1], [each for each in looks if each is not None and each.collection is not None]
+    if last is None or last.collection is None:
+        return last
+    now = last.collection
+    ages = [each is not None and each.collection is not None and each.collection.is_same(now) for each in looks]
+    same = next((number for number, is_same in enumerate(reversed(ages)) if not is_same), len(ages))
+    runs = [each.collection.done for each in seen if each.collection and each.collection.generation == now.generation]
+    told = [f"the collector was at work in {len(seen)} of {counted(len(looks), 'sample')}"]
+    if same > 1:
+        told.append(f"this collection has taken longer than {(same - 1) * interval:.1f} s")
+    if runs[-1] > runs[0]:
+        told.append(f"{counted(runs[-1] - runs[0], 'collection')} of generation {now.generation} ended between them")
+    return last._replace(
+        explanations=tuple(
+            each._replace(speaks_for=(*each.speaks_for, *told), against=())
+            if each.kind is ExplanationKind.GARBAGE_COLLECTION else each
+            for each in last.explanations
+        )
+    )  # fmt: skip
 
 
 def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:
@@ -519,17 +577,24 @@ def _refused(facts: Facts) -> Iterator[Explanation]:
 # --- the process -------------------------------------------------------------------------------------
 
 
+def _is_collecting(facts: Facts, thread: ThreadReport) -> bool:
+    snapshot = facts.process.thread(thread.tid)
+    names = [_name(snapshot, level) for level in range(min(_INNER, len(snapshot.frames)))] if snapshot else []
+    return any(name.startswith(_COLLECTOR) for name in names)
+
+
 def _collecting(facts: Facts) -> Iterator[Explanation]:
     for thread in facts.running:
-        snapshot = facts.process.thread(thread.tid)
-        names = [_name(snapshot, level) for level in range(min(_INNER, len(snapshot.frames)))] if snapshot else []
-        if any(name.startswith(_COLLECTOR) for name in names):
+        if _is_collecting(facts, thread):
             against = ("one look does not tell how often",)
             found = facts.collection()
             what = "all of Python's objects for garbage" if found is not None and found.is_full else "Python's garbage"
             text = f"{thread.label} collects {what}"
             text += f" (generation {found.generation})" if found is not None else ""
-            told = (f"the last full collection left {counted(found.survivors, 'object')}",) if found is not None else ()
+            told: tuple[str, ...] = ()
+            if found is not None:
+                told = (f"the last full collection left {counted(found.survivors, 'object')}",)
+                told += (f"{counted(found.done, 'such collection')} ended before",)
             cure = "gc.freeze() after the start, gc.set_threshold(), or gc.disable() and gc.collect() between steps."
             yield Explanation(ExplanationKind.GARBAGE_COLLECTION, text, told, against, 0.5, cure=cure)
 

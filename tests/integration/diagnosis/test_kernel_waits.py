@@ -27,7 +27,7 @@ from support.programs.harness import DISPATCH, HarnessError, Inferior, run, star
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_server.c"
 ANSWERS_WITHIN = 60.0
 """Seconds that a look may take on a busy machine; it takes 3 on a quiet one, and without the helper for ever."""
-LOOKS = 2
+LOOKS = 1
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 NO_WAITS = ("sleeps", "runs")
 """Programs that are as they should be from the beginning."""

@@ -103,6 +103,21 @@ def test_numbers_that_are_too_small_to_be_normal() -> None:
         raise AssertionError(seen)
 
 
+def test_garbage_that_is_collected_all_the_time() -> None:
+    with started("surroundings", "collects", python="3.10") as target:
+        samples = ("--samples", "3", "--interval", "0.2")
+        live = target.dispatch("dispatch-diagnose", *samples, debugger="none").document
+        core = target.dispatch("dispatch-diagnose", debugger="none", core=True).document
+    (found,) = [each for each in live["explanations"] if each["kind"] == "garbage-collection"]
+    assert "generation 2" in found["summary"]
+    assert [text for text in found["for"] if "in 3 of 3 samples" in text], found
+    assert [text for text in found["for"] if "of generation 2 ended" in text], found
+    assert live["samples"]["threads"][0]["progress"] == "moved"
+    (found,) = core["explanations"]
+    assert int(found["for"][0].split()[-2].replace(",", "")) >= target.truth["objects"]
+    assert core["machine"]["unread"]
+
+
 def test_all_descriptors_are_used() -> None:
     with started("surroundings", "descriptors") as target:
         verdict = diagnose(target)["verdict"]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import FindingKind, Frame, FrameKind
+from gdbext.cpython.threads.runtime import Collection
+from gdbext.diagnosis.report.thread_report import FindingKind, Frame, FrameKind, Progress, ThreadProgress
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.verdict.progress import with_collections
 from gdbext.diagnosis.verdict.slowness import (
     Explanation,
     ExplanationKind,
     Facts,
     MachineSection,
     Slowness,
+    collects_again,
     explanations,
+    over_samples,
 )
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
@@ -169,3 +173,39 @@ def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
     assert found.kind is ExplanationKind.COMPILING
     assert "it is lowering the graph (run_node)" in found.speaks_for
     assert found.speaks_for[-1] == "SymPy works on an expression of 77 parts"
+
+
+def collecting(done, generation=2):
+    found = Explanation(ExplanationKind.GARBAGE_COLLECTION, "it collects", against=("one look",))
+    return Slowness(MachineSection(None), (found,), Collection(generation, 9, done), 1)
+
+
+NO_COLLECTION = Slowness(MachineSection(None), ())
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([collecting(3)] * 4, ["in 4 of 4 samples", "longer than 1.5 s"]),
+        ([collecting(2), collecting(3), collecting(3)], ["in 3 of 3", "longer than 0.5 s", "1 collection of"]),
+        ([collecting(3), NO_COLLECTION, collecting(3)], ["in 2 of 3 samples"]),
+        ([None, collecting(3), collecting(9)], ["in 2 of 3 samples", "6 collections of generation 2 ended"]),
+    ],
+)
+def test_how_long_a_collection_takes_is_told_by_samples(looks, told):
+    (found,) = over_samples(looks, 0.5).explanations
+    assert found.against == ()
+    assert len(found.speaks_for) == len(told)
+    assert all(part in text for part, text in zip(told, found.speaks_for))
+
+
+def test_who_collects_anew_has_left_its_place():
+    assert collects_again([collecting(3), collecting(4)]) == 1
+    assert collects_again([collecting(3), collecting(3)]) is None
+    assert collects_again([collecting(3), NO_COLLECTION]) is None
+    assert over_samples([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
+    stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")
+    assert with_collections([stays], 1) == [
+        stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
+    ]
+    assert with_collections([stays], None) == [stays]
