@@ -200,7 +200,7 @@ def _sampled(
 
 
 def _slowness(looks: Sequence[Inspection], interval: float) -> tuple[Slowness | None, int | None]:
-    """What slows the process down by all looks, and the thread that collects garbage again and again."""
+    """Find what slows the process down by all looks, and the thread that collects garbage again and again."""
     if looks[-1].slowness is None:
         return None, None
     from gdbext.diagnosis.verdict.slowness import collects_again, over_samples

@@ -195,7 +195,7 @@ def slowness(session: Session, process: ProcessSnapshot, threads: Sequence[Threa
 
 
 def slowness_of_core(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Slowness:
-    """What a core has of the same: what its threads do, and nothing of the machine."""
+    """Find the same of a core: what its threads do, and nothing of the machine."""
     return _explained(session, process, threads, MachineSection(None, (), (_NOT_IN_CORES,)))
 
 
