@@ -10,7 +10,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf
@@ -35,6 +35,8 @@ _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
 _PIECE = 1 << 23
 """Bytes of a string table that are gone through at once."""
+_FEW = 16
+"""Names that are looked for one by one among the entries, which takes a tenth of the time of looking at each."""
 _DEBUGDATA_LIMIT = 1 << 27
 _STRINGS_LIMIT = 1 << 28
 """Bytes of a string table that are looked at; a sparse file may claim any number."""
@@ -78,6 +80,7 @@ class SymbolTable:
         """Number of entries before the first that is not STB_LOCAL (sh_info)."""
         self.is_dynamic = False
         """True for the table .dynsym."""
+        self._offsets: array[int] | None = None
 
     def mentions(self, beginning: bytes) -> bool:
         """True if a name in the string table begins so, be it defined here or not. Reads the table up to there."""
@@ -149,15 +152,22 @@ class SymbolTable:
             at += len(piece)
 
     def _numbers_of(self, starts: Collection[int]) -> list[int]:
-        """Numbers of the entries whose names start at one of these offsets of the string table."""
-        return [at for at, start in enumerate(self._name_offsets()) if start in starts] if starts else []
+        """Numbers of the entries whose names start at one of these offsets of the string table, ascending."""
+        offsets = self._name_offsets() if starts else array("I")
+        if len(starts) > _FEW:
+            return [at for at, start in enumerate(offsets) if start in starts]
+        raw, width = offsets.tobytes(), offsets.itemsize
+        places = chain.from_iterable(_ends_with(raw, start.to_bytes(width, sys.byteorder)) for start in starts)
+        return sorted(at // width for at in places if not at % width)
 
-    def _name_offsets(self) -> Sequence[int]:
-        raw = self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
-        words = array("I", raw)
-        if sys.byteorder != "little":
-            words.byteswap()
-        return words[:: SYMBOL_SIZE // 4]
+    def _name_offsets(self) -> array[int]:
+        """st_name of each entry, which is where its name starts in the string table."""
+        if self._offsets is None:
+            words = array("I", self.data[self.offset : self.offset + self.count * SYMBOL_SIZE])
+            if sys.byteorder != "little":
+                words.byteswap()
+            self._offsets = words[:: SYMBOL_SIZE // 4]
+        return self._offsets
 
 
 def _starts_of(pieces: Iterator[tuple[int, bytes]], find: Callable[[bytes], Iterator[int]]) -> set[int]:

@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
@@ -220,12 +221,15 @@ class AllCalls:
 
     def passages(self, module: Module, targets: Collection[int]) -> Iterator[tuple[int, int]]:
         """(address, target) of the direct calls of ``targets`` in one library, and (address, 0) of its table accesses,
-        some of them twice. A large library is gone through by a child of ours, while what it finds is worked on here.
+        some of them twice. A large library is gone through by a child of ours from now on, while whoever has asked
+        does something else, and then works on what it has found.
         """
         find = partial(self._packed_passages, module, frozenset(targets), self._displacements)
-        pieces = streamed_by_child(find, _PASSAGE.size) if self._is_work_for_two(module) else find()
-        for piece in pieces:
-            yield from _PASSAGE.iter_unpack(piece)
+        pieces = find()
+        if self._is_work_for_two(module):
+            pieces = streamed_by_child(find, _PASSAGE.size)
+            next(pieces)
+        return chain.from_iterable(map(_PASSAGE.iter_unpack, pieces))
 
     def _packed_passages(
         self, module: Module, targets: Collection[int], displacements: Sequence[int]
@@ -247,7 +251,12 @@ class AllCalls:
     def _is_work_for_two(self, module: Module) -> bool:
         text = module.image.sections.get(".text") if module.image is not None else None
         is_large = text is not None and text.size >= _WORTH_A_CHILD
-        return is_large and self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
+        return is_large and self.may_use_children
+
+    @property
+    def may_use_children(self) -> bool:
+        """A child of ours can work while we do: no debugger is in this process, and there is another processor."""
+        return self._session.target.has_own_process and len(os.sched_getaffinity(0)) > 1
 
     def direct_calls(self, module: Module, targets: Collection[int]) -> dict[int, int]:
         """Address → target of the direct calls of ``targets`` in one library, ascending."""

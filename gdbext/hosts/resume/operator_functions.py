@@ -7,7 +7,7 @@ entries of the operator's own kernels see them, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, CfaRule, LookupSites, SiteFinder, static_handles
+from gdbext.torch.stack.lookup_sites import CfaRule, LookupSites, SiteFinder, static_handles
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 from gdbext.torch.torch_symbol import TorchSymbol
@@ -76,6 +76,10 @@ class OperatorFunctions:
                 if event:
                     found.setdefault(struct, []).append((event, module.base + symbol.vaddr, symbol.size))
         return found
+
+    def read_names(self) -> None:
+        """Read the names of all operators' functions now, which ``extents`` needs."""
+        self._structs  # noqa: B018
 
     def extents(self, operator: Operator) -> list[tuple[str, int, int]]:
         """(event, address, size) of the operator's own functions, "call" first."""
@@ -163,17 +167,18 @@ class OperatorFunctions:
         """Targets of the function's direct calls and jumps out of it, through PLT stubs."""
         memory = self._session.memory
         inside = range(function.start, function.start + function.size)
-        targets = (one.target for one in self._code(function) if one.kind in ("call", "jmp"))
+        targets = (one.target for one in self.code(function) if one.kind in ("call", "jmp"))
         found = {follow_stub(memory, target) for target in targets if target is not None and target not in inside}
         return {target for target in found if target is not None}
 
     def returns(self, function: Function) -> list[int]:
         """Addresses of the function's ``ret`` instructions."""
-        return [one.address for one in self._code(function) if one.kind == "ret"]
+        return [one.address for one in self.code(function) if one.kind == "ret"]
 
-    def _code(self, function: Function) -> Iterator[Instruction]:
-        code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
-        return self._session.memory.architecture.decode(code, function.start)
+    def code(self, function: Function) -> Sequence[Instruction]:
+        """The instructions of a function, which are kept until another's are asked for; none where it cannot be
+        read."""
+        return self.finder.code(range(function.start, function.start + function.size))
 
 
 class OpenCalls:

@@ -14,7 +14,7 @@ The keyset is the first argument of ``at::_ops::NAME::redispatch``, behind a hid
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.instruction import Instruction
@@ -27,7 +27,7 @@ from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
-from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, frame_at
+from gdbext.torch.stack.lookup_sites import LookupSites, frame_at
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import OperatorEntry
 
@@ -114,7 +114,7 @@ class ProbePlaces:
 
     def redispatch(self, operator: Operator, address: int) -> RedispatchPlace | None:
         """The place of the operator's redispatch at ``address``; None where there is none that is cheap."""
-        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        hidden = hidden_result(operator.results) if operator.results is not None else None
         before = self._architecture.leading_arguments(bool(hidden))
         offset = self._offset(address - self.module.base, 1 + before)
         if offset is None:
@@ -174,17 +174,27 @@ class SiteScanner:
         """The inputs of the places besides the library: how a table is recognised in code."""
         return f"{self._table:x}-{self._functions.finder.shift}"
 
-    def scan(self, module: Module) -> LibrarySites:
-        """Those of one library. Raises SymbolFileError."""
+    @property
+    def may_use_children(self) -> bool:
+        """A child of ours can go through a library meanwhile."""
+        return self._all_calls.may_use_children
+
+    def begin(self, module: Module) -> Callable[[], LibrarySites]:
+        """Begin with one library, which a child of ours goes through where it is large; gives what brings that to its
+        end. Both raise SymbolFileError."""
         if module.image is None or ".text" not in module.image.sections:
-            return LibrarySites()
+            return LibrarySites
         if not module.name.startswith(_TORCH):
-            return self._of_others(module)
+            return lambda: self._of_others(module)
         lookups, reports = self._lookups(module), self._reports(module)
+        passages = self._all_calls.passages(module, {*lookups, *reports})
+        return lambda: self._of_torch(module, reports, passages)
+
+    def _of_torch(self, module: Module, reports: Collection[int], passages: Iterable[tuple[int, int]]) -> LibrarySites:
         found: dict[int, DispatchSite] = {}
         reporting, seen_at = [], set[int]()
         events: dict[int, tuple[DispatchEvent, bool]] = {}
-        for address, target in self._all_calls.passages(module, {*lookups, *reports}):
+        for address, target in passages:
             site = None
             if not target:
                 site = self._inlined(module, address, seen_at)
@@ -361,7 +371,7 @@ class SiteScanner:
         """
         copied: str | None = None
         behind: Instruction | None = None
-        for one in self._code(function):
+        for one in self._functions.code(function):
             if behind is not None:
                 cheap = one.kind == "jcc" and copied is not None
                 return (one.address, copied or "") if cheap else (sites.lookup, sites.keyset)
@@ -383,13 +393,9 @@ class SiteScanner:
         pointers = {one.address: one.pointer for one in kernels if not one.in_memory}
         words = (_BOXED_POINTER, self._table + _BOXED_POINTER)
         loaded: dict[str, Instruction] = {}
-        for one in self._code(function) if pointers else ():
+        for one in self._functions.code(function) if pointers else ():
             source = loaded.get(pointers.get(one.address, ""))
             if source is not None and source.memory is not None and source.memory.displacement in words:
                 return True
             loaded.update((register, one) for register in one.writes)
         return False
-
-    def _code(self, function: Function) -> Sequence[Instruction]:
-        raw = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
-        return [*self._architecture.decode(raw, function.start)]

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.targets.live.supervision import streamed_by_child
 from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
@@ -42,6 +43,8 @@ class TracePlaces:
         self._functions = OperatorFunctions(session)
         self._store = SiteStore(session, SiteScanner(session, self._functions))
         self._entries = ProbePlaces(session)
+        self._found: dict[int, LibrarySites] = {}
+        """Those of other libraries than libtorch_cpu, by their first address."""
         self.unseen: Counter[str] = Counter()
         """Functions whose dispatches no place sees, by the library that they are in, of those gone through so far."""
 
@@ -61,13 +64,29 @@ class TracePlaces:
 
     @cached_property
     def _torch(self) -> LibrarySites:
-        return self._store.sites(self._entries.module)
+        """Those of libtorch_cpu. While one child goes through it, and another one through the other libraries, names
+        of operators are read."""
+        module = self._entries.module
+        if self._store.has(module):
+            return self._store.begin(module)()
+        others = AllCalls(self._session, self._functions).modules()
+        kept = self._store.keep_by_child([each for each in others if each.name != OPERATOR_STRUCT.library])
+        finish = self._store.begin(module)
+        self._functions.read_names()
+        found = finish()
+        deque(kept, 0)
+        return found
+
+    def _sites_of(self, module: Module) -> LibrarySites:
+        if module.start not in self._found:
+            self._found[module.start] = self._store.begin(module)()
+        return self._found[module.start]
 
     def _shared(self, only: Collection[str] = ()) -> Iterator[tuple[str, DispatchSite]]:
         for module in AllCalls(self._session, self._functions).modules(only):
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
-            found = self._torch if is_torch else self._store.sites(module)
+            found = self._torch if is_torch else self._sites_of(module)
             self.unseen[module.name] += found.unseen
             yield from ((path, site) for site in found.sites if site.shared)
 
@@ -184,19 +203,49 @@ class SiteStore:
         self._scanner = scanner
         self._cache = SymbolCache() if cache is None else cache
 
-    def sites(self, module: Module) -> LibrarySites:
-        """The places of the library. Raises SymbolFileError."""
+    def begin(self, module: Module) -> Callable[[], LibrarySites]:
+        """Begin with one library, and give what brings that to its end. Both raise SymbolFileError."""
         image = module.image
         if image is None:
-            return LibrarySites()
-        name = f"{image.build_id[:80]}.{self._scanner.depends_on}.{_KIND}" if image.build_id else None
+            return LibrarySites
+        name = self._name(module)
         kept = self._load(name) if name else None
         if kept is not None:
-            return kept
-        found = self._scanner.scan(module)
-        if name:
-            self._keep(name, found)
-        return found
+            return lambda: kept
+        finish = self._scanner.begin(module)
+
+        def end() -> LibrarySites:
+            found = finish()
+            if name:
+                self._keep(name, found)
+            return found
+
+        return end
+
+    def keep_by_child(self, modules: Sequence[Module]) -> Iterator[bytes]:
+        """Have a child of ours put the places of some libraries into the cache, from now on. What is given back ends
+        when it has done so. Raises SymbolFileError."""
+
+        def keep() -> Iterator[bytes]:
+            for module in modules:
+                self.begin(module)()
+            yield b""
+
+        if not self._scanner.may_use_children:
+            return iter(())
+        kept = streamed_by_child(keep, 1)
+        next(kept)
+        return kept
+
+    def has(self, module: Module) -> bool:
+        """The cache has the places of the library."""
+        name = self._name(module)
+        return name is not None and self._load(name) is not None
+
+    def _name(self, module: Module) -> str | None:
+        """The name of its file in the cache; None for a library that nothing identifies."""
+        build_id = module.image.build_id if module.image is not None else ""
+        return f"{build_id[:80]}.{self._scanner.depends_on}.{_KIND}" if build_id else None
 
     def _keep(self, name: str, found: LibrarySites) -> None:
         packed = [site.packed(self._registers) for site in found.sites] + [(found.unseen, 0)]

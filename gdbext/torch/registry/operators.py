@@ -123,6 +123,11 @@ class Operator:
             return None
         return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address))
 
+    @cached_property
+    def results(self) -> str | None:
+        """The results of the schema, None without one. Raises also LayoutError."""
+        return self.dispatcher.schemas.results(self.dispatcher.schema_of(self.address)) if self.has_schema else None
+
     def function_type(self, symbolic: bool = False) -> str:
         """The C++ type of its kernels, without their keyset: ``at::Tensor (at::Tensor const&, long)``; "" where all are
         boxed. ``symbolic``: of those that take ``c10::SymInt``. Raises also LayoutError."""

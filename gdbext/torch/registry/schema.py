@@ -175,6 +175,12 @@ class SchemaReader:
         names = tuple(argument.name for argument in arguments)
         return SchemaText(text, names, -1 if open_returns else len(returns), tuple(self._missing))
 
+    def results(self, address: int) -> str:
+        """The results alone of the FunctionSchema at ``address``, as ``read`` has them behind the arrow. Raises
+        MemoryFault, BadData."""
+        schema = structures.FunctionSchema(self._space, address)
+        return self._results(self._arguments(schema.returns_), schema.is_varret_)
+
     @staticmethod
     def _list(arguments: list[SchemaArgument], open_ended: bool) -> str:
         parts: list[str] = []

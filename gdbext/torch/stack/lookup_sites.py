@@ -128,6 +128,7 @@ class SiteFinder:
         self._table = table
         self._called: dict[int, str] = {}
         self._copies: dict[int, bool] = {}
+        self._last: tuple[int, int, list[Instruction]] = 0, 0, []
 
     def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
         """The sites of the function at ``start``; None where no form is recognised or two lookups compete.
@@ -207,7 +208,12 @@ class SiteFinder:
 
     def _decoded(self, start: int, size: int) -> list[Instruction]:
         """The instructions in memory; those in the file where a trap is among them, which may be that of a kernel probe
-        or of somebody's breakpoint. Raises MemoryFault."""
+        or of somebody's breakpoint. They are kept until others are asked for. Raises MemoryFault."""
+        if self._last[:2] != (start, size):
+            self._last = start, size, self._decode(start, size)
+        return self._last[2]
+
+    def _decode(self, start: int, size: int) -> list[Instruction]:
         raw = self._memory.read(start, size)
         code = list(self._architecture.decode(raw, start))
         if any(one.kind == "trap" for one in code):

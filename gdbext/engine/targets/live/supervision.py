@@ -146,8 +146,8 @@ def _end(child: int) -> None:
 
 def streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
     """Have a child of ours make what ``produce`` gives, on another processor, while we work on what came already;
-    in pieces of whole records of ``size`` bytes. Where the child does not come to its end, all is made here, once more.
-    Only for a process of one thread."""
+    in pieces of whole records of ``size`` bytes, the first of none: the child has begun then. Where it does not come to
+    its end, all is made here, once more. Only for a process of one thread."""
     output, into = os.pipe()
     child = os.fork()
     if not child:
@@ -156,6 +156,7 @@ def streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iter
     os.close(into)
     status, rest = None, b""
     try:
+        yield b""
         while piece := os.read(output, _PIPE_SIZE):
             rest += piece
             whole = len(rest) - len(rest) % size
