@@ -291,14 +291,8 @@ def _subnormal_shares(
 
 def _own_threads(session: Session) -> int | None:
     """The number that torch.set_num_threads() was given; None where nobody has called it, or it cannot be read."""
-    from gdbext.torch.assumed_symbols import INTRAOP_THREADS
-
-    try:
-        place = INTRAOP_THREADS.address(session.symbolizer) if session.has_torch else None
-        number = session.memory.i32(place) if place is not None else 0
-    except GdbextError:
-        return None
-    return number if number > 0 else None
+    number = session.settings.value("num_threads") if session.has_torch else None
+    return number if isinstance(number, int) else None
 
 
 def _collection(session: Session) -> Collection | None:

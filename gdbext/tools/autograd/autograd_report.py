@@ -119,7 +119,7 @@ class AutogradReporter:
             return None
 
     def _anomaly_mode(self) -> bool | None:
-        value = next((each.value for each in self._session.settings.read() if each.name == "anomaly_mode"), None)
+        value = self._session.settings.value("anomaly_mode")
         return value if isinstance(value, bool) else None
 
     # --- graph tasks -----------------------------------------------------------------------------

@@ -132,6 +132,10 @@ class SettingsReader:
         """Every setting that this release has; the value is None, with the reason, where it cannot be read."""
         return (*(self._setting(source) for source in SETTINGS if self._has(source)), *self._precisions())
 
+    def value(self, name: str) -> SettingValue:
+        """The value of one setting, which every release has; None where it cannot be read."""
+        return next(self._setting(source) for source in SETTINGS if source.name == name).value
+
     def _has(self, source: SettingSource) -> bool:
         """False for a member that the layout proves to be missing."""
         return source.member is None or not self._is_missing(source.member)
