@@ -131,6 +131,7 @@ class Diagnose(Tool):
             from gdbext.diagnosis.samples import KnownBugsSection
 
             sections = (*sections, KnownBugsSection(found.known))
+        collectives = (found.collectives,) if found.collectives is not None else ()
         if found.slowness is not None:
             sections = (*sections, *found.slowness.sections)
         if found.device is not None:
@@ -144,10 +145,12 @@ class Diagnose(Tool):
             verdict=verdict._replace(advice=told),
             findings=found.judgement.findings,
             errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
-            sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
+            sections=(*sections, *collectives, *_page_section(args)),
             sources={} if args.json else source_lines(session.target, involved),
         )
-        return _with_page(session, args, report, called) if args.html else report
+        if args.html:
+            _write_page(session, args, report, called)
+        return report
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
@@ -197,17 +200,22 @@ def _is_done(line: str, args: Namespace) -> bool:
     return (args.samples is not None and "--samples" in line) or (args.children and line.endswith("--children"))
 
 
-def _with_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> Report:
-    """Write the page of --html; the report says so. Raises UsageError."""
+def _page_section(args: Namespace) -> Iterator[Section]:
+    if args.html:
+        from gdbext.diagnosis.samples import PageSection
+
+        yield PageSection(args.html)
+
+
+def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
+    """Write the page of --html, with the source lines of all threads. Raises UsageError."""
     from gdbext.diagnosis.all_threads import write_text
     from gdbext.diagnosis.diagnose_page import render_page
-    from gdbext.diagnosis.samples import PageSection
     from gdbext.diagnosis.threads.source_lines import source_lines
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))
     write_text(args.html, render_page(whole, origin, not args.without_values), "--html")
-    return report._replace(sections=(*report.sections, PageSection(args.html)))
 
 
 def _inspected(session: Session) -> Inspection:

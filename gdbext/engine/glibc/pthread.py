@@ -106,14 +106,14 @@ Read = Callable[[int, int], bytes]
 
 
 def find_control_block(
-    read: Read, mappings: Sequence[MemoryMapping], abi: GlibcAbi, tid: int, stack_pointer: int
+    read: Read, mappings: Sequence[MemoryMapping], abi: GlibcAbi, tid: int, stack_pointer: int, everywhere: bool = True
 ) -> int | None:
     """The thread pointer of a thread, None where no block or more than one proves to be its own.
 
     A thread that pthread_create made has it at the end of its stack's mapping, the main thread somewhere among the
-    small anonymous mappings.
+    small anonymous mappings, which are read only if ``everywhere``. ``tid``: its id in its own PID namespace.
     """
-    for start, size in _places(mappings, stack_pointer):
+    for start, size in _places(mappings, stack_pointer, everywhere):
         try:
             data = read(start, size)
         except MemoryFault:
@@ -124,7 +124,14 @@ def find_control_block(
     return None
 
 
-def _places(mappings: Sequence[MemoryMapping], stack_pointer: int) -> Iterator[tuple[int, int]]:
+def is_control_block(read: Read, address: int, abi: GlibcAbi, tid: int) -> bool:
+    """There is the control block of that thread. Raises MemoryFault."""
+    own = address.to_bytes(_WORD_SIZE, "little")
+    holds = all(read(address + offset, _WORD_SIZE) == own for offset in abi.own_addresses)
+    return holds and _id_at(read, address, abi) == tid
+
+
+def _places(mappings: Sequence[MemoryMapping], stack_pointer: int, everywhere: bool) -> Iterator[tuple[int, int]]:
     """Places to look at, the likeliest first: to read is what it costs."""
     stack = next((each for each in mappings if each.start <= stack_pointer < each.end), None)
     if stack is not None and stack.path != _MAIN_STACK:
@@ -134,6 +141,8 @@ def _places(mappings: Sequence[MemoryMapping], stack_pointer: int) -> Iterator[t
             if start < end:
                 yield start, end - start
             end = start
+    if not everywhere:
+        return
     sizes = ((each.end - each.start, each) for each in mappings if not each.path and each.permissions.startswith("rw"))
     for size, each in sorted(sizes, key=lambda found: found[0]):
         if size <= _MAIN_SEARCH:

@@ -123,7 +123,7 @@ class TraceTool(LiveTool):
         _check_extent(args)
         if isinstance(session.target, RunningProcess):
             tid = running_thread(session.target, args.thread) if args.thread is not None else None
-            return self._probe(session, args, host, tid)
+            return self._report(session, args, *self._probe(session, args, host, tid))
         refused = None
         if _is_debugged(session, args, host):
             try:
@@ -165,7 +165,7 @@ class TraceTool(LiveTool):
         host: Host,
         tid: int | None,
         run_beside: Callable[[Work], Ending] | None = None,
-    ) -> Report:
+    ) -> tuple[Traced, TraceSection]:
         """Trace by kernel probes, while the process runs on."""
         from gdbext.tools.trace.nesting import Keep, ProbeTrace
 
@@ -181,7 +181,7 @@ class TraceTool(LiveTool):
             traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
             output.events, PROBES, traced.lost, traced.unseen, traced.unseen_in,
         )  # fmt: skip
-        return self._report(session, args, traced, section)
+        return traced, section
 
     def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:
         """The same for a process that a user's debugger holds, which lets it run meanwhile: nothing that the debugger
@@ -191,12 +191,14 @@ class TraceTool(LiveTool):
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
         process = RunningProcess(session.target.pid, is_ours=True)
         try:
+            beside = Session(process)
             with host.running(self.name):
-                report = self._probe(Session(process), args, host, tid, host.run_control(session).run_beside)
+                traced, section = self._probe(beside, args, host, tid, host.run_control(session).run_beside)
+            host.show("")  # what another thread has shown comes before the report
+            now = report_target(session)
+            return make_report(self, beside, args, sections=(section,), target=now, ending=traced.ending)
         finally:
             process.close()
-        host.show("")  # what another thread has shown comes before the report
-        return report._replace(target=report_target(session))
 
     def _report(self, session: Session, args: Namespace, traced: Traced, section: TraceSection) -> Report:
         return make_report(self, session, args, sections=(section,), target=traced.target, ending=traced.ending)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
-from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.arch.base import Slot
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
@@ -18,8 +18,7 @@ from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed, parameters
 from gdbext.torch.stack.lookup_sites import CfaRule, at_entry
 from gdbext.torch.stack.roles import operator_method
-from gdbext.torch.values.containers import has_own_optional
-from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, used_bytes
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -271,15 +270,7 @@ def lost_registers(
 
 
 def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
-    """Slots of the arguments up to the first whose type is not known."""
-    passings, own = [], has_own_optional(session.layout)
-    for kind in kinds:
-        passing = passing_of(kind, own)
-        if passing is None:
-            break
-        passings.append(passing)
-    slots = session.memory.architecture.place_arguments([Passing.WORD] * leading + passings)
-    return tuple(slots[leading:])
+    return tuple(argument_slots(session.memory.architecture, session.layout, kinds, leading)[leading:])
 
 
 def result_pointer(architecture: Architecture, passed: Passed) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.arch.base import Slot
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, Symbolizer
@@ -329,12 +329,8 @@ class ArgumentRecovery:
     def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
         """The signature with a hidden result and the words ``before`` the arguments; None for a type that is not
         known."""
-        passings = [self._values.passing_of(kind) for kind in kinds]
-        if None in passings:
-            passings = passings[: passings.index(None)]
         leading = self._memory.architecture.leading_arguments(hidden) + len(before)
-        known = [passing for passing in passings if passing is not None]
-        slots = self._memory.architecture.place_arguments([Passing.WORD] * leading + known)
+        slots = self._values.slots(kinds, leading)
         if not slots:
             return None
         keyset = slots[leading - 1][0] if "keyset" in before else None

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 
-from gdbext.engine.arch.base import Passing
+from gdbext.engine.arch.base import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
@@ -69,6 +69,20 @@ def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
     if kind.startswith("c10::OptionalArrayRef<") or (found and found.group(1).startswith("c10::ArrayRef<")):
         return Passing.TWO_WORDS if own_optional else Passing.MEMORY
     return _optional_passing(found.group(1), own_optional) if found else None
+
+
+def argument_slots(
+    architecture: Architecture, layout: Layout, kinds: Sequence[str], leading: int
+) -> list[tuple[Slot, ...]]:
+    """The places of ``leading`` words and of parameters of those types behind them, up to the first type that is not
+    known."""
+    passings = [Passing.WORD] * leading
+    for kind in kinds:
+        passing = passing_of(kind, has_own_optional(layout))
+        if passing is None:
+            break
+        passings.append(passing)
+    return architecture.place_arguments(passings)
 
 
 def _optional_passing(inner: str, own: bool) -> Passing | None:
@@ -131,9 +145,9 @@ class CppValues:
             return self._string(*self._view(words))
         return self._word(kind, words[0])
 
-    def passing_of(self, kind: str) -> Passing | None:
-        """The way in which this torch passes a parameter of that type; None for a type that is not known."""
-        return passing_of(kind, has_own_optional(self._layout))
+    def slots(self, kinds: Sequence[str], leading: int) -> list[tuple[Slot, ...]]:
+        """The places of ``leading`` words and of the parameters that this torch passes behind them."""
+        return argument_slots(self._memory.architecture, self._layout, kinds, leading)
 
     # --- values in words -------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from gdbext.engine.layouts import store
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.torch.values.containers import has_own_optional
-from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.cpp_values import CppValues, passing_of
 from support.fakes.fake_target import FakeTarget
 
 TEXT, ITEMS = 0x100000, 0x101000
@@ -56,12 +56,12 @@ def test_what_an_argument_is(layout: Layout) -> None:
     absent = [word - 1 if word == 0xDEAD01 else word for word in held]
     assert values.read(f"std::optional<{view_name} >", absent).text == "None"
     assert values.read("std::optional<long>", optional(layout, "int64_t", [7])).text == "7"
-    assert values.passing_of("std::optional<long>") is Passing.TWO_WORDS
+    assert passing_of("std::optional<long>", has_own_optional(layout)) is Passing.TWO_WORDS
     flag_first = "init_" in layout.struct("optional<double>").fields
     number = int.from_bytes(struct.pack("<d", 0.5), "little")
     assert values.read("c10::optional<double>", optional(layout, "double", [number])).text == "0.5"
     passing = Passing.WORD_AND_FLOAT if flag_first else Passing.FLOAT_AND_WORD
-    assert values.passing_of("c10::optional<double>") is passing
+    assert passing_of("c10::optional<double>", has_own_optional(layout)) is passing
 
 
 def test_optional_lists(layout: Layout) -> None:
@@ -71,6 +71,6 @@ def test_optional_lists(layout: Layout) -> None:
     assert has_own_optional(layout) is compact
     there, empty, absent = ([ITEMS, 2], [0, 0], [0, 1]) if compact else ([ITEMS, 2, 1], [0, 0, 1], [0, 0, 0])
     for kind in ("c10::OptionalArrayRef<long>", "c10::optional<c10::ArrayRef<long> >"):
-        assert values.passing_of(kind) is (Passing.TWO_WORDS if compact else Passing.MEMORY)
+        assert passing_of(kind, compact) is (Passing.TWO_WORDS if compact else Passing.MEMORY)
         found = [values.read(kind, words).text for words in (there, empty, absent)]
         assert [text.replace(" ", "") for text in found] == ["[3,5]", "[]", "None"]
