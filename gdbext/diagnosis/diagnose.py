@@ -127,15 +127,7 @@ class Diagnose(Tool):
             verdict = with_cause(verdict, children)
         told = _told(session, found, called, children)
         told = tuple(line for line in told if not _is_done(line, args))
-        if found.known:
-            from gdbext.diagnosis.samples import KnownBugsSection
-
-            sections = (*sections, KnownBugsSection(found.known))
-        collectives = (found.collectives,) if found.collectives is not None else ()
-        if found.slowness is not None:
-            sections = (*sections, *found.slowness.sections)
         if found.device is not None:
-            sections = (*sections, found.device)
             told = (*told, *found.device.advice)
         report = make_report(
             self,
@@ -145,7 +137,7 @@ class Diagnose(Tool):
             verdict=verdict._replace(advice=told),
             findings=found.judgement.findings,
             errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
-            sections=(*sections, *collectives, *_page_section(args)),
+            sections=(*sections, *_sections(found, args)),
             sources={} if args.json else source_lines(session.target, involved),
         )
         if args.html:
@@ -200,7 +192,17 @@ def _is_done(line: str, args: Namespace) -> bool:
     return (args.samples is not None and "--samples" in line) or (args.children and line.endswith("--children"))
 
 
-def _page_section(args: Namespace) -> Iterator[Section]:
+def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
+    if found.known:
+        from gdbext.diagnosis.samples import KnownBugsSection
+
+        yield KnownBugsSection(found.known)
+    if found.slowness is not None:
+        yield from found.slowness.sections
+    if found.device is not None:
+        yield found.device
+    if found.collectives is not None:
+        yield found.collectives
     if args.html:
         from gdbext.diagnosis.samples import PageSection
 
