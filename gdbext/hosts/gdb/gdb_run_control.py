@@ -26,6 +26,7 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb.gdb_batch import stopped_target
+from gdbext.hosts.gdb.gdb_loader import loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_modes import (
     Forks,
     ProbedThreads,
@@ -275,7 +276,7 @@ class GdbRunControl:
         ending: Ending | None = None
         self.is_over = False
         try:
-            with self._catching(), forks.watched():
+            with loader_unwatched(), self._catching(), forks.watched():
                 while ending is None:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     ending = self._continue(forks)
@@ -334,7 +335,7 @@ class GdbRunControl:
         """One run; None where the process is to go on."""
         self._failure = self._stop = None
         self.asked = self._is_replaced = False
-        self._ran = _program()
+        self._ran = program_of(gdb.selected_inferior().pid)
         try:
             with self._probed.watched() if self._probed is not None else nullcontext():
                 gdb.execute("continue", False, False)
@@ -378,7 +379,7 @@ class GdbRunControl:
 
     def _is_another_program(self) -> bool:
         """It is not the program that ran when the process was resumed."""
-        return _program() not in ("", self._ran)
+        return program_of(gdb.selected_inferior().pid) not in ("", self._ran)
 
     def _loaded(self, event: Any) -> None:
         """Called by gdb when it has read a file's symbols. In another program nothing is where it was: our breakpoints
@@ -396,13 +397,3 @@ class GdbRunControl:
 
 _STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)
 _REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
-
-
-def _program() -> str:
-    """A value that is different in every program that a process executes; "" where that is unknown (remote)."""
-    pid = gdb.selected_inferior().pid
-    try:
-        with open(f"/proc/{pid}/auxv", "rb") as auxv:  # the addresses of its program headers and entry
-            return auxv.read().hex()
-    except OSError:
-        return ""

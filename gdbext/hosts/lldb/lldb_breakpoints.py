@@ -14,9 +14,9 @@ import lldb
 
 from gdbext.errors import MemoryFault, ProbesRefused, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
-from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
 from gdbext.hosts.lldb.lldb_target import is_there
+from gdbext.hosts.lldb.selection import Callback, attach_callback, drop_callback
 from gdbext.hosts.resume.breakpoint_setter import holds
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class StoppedAt:
 
     def __init__(self, frame: lldb.SBFrame) -> None:
         self._frame = frame
+        self.is_lost = False
+        """LLDB gave no register: it is about to let the process go (LLDB 22), which is to stand still for that."""
 
     @property
     def tid(self) -> int:
@@ -40,7 +42,11 @@ class StoppedAt:
 
     def register(self, name: str) -> int:
         """A register of its innermost frame, unsigned. Raises TargetError."""
-        return register_of(self._frame, name)
+        try:
+            return register_of(self._frame, name)
+        except TargetError:
+            self.is_lost = True
+            raise
 
     def word(self, address: int) -> int:
         """The 8 bytes at an address. Raises MemoryFault."""
@@ -81,14 +87,14 @@ class Deletions:
             for target, number, callback in waiting:
                 target.BreakpointDelete(number)
                 if callback:
-                    callbacks.drop(callback)
+                    drop_callback(callback)
 
 
 class LldbBreakpoint:
     """A breakpoint that the user sees."""
 
     def __init__(
-        self, target: lldb.SBTarget, found: lldb.SBBreakpoint, callback: callbacks.Callback, deletions: Deletions
+        self, target: lldb.SBTarget, found: lldb.SBBreakpoint, callback: Callback, deletions: Deletions
     ) -> None:
         if not found.IsValid():
             raise TargetError("lldb cannot set the breakpoint")
@@ -98,7 +104,7 @@ class LldbBreakpoint:
         self._is_deleted = False
         self.number = int(found.GetID())
         self._callback = callback
-        self._called = callbacks.attach(found, self._hit)
+        self._called = attach_callback(found, self._hit)
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
@@ -190,8 +196,9 @@ class LldbBreakpointSetter:
         """One that calls ``reached`` and goes on."""
 
         def hit(frame: lldb.SBFrame) -> bool:
-            reached(StoppedAt(frame))
-            return False
+            thread = StoppedAt(frame)
+            reached(thread)
+            return thread.is_lost
 
         return self._at(address, hit)
 
@@ -213,9 +220,10 @@ class LldbBreakpointSetter:
 
     def handle(self, frame: lldb.SBFrame, reached: Reached) -> bool:
         """Call a trap's function, and go on."""
+        thread = StoppedAt(frame)
         with self._deletions.called():
-            reached(StoppedAt(frame))
-        return False
+            reached(thread)
+        return thread.is_lost
 
     def add_trap(self, trap: LldbTrap) -> None:
         """Call the trap at its address. Raises TargetError."""
@@ -250,12 +258,12 @@ class LldbBreakpointSetter:
         """LLDB tells nobody that a process has ended; it is noticed when the next one starts."""
         self._on_exit.append(action)
 
-    def _at(self, address: int, callback: callbacks.Callback) -> LldbBreakpoint:
+    def _at(self, address: int, callback: Callback) -> LldbBreakpoint:
         self._watch_runs()
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByAddress(address), callback, self._deletions)
 
-    def _named(self, name: Sequence[str], callback: callbacks.Callback) -> LldbBreakpoint:
+    def _named(self, name: Sequence[str], callback: Callback) -> LldbBreakpoint:
         """``name``: of the function, and of its module where only one is meant."""
         target = self._selection.target()
         return LldbBreakpoint(target, target.BreakpointCreateByName(*name), callback, self._deletions)

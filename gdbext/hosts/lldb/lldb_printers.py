@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.hosts.lldb import callbacks
+from gdbext.hosts.lldb.selection import keep_callback
 from gdbext.tools.tensor.cpp_object import SUMMARIZED_TYPES, CppObject, SummarizedType
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class LldbTypePrinters:
         debugger = selection.debugger
         debugger.DeleteCategory(CATEGORY)
         category = debugger.CreateCategory(CATEGORY)
-        children = callbacks.keep(type("ObjectChildren", (ObjectChildren,), {"printers": self}))
-        summary = callbacks.keep(self._text_of)
+        children = keep_callback(type("ObjectChildren", (ObjectChildren,), {"printers": self}))
+        summary = keep_callback(self._text_of)
         for known in SUMMARIZED_TYPES:
             _add(category, known, summary, children)
         category.SetEnabled(True)

@@ -16,8 +16,8 @@ from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
-from gdbext.hosts.lldb import callbacks
 from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
+from gdbext.hosts.lldb.selection import attach_callback, drop_callback, keep_callback
 from gdbext.hosts.resume.host import probes_are_elsewhere
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -125,15 +125,15 @@ class HookBreakpoint:
     def __init__(self, target: lldb.SBTarget) -> None:
         """Make the breakpoint. Raises TargetError."""
         self._target = target
-        self._class = callbacks.keep(NoResolver)
+        self._class = keep_callback(NoResolver)
         nowhere = lldb.SBFileSpecList()
         self._breakpoint = target.BreakpointCreateFromScript(self._class, lldb.SBStructuredData(), nowhere, nowhere)
         if not self._breakpoint.IsValid():
-            callbacks.drop(self._class)
+            drop_callback(self._class)
             raise TargetError("lldb cannot set a breakpoint")
         self.number = int(self._breakpoint.GetID())
         self._hooks: dict[int, list[Hook]] = {}
-        self._callback = callbacks.attach(self._breakpoint, self._hit)
+        self._callback = attach_callback(self._breakpoint, self._hit)
 
     def add(self, address: int, hook: Hook) -> None:
         """Call the hook at that address. Raises TargetError."""
@@ -169,8 +169,8 @@ class HookBreakpoint:
         """Remove it from the process, with all its locations."""
         if self._breakpoint.IsValid():
             by(self._target, self.number)
-        callbacks.drop(self._callback)
-        callbacks.drop(self._class)
+        drop_callback(self._callback)
+        drop_callback(self._class)
 
 
 def register_of(frame: lldb.SBFrame, name: str) -> int:

@@ -5,6 +5,10 @@ Ctrl+C while a command of ours runs.
 LLDB only notes it and leaves it to the command to ask, which it must do in its own thread (LLDB 17), and that is busy.
 So for as long as a command runs the signal is Python's: a command that reads is ended by KeyboardInterrupt, as in gdb;
 one that lets the process run has it stopped.
+
+Functions and classes of ours that LLDB calls at breakpoints and for values. LLDB takes them by name, which it looks up
+in the user's namespace for scripts. That namespace is to stay as it is, and has LLDB's own module: so they are kept in
+there, also while our commands are loaded anew.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import lldb
 
@@ -166,3 +171,50 @@ class Selection:
             yield
         finally:
             self.debugger.SetAsync(before)
+
+
+Callback = Callable[[lldb.SBFrame], bool]
+"""Called with the innermost frame of the thread that got there; True where the process is to stop."""
+
+_KEPT = "callbacks_of_gdbext"
+
+
+def keep_callback(what: object) -> str:
+    """The name by which LLDB finds it."""
+    kept = vars(vars(lldb).setdefault(_KEPT, SimpleNamespace(count=0)))
+    kept["count"] += 1  # a name is never used twice
+    name = f"at_{kept['count']}"
+    kept[name] = what
+    return f"lldb.{_KEPT}.{name}"
+
+
+def drop_callback(name: str) -> None:
+    """Forget what LLDB calls no more; ``name`` is what ``keep_callback`` gave."""
+    vars(vars(lldb)[_KEPT]).pop(name.rpartition(".")[2], None)
+
+
+def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
+    """Call the function at each hit; gives the name to ``drop_callback`` when the breakpoint is gone. Raises
+    TargetError."""
+
+    def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+        try:
+            return callback(frame)
+        finally:
+            _admit(names, sys._getframe(1).f_globals)
+
+    name = keep_callback(called)
+    error = breakpoint.SetScriptCallbackFunction(name)
+    if error is not None and error.Fail():
+        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
+    return name
+
+
+def _admit(names: dict[str, object], others: dict[str, object]) -> None:
+    """Admit the wrapper of another such breakpoint, which a callback has set and which is new in ``names``.
+
+    The wrapper that LLDB has made around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every
+    name back from its own globals, and fails for one that is not there.
+    """
+    for name in names:
+        others.setdefault(name, names[name])

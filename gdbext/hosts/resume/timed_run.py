@@ -8,10 +8,13 @@ program that the debugger started cannot be attached to again.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.errors import GdbextError, TargetError, TargetGone
+from gdbext.render.style import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +80,64 @@ class TimedRun:
 
 class _CancelledError(Exception):
     """The process has stopped before its time."""
+
+
+SILENT_AFTER = 5.0
+"""Seconds without anything to show after which the process is said to be what it is."""
+_SETTLED = 1.0
+"""Seconds until each thread has had the turn that it gets by going on."""
+
+
+class SilenceNotice:
+    """A context manager around a run: says once, after some seconds without anything to show, what the process does
+    instead.
+
+    A thread of ours looks twice at what the kernel counts for the process's threads; nothing is stopped.
+    """
+
+    def __init__(
+        self, pid: int, what: str, instead: str, has_come: Callable[[], bool], say: Callable[[str], None]
+    ) -> None:
+        """``pid``: 0 for a process of another machine. ``what`` is awaited, and has not come where threads that ran did
+        ``instead``."""
+        self._pid = pid
+        self._what = what
+        self._instead = instead
+        self._has_come = has_come
+        self._say = say
+        self.text = ""
+        """The notice, once it was shown."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SilenceNotice:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if self._over.wait(_SETTLED):
+            return
+        before = activities(self._pid) if self._pid else {}
+        if self._over.wait(SILENT_AFTER - _SETTLED) or self._has_come():
+            return
+        after = activities(self._pid) if self._pid else {}
+        ran = [tid for tid, one in after.items() if one != before.get(tid, one)]
+        self.text = self._sentence(len(after), len(ran))
+        with suppress(OSError):
+            self._say(self.text)
+
+    def _sentence(self, threads: int, ran: int) -> str:
+        """The sentence about a process that shows nothing: ``ran`` of its ``threads`` have run."""
+        what = f"no {self._what} in {SILENT_AFTER:.0f} s"
+        if not threads:
+            return what
+        if not ran:
+            return f"{what}: none of {counted(threads, 'thread')} ran: it waits, dispatch-diagnose says for what"
+        return f"{what}: {ran} of {counted(threads, 'thread')} ran, and {self._instead}"
 
 
 def check_pause(ending: Ending, alternative: str) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report
-from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.hosts.resume.registrations import check_pattern, is_generated
+from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.render.style import Style, counted, escape
 from gdbext.tools.breaks.break_plan import PLACES, check_keys
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
@@ -113,7 +111,7 @@ class BreakTool(LiveTool):
                 notes = _breakpoints(host).add(request, torch_session(control, session), show).notes
                 for note in () if quiet else notes:  # at once: without a stop the process may run for long
                     show(f"note: {note}\n")
-                with SilenceNotice(session.target.pid, _breakpoints(host), request, show) as silent:
+                with _silence(session, _breakpoints(host), request, show) as silent:
                     ending = control.run()
                 notes = (*notes, silent.text) if quiet and silent.text else notes
                 left = _breakpoints(host).listed()[-1:] if ending.kind.leaves_process else ()
@@ -127,61 +125,11 @@ class BreakTool(LiveTool):
         return render(report, style)
 
 
-SILENT_AFTER = 5.0
-"""Seconds without a stop after which the process is said to be what it is."""
-_SETTLED = 1.0
-"""Seconds until each thread has had the turn that it gets by going on."""
-
-
-class SilenceNotice:
-    """A context manager around a run: says once, after some seconds without a stop, what the process does instead.
-
-    A thread of ours looks twice at what the kernel counts for the process's threads; nothing is stopped.
-    """
-
-    def __init__(self, pid: int | None, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> None:
-        self._pid = pid
-        self._table = table
-        self._request = request
-        self._show = show
-        self.text = ""
-        """The notice, once it was shown."""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> SilenceNotice:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        if self._over.wait(_SETTLED):
-            return
-        before = activities(self._pid or 0)
-        if self._over.wait(SILENT_AFTER - _SETTLED):
-            return
-        after = activities(self._pid or 0)
-        ran = [tid for tid, one in after.items() if one != before.get(tid, one)]
-        if not self._table.hits:
-            self.text = silence(self._request, len(after), len(ran))
-            with suppress(OSError):
-                self._show(f"note: {self.text}\n")
-
-
-def silence(request: BreakRequest, threads: int, ran: int) -> str:
-    """The sentence about a process that did not stop: ``ran`` of its ``threads`` have run."""
-    what = f"no stop in {SILENT_AFTER:.0f} s"
-    if not threads:
-        return what
-    if not ran:
-        return f"{what}: none of {counted(threads, 'thread')} ran: it waits, dispatch-diagnose says for what"
+def _silence(session: Session, table: BreakTable, request: BreakRequest, show: Callable[[str], None]) -> SilenceNotice:
     limits = " with that key" if request.key or request.has else ""
-    called = escape(" ".join(request.patterns))
-    some = f"{ran} of {counted(threads, 'thread')}"
-    return f"{what}: {some} ran, and did not come here{limits}: dispatch-top {called} counts"
+    instead = f"did not come here{limits}: dispatch-top {escape(' '.join(request.patterns))} counts"
+    say, has_come = (lambda text: show(f"note: {text}\n")), (lambda: bool(table.hits))
+    return SilenceNotice(session.target.pid or 0, "stop", instead, has_come, say)
 
 
 def _breakpoints(host: Host) -> BreakTable:

@@ -19,6 +19,7 @@ from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.resume.dispatch_description import Describer, LookupResult, TracedDispatch
+from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes.dispatch_counter import filter_of
@@ -26,7 +27,7 @@ from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relat
 from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.hook_installer import TracedOperators
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread
-from gdbext.tools.trace.tracing import MakeSink, Traced
+from gdbext.tools.trace.tracing import MakeSink, Traced, instead_of
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -236,7 +237,7 @@ class ProbeTrace:
         self._notes: list[str] = []
         self._kept: deque[tuple[float, bytes]] = deque()
         self._kept_bytes = 0
-        self._last_dispatch = time.monotonic()
+        self._has_come, self._last_dispatch = False, time.monotonic()
         self._end = 0.0
         """The end of the trace, where that was not now, in microseconds since its start."""
 
@@ -267,17 +268,9 @@ class ProbeTrace:
         self._note_missing(lost, nesting.unread)
         names, unseen = tuple(sorted(nesting.names)), places.unseen + self._late.unseen
         return Traced(
-            target,
-            nesting.count,
-            ending,
-            names,
-            len(chosen),
-            left,
-            tuple(self._notes),
-            lost,
-            unseen.total(),
+            target, nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost, unseen.total(),
             unseen_in(unseen),
-        )
+        )  # fmt: skip
 
     def _note_missing(self, lost: int, unread: int) -> None:
         if lost:
@@ -293,11 +286,13 @@ class ProbeTrace:
 
     def _ending(self, watch: Callable[[_Interrupt], Ending], interrupt: _Interrupt) -> Ending:
         """Watch; where a debugger holds the process, in another thread, while this one lets it run."""
-        if self._run_beside is None:
-            return watch(interrupt)
-        found: list[Ending] = []
-        ran = self._run_beside(lambda run: found.append(watch(run)))
-        return found[0] if ran.kind is EndingKind.ASKED else ran
+        pid, instead = self._session.target.pid, instead_of(self._request)
+        with SilenceNotice(pid, "dispatch", instead, lambda: self._has_come, self._note):
+            if self._run_beside is None:
+                return watch(interrupt)
+            found: list[Ending] = []
+            ran = self._run_beside(lambda run: found.append(watch(run)))
+            return found[0] if ran.kind is EndingKind.ASKED else ran
 
     def _watch(
         self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: _Interrupt
@@ -325,7 +320,7 @@ class ProbeTrace:
         data = tracer.read()
         nesting.learn(tracer)
         if data:
-            self._last_dispatch = time.monotonic()
+            self._has_come, self._last_dispatch = True, time.monotonic()
             self._kept.extend((self._last_dispatch, piece) for piece in tracer.pieces(data, _PIECE))
             self._kept_bytes += len(data)
         if self._keep.seconds:

@@ -15,8 +15,10 @@ from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.dispatch_description import Describer
 from gdbext.hosts.resume.host import RunControl
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.hosts.resume.waiting import torch_session
 from gdbext.log import logger
+from gdbext.render.style import escape
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators, TraceHooks
 from gdbext.tools.trace.trace_output import Sink
 from gdbext.tools.trace.trace_section import OpenThread
@@ -30,6 +32,15 @@ _log = logger(__name__)
 
 MakeSink = Callable[[Callable[[], float], int], Sink]
 """(clock in microseconds since the trace began, process id) → where the trace goes."""
+
+
+def instead_of(request: TraceRequest) -> str:
+    """The words for what threads did that ran without a dispatch for the trace."""
+    limited = request.tid is not None or request.key or request.since
+    limits = ", as asked for (--thread, --key, --since)" if limited else ""
+    if request.everything:
+        return f"dispatched nothing{limits}: dispatch-bt shows where they are"
+    return f"did not dispatch {escape(' '.join(request.patterns))}{limits}: dispatch-top counts what they do"
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,10 @@ class Tracing:
         clock.append(tracer.now)
         self._hooks = self._place_hooks(tracer, operators)
         _log.info("%d hooks for %d operators", self._hooks, len(operators.named))
+        pid = self._session.target.pid if self._control.can_run_beside else 0
         try:
-            ending = self._control.run()
+            with SilenceNotice(pid, "dispatch", instead_of(self._request), lambda: bool(tracer.count), self.note):
+                ending = self._control.run()
         finally:
             self._control.close()
         return self._finish(tracer, sink, ending)

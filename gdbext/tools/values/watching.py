@@ -17,7 +17,9 @@ from gdbext.hosts.resume.dispatch_description import Describer
 from gdbext.hosts.resume.host import RunControl
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.hosts.resume.registrations import definition_hooks
+from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.hosts.resume.waiting import torch_session
+from gdbext.render.style import escape
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
@@ -136,6 +138,14 @@ class WatchedOperators:
         return self._returns_to_call[returns_to]
 
 
+def _instead_of(request: ValueRequest) -> str:
+    """The words for what threads did that ran without a call to look at."""
+    limited = request.tid is not None or request.key or request.kernel
+    limits = ", as asked for (--thread, --key, --kernel)" if limited else ""
+    called = f"did not call {escape(' '.join(request.patterns))}" if request.patterns else "called no operator"
+    return f"{called}{limits}: dispatch-top counts what they do"
+
+
 MakeSink = Callable[["Session"], ValueSink]
 
 
@@ -182,7 +192,10 @@ class Watching:
                 operators.everything()
             else:
                 operators.place([pattern for pattern in request.patterns if pattern not in compiled])
-            ending = self._control.run()
+            pid = session.target.pid if self._control.can_run_beside else 0
+            has_come = lambda: bool(watch.count + kernels.count)  # noqa: E731
+            with SilenceNotice(pid, "call", _instead_of(request), has_come, self.note):
+                ending = self._control.run()
         finally:
             self._control.close()
         if watch.over or kernels.over:

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -89,8 +89,9 @@ def test_the_debug_adapter_protocol(job: Inferior) -> None:
     try:
         editor.attach(job.pid)
         thread = editor.request("threads")["body"]["threads"][0]["id"]
-        editor.evaluate("dispatch-break kernel aten::add.Tensor --key AutogradCPU")
+        editor.evaluate("dispatch-break call aten::add.Tensor")
         editor.evaluate("continue")
+        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in editor.evaluate("dispatch-bt")
         editor.evaluate("dispatch-frames on")
         stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
         assert stack["success"], stack
@@ -110,21 +111,40 @@ def test_the_debug_adapter_protocol(job: Inferior) -> None:
     goes_on(job)
 
 
-@pytest.mark.parametrize("hook", ["call", "lookup"])
-def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str) -> None:
-    """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
-    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(job.pid)]
-    commands = (f"source {SOURCE}", f"dispatch-break {hook} aten::add.Tensor --why", "continue", "dispatch-bt --json")
-    for command in (*commands, "delete", "detach"):
+def by_console(pid: int, commands: Sequence[str]) -> str:
+    """What gdb prints in batch mode."""
+    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(pid)]
+    for command in (f"source {SOURCE}", *commands, "detach"):
         words += ["-ex", command]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    return subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+
+
+def by_editor(pid: int, commands: Sequence[str]) -> str:
+    """What an editor's console shows."""
+    editor = MiSession(gdbs.executable("gdb18"), SOURCE)
+    try:
+        editor.command(f"-target-attach {pid}")
+        return "".join(console_text(editor.console(command)) for command in (*commands, "detach"))
+    finally:
+        editor.close()
+
+
+@pytest.mark.parametrize(
+    ("hook", "key", "shown_by"), [("call", "AutogradCPU", by_console), ("redispatch", "CPU", by_editor)]
+)
+def test_bt_says_what_the_stop_has_said(
+    job: Inferior, hook: str, key: str, shown_by: Callable[[int, Sequence[str]], str]
+) -> None:
+    """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
+    commands = (f"dispatch-break {hook} aten::add.Tensor --why", "continue", "dispatch-bt --json", "delete")
+    shown = shown_by(job.pid, commands)
     keyset = re.search(r"keyset DispatchKeySet\(.*\) (0x[0-9a-f]+)", shown)
     assert keyset is not None, shown
     document = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
     innermost = document["threads"][0]["dispatch"][0]
     assert innermost["op"] == "aten::add"
     assert innermost["keyset"]["bits"] == keyset.group(1)
-    assert (innermost["key"], innermost["confidence"]) == ("AutogradCPU", "exact")
+    assert (innermost["key"], innermost["confidence"]) == (key, "exact")
     goes_on(job)
 
 
@@ -216,7 +236,7 @@ def test_forks_are_told(setting: str, said: str) -> None:
 )
 def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command: str, said: str) -> None:
     """By default nothing of ours is in the code, what the kernel's probes put there goes with them, and gdb's own
-    breakpoints in the loader are taken out. A program of its own: breakpoints are lost where probes of others are, in
+    breakpoints in the loader are kept out. A program of its own: breakpoints are lost where probes of others are, in
     a process that has had some."""
     with harness.started("small_calls") as job:
         editor = MiSession(gdbs.executable(gdb), SOURCE)
@@ -237,6 +257,7 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command:
                 assert "interrupted" in "".join(editor.lines[first:])
                 assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
             begin(editor, job, command)
+            wait_until(lambda: not changed_text(job.pid, "/ld-"), "gdb's own breakpoint in the loader is out")
         finally:
             editor.close()  # kill -9
         goes_on(job)
@@ -284,13 +305,13 @@ def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
         goes_on(job)
 
 
-def changed_text(pid: int) -> list[str]:
-    """The mapped files whose executable pages in memory are not those of the file."""
+def changed_text(pid: int, only: str = "/") -> list[str]:
+    """The mapped files, with that in their path, whose executable pages in memory are not those of the file."""
     changed = []
     with open(f"/proc/{pid}/mem", "rb") as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             span, permissions, offset, _, _, *path = line.split(maxsplit=5)
-            if permissions != "r-xp" or not path or not path[0].startswith("/"):
+            if permissions != "r-xp" or not path or not path[0].startswith("/") or only not in path[0]:
                 continue
             start, end = (int(each, 16) for each in span.split("-"))
             memory.seek(start)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.hosts.resume import timed_run
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
 from gdbext.hosts.resume.operator_functions import Opening
 from gdbext.tools import breaks
@@ -92,22 +93,23 @@ def test_the_end_of_a_call_is_that_of_the_frame_that_looked_the_operator_up() ->
 def test_a_run_without_a_stop_is_told_what_the_process_does(
     monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
-    monkeypatch.setattr(breaks, "SILENT_AFTER", 0.6)
-    monkeypatch.setattr(breaks, "_SETTLED", 0.3)
+    monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.6)
+    monkeypatch.setattr(timed_run, "_SETTLED", 0.3)
     shown: list[str] = []
     request = BreakRequest("call", ("aten::mm",), "Meta", "", False)
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            table = SimpleNamespace(hits=0)
-            with breaks.SilenceNotice(process.pid, table, request, shown.append) as notice:  # type: ignore[arg-type]
+            table: Any = SimpleNamespace(hits=0)
+            session: Any = SimpleNamespace(target=process)
+            with breaks._silence(session, table, request, shown.append) as notice:
                 notice._thread.join()
         finally:
             process.kill()
     assert said in shown[0]
     assert ("with that key" in shown[0]) == ("did not come" in shown[0])
     table.hits = 1
-    with breaks.SilenceNotice(process.pid, table, request, shown.append) as notice:  # type: ignore[arg-type]
+    with breaks._silence(session, table, request, shown.append) as notice:
         notice._thread.join()
     assert len(shown) == 1
