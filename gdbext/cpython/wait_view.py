@@ -41,6 +41,12 @@ _LOOKING = 3
 """Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
 
 
+_NAMING = 3
+"""Innermost Python frames in which the name of a lock is looked for."""
+_MOST_NAMED = 16
+"""Most threads of which that is done."""
+
+
 class PythonWaitView:
     """Answers from the runtime's own objects. What cannot be read is noted, and the answer is that nothing is known."""
 
@@ -48,6 +54,8 @@ class PythonWaitView:
         self.runtime = threads.runtime
         self._threads = threads
         self._note = note
+        self._named: set[int] = set()
+        self._namespaces: dict[int, dict[str, int]] = {}
 
     def states(self, tid: int) -> Sequence[ThreadState]:
         """The thread states of a thread."""
@@ -331,6 +339,18 @@ class PythonWaitView:
         states = self._threads.states.get(tid, ())
         places = (where_entered(self.runtime, state, word) for state in states for word in words)
         return next((f"{each.file}:{each.line} ({each.function})" for each in places if each is not None), "")
+
+    def variable_of(self, tid: int, address: int) -> str:
+        """The variable by which the code of that thread's innermost frames has the object: ``stats_lock``,
+        ``self.lock``; "" where none is known, and for all but the first threads that are asked for."""
+        from gdbext.cpython.threads.frame_variables import name_of
+
+        if tid not in self._named and len(self._named) >= _MOST_NAMED:
+            return ""
+        self._named.add(tid)
+        stacks = (self.runtime.frames.stack(state).frames[:_NAMING] for state in self.states(tid))
+        names = (name_of(self.runtime, frame, address, self._namespaces) for stack in stacks for frame in stack)
+        return next(filter(None, names), "")
 
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it; the innermost

@@ -155,13 +155,16 @@ def _told(
     session: Session, found: Inspection, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.verdict.advice import advice, of_parent, of_ranks
+    from gdbext.diagnosis.verdict.advice import advice, of_cause, of_parent, of_ranks
 
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
     told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop)
     if children is not None and not children.are_known:
         told = (*of_parent(finding, called), *told)
+    if children is not None:
+        awaited = {child.pid for child in finding.wait.children} if finding.wait is not None else set()
+        told = (*of_cause(each.verdict for each in children.children if each.pid in awaited), *told)
     stands = finding.kind.traits.is_hang or finding.kind.value == "idle"
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
         told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
@@ -16,7 +16,7 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.engine.vocabulary import ErrorLog
-from gdbext.errors import GdbextError, NotTorch
+from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,16 +166,25 @@ class Session:
 
     def settled(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
         """Call ``read`` with a session, and give its result with that session: read again of a later one where
-        something moved.
+        something moved. What cannot be read there, or is not found, may be of two moments.
 
         So ``read`` must change nothing: whatever writes a file or lets the process run comes afterwards, and once.
         """
-        session, made = self, read(self)
-        later = session.retake()
-        while later is not None:
-            session, made = later, read(later)
+        session: Session = self
+        while True:
+            made: Made | None = None
+            failure: GdbextError | None = None
+            try:
+                made = read(session)
+            except (MemoryFault, BadData, UsageError) as error:  # of two moments, where something moved
+                failure = error
             later = session.retake()
-        return session, made
+            if later is not None:
+                session = later
+            elif failure is not None:
+                raise failure
+            else:
+                return session, cast("Made", made)
 
     def _prepare_walk(self) -> Callable[[], None] | None:
         """The questions that a process that runs must be asked while it stands still."""

@@ -156,6 +156,10 @@ class CommandLine:
             return " ".join(filter(None, (self.program, before, after.partition(" ")[2], self.source)))
         return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
 
+    def vouched(self, words: str) -> str:
+        """The command line for another look at the same core, with this machine's files."""
+        return " ".join((self.program, self.source or "-c CORE", "--sysroot /", words))
+
     def pasted(self, text: str) -> str:
         """A text of ours in which each command that stands at its beginning, or behind a colon or three spaces, is a
         whole command line."""

@@ -395,8 +395,8 @@ def _unknown(name: str, names: Sequence[str]) -> UsageError:
     close = [n for n in names if n in near or n.partition("-")[2] in near]
     return UsageError(
         f"there is no command {name!r}",
-        why="" if not close else "did you mean " + " or ".join(close) + "?",
-        help="commands are: " + ", ".join(names),
+        why="there are: " + ", ".join(names) if not close else "did you mean " + " or ".join(close) + "?",
+        help="   or   ".join((*close, "scripts/dispatch --help")),
     )
 
 

@@ -156,6 +156,21 @@ def variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces | No
     return found
 
 
+def name_of(runtime: PythonRuntime, frame: PythonFrame, address: int, known: Namespaces) -> str:
+    """The variable of a frame that is the object, or the attribute of its ``self``; "" where none is. Raises
+    nothing."""
+    found = variables(runtime, frame, known)
+    name = next((name for name, value in found.items() if value == address and name != _SELF), "")
+    if name or _SELF not in found:
+        return name
+    used = used_names(runtime, frame)
+    fields = attributes(runtime, found[_SELF]).items()
+    return next((f"{_SELF}.{name}" for name, value in fields if value == address and name in used), "")
+
+
+_SELF = "self"
+
+
 def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces) -> dict[str, int]:
     """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)

@@ -191,9 +191,20 @@ def _withheld(report: Report) -> Iterator[str]:
         which = "This machine's file" if count == 1 else "This machine's files"
         yield ""
         yield (
-            f"Source lines of {files} are not shown. {which} may differ from what the program ran; if not, "
-            "scripts/dispatch -c CORE --sysroot / shows them."
+            f"Source lines of {files} are not shown. {which} may differ from what the program ran; if not, see them "
+            f"with: {_with_sysroot(report)}"
         )
+
+
+_TO_VOUCH = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
+"""The command by which a user's debugger is told that the core is of this machine."""
+
+
+def _with_sysroot(report: Report) -> str:
+    """The same look, where somebody vouches for this machine's files."""
+    if report.called.source or report.target is None or report.target.debugger not in _TO_VOUCH:
+        return report.called.vouched(report.command)
+    return f"{_TO_VOUCH[report.target.debugger]}   and then: {report.command}"
 
 
 def _errors(report: Report, style: Style) -> Iterator[str]:

@@ -418,7 +418,7 @@ class Finding(Record):
         if self.in_loop:
             return "the tasks of an event loop wait"
         if self.kind is FindingKind.IDLE:
-            return words if self.wait.kind.traits.may_poll else "waits"
+            return "sleeping" if self.wait.kind.traits.may_poll else "waits"
         return self.wait.kind.traits.heading or words
 
 

@@ -268,6 +268,8 @@ class Resource(Record):
     address: int
     name: str = ""
     """The name, for people only: what code needs to know stands in fields of its own."""
+    variable: str = ""
+    """The variable by which the program's code has it: ``self.stats_lock``."""
 
     @property
     def phrase(self) -> str:
@@ -282,8 +284,8 @@ class Resource(Record):
         if traits.naming is Naming.IN_BRACKETS and self.name:
             return f"{traits.noun} ({self.name})"
         at = f" {self.address:#x}" if self.address else ""
-        named = f" ({self.name})" if self.name else ""
-        return f"{traits.noun}{at}{named}"
+        named = ": ".join(filter(None, (self.name, self.variable)))
+        return f"{traits.noun}{at}{f' ({named})' if named else ''}"
 
 
 class OwnerThread(Record):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Union
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop, ThreadReport
@@ -147,8 +147,20 @@ def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Itera
     yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
 
 
+_WITHOUT_FORK = (
+    "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
+)
+
+
+def of_cause(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Advice for a process that waits for a child whose verdict is of one of these kinds: what a fork has broken is
+    mended where the fork is."""
+    broken = (FindingKind.ORPHANED_LOCK.value, FindingKind.MISSING_WORKERS.value)
+    return (f"In this process, which made the child: {_WITHOUT_FORK}",) if set(broken) & set(kinds) else ()
+
+
 def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
-    yield "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
+    yield _WITHOUT_FORK
     if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
         yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
     else:

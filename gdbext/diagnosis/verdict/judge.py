@@ -158,6 +158,8 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     running = _running(seen)
     others = [each for each in running if each not in involved]
     text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)
+    if not wait_chain.edges and main.user_line and main.wait is not None and _is_asleep(main.wait):
+        text += f", called from {main.user_line}"
     text = sentences.main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
     told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}

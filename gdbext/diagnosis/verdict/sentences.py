@@ -371,8 +371,10 @@ def outside(text: str, has_torch: bool) -> str:
 
 def idle(main: ThreadReport | None, has_torch: bool) -> str:
     """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
-    doing = f"; {main.label} {main.wait.phrase}" if main is not None and main.wait is not None else ""
-    return f"{outside('no wait is suspicious', has_torch)}{doing}."
+    text = outside("no wait is suspicious", has_torch)
+    if main is None or main.wait is None:
+        return f"{text}."
+    return f"{main.label} {main.wait.phrase}; {text[:1].lower()}{text[1:]}."
 
 
 def main_waits(
@@ -381,10 +383,9 @@ def main_waits(
     """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
     another process can end it; ``running`` are threads that run, beside those of the story."""
     if ended_from_outside:
-        text = f"{outside('no hang is proven', has_torch)}; {text}, and no thread of this process will end "
-        text += "that: only a signal or another process can"
-    elif has_torch:
-        text = f"No thread is in the dispatcher; {text}"
+        text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
+    if has_torch:
+        text += f"{', and' if ended_from_outside else ';'} no thread is in the dispatcher"
     if running:
         text += f". {_all_run(running)}"
     return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."

@@ -182,6 +182,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     found, python = _classified(thread, futex), thread.process.python
     if found is None or python is None or found.kind is not WaitKind.PYTHON_LOCK:
         return found
+    variable = python.variable_of(thread.tid, found.resource.address)
+    found = found._replace(resource=found.resource._replace(variable=variable))
     if not isinstance(found.owner, OwnerThread):
         return found
     return found._replace(taken_at=python.where_taken(futex.address, found.owner.tid))

@@ -106,6 +106,9 @@ class PythonView(Protocol):
     def where_taken(self, futex: int, tid: int) -> str:
         """The line of the ``with`` or ``acquire()`` by which that thread holds that lock, "" where it is not known."""
 
+    def variable_of(self, tid: int, address: int) -> str:
+        """The variable by which the code of that thread's innermost frames has the object; "" where none is known."""
+
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.errors import BadData, LayoutError, MemoryFault
 
+Made = TypeVar("Made")
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS
 """The smallest base page of any architecture; no mapping of a Linux process starts or ends inside one."""
@@ -22,6 +25,9 @@ _DIRECT_SIZE = 1 << 18
 """Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
 _CACHE_PAGES = 16384
 """Most pages that are kept, 64 MiB, so that our memory does not grow with the target's."""
+_PAUSES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
+"""Seconds before each further attempt at what a running process was just changing: torch registers an operator in
+microseconds, and thousands of them while a library is loaded."""
 _READ_LIMIT = 1 << 28
 """A single read of more than this is taken for a garbage length."""
 
@@ -188,6 +194,17 @@ class Memory:
             return self.u64(address)
         except MemoryFault:
             return None
+
+    def consistent(self, read: Callable[[], Made]) -> Made:
+        """Give what ``read`` gives. Of a process that runs meanwhile it may contradict itself: then all is read again, for
+        at most a second. Raises what ``read`` raises."""
+        for seconds in _PAUSES if self.target.runs_meanwhile else ():
+            try:
+                return read()
+            except (MemoryFault, BadData):
+                time.sleep(seconds)
+                self.forget()
+        return read()
 
     def forget(self) -> None:
         """Drop everything: the target has run on."""

@@ -230,6 +230,9 @@ class Target(ABC):
         """Number of bytes to read at once where it is not known how many are wanted; a recording has few."""
         return 1
 
+    runs_meanwhile = False
+    """Each read is of a moment of its own: what is read in several parts may contradict itself."""
+
     def sample(self, address: int, size: int) -> bytes:
         """Read as ``read`` does what is compared with a file and then forgotten."""
         return self.read(address, size)

@@ -32,6 +32,10 @@ SIGINT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 2, 9, 15, 18, 19
 GRACE_SECONDS = 3.0
 """Seconds in which the debugger may detach after SIGTERM, before it is killed."""
 
+SAME_SECONDS = 1.0
+"""Seconds within which a second interrupt is of the same wish: ``timeout -s INT`` sends it to its child, and to the
+process group that the child is in."""
+
 STOP_SECONDS = 5.0
 """Most seconds in which the SIGSTOP of a debugger that was ended reaches its process: each thread when it has a
 turn."""
@@ -107,15 +111,17 @@ class DebuggerProcess:
 
         deadline = None if timeout is None else time.monotonic() + timeout
         parts = []
-        interrupted = False
+        interrupted: float | None = None
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 ready = self._wait(left)
             except KeyboardInterrupt:
-                if not self._live or interrupted:
+                if interrupted is not None and time.monotonic() - interrupted < SAME_SECONDS:
+                    continue
+                if not self._live or interrupted is not None:
                     raise
-                interrupted = True  # that ends what the live command does; its report follows
+                interrupted = time.monotonic()  # that ends what the live command does; its report follows
                 os.kill(self._pid, SIGINT)
                 continue
             if not ready:

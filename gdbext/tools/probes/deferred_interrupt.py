@@ -17,15 +17,19 @@ from gdbext.engine.targets.system.linux import has_ended, signals_handled
 from gdbext.errors import TargetGone
 
 _STEP = 0.05
+_SAME_SECONDS = 1.0
+"""Seconds within which a second SIGINT is of the same wish."""
 _SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
 
 
 class DeferredInterrupt:
-    """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once."""
+    """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once, if it is
+    a wish of its own: ``timeout -s INT`` sends one to its child, and one to the group that the child is in."""
 
     def __init__(self, is_heard: bool = True) -> None:
         """``is_heard`` False: the signals are a debugger's, inside which this runs."""
         self.came = False
+        self._since = 0.0
         self._is_heard = is_heard
         self._handled = ExitStack()
 
@@ -46,8 +50,10 @@ class DeferredInterrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.came and number == signal.SIGINT:
+        if self.came and number == signal.SIGINT and time.monotonic() - self._since > _SAME_SECONDS:
             raise KeyboardInterrupt
+        if not self.came:
+            self._since = time.monotonic()
         self.came = True
 
 

@@ -206,6 +206,9 @@ class Dispatcher:
     @cached_property
     def _slots(self) -> list[MapEntry]:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
+        return self.memory.consistent(self._read_slots)
+
+    def _read_slots(self) -> list[MapEntry]:
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
         lookup = self._members.operatorLookupTable_
         second = LookupTable._data.field(self.layout).size // 2
@@ -248,6 +251,9 @@ class Dispatcher:
 
         Raises BadData, and MemoryFault where not a single name can be read.
         """
+        return self.memory.consistent(self._read_names)
+
+    def _read_names(self) -> dict[str, int]:
         names: dict[str, int] = {}
         unpack = struct.Struct("<Q").unpack_from
         for entry in self._slots:
@@ -256,6 +262,9 @@ class Dispatcher:
                 names[self._name_in(entry)] = address
             except MemoryFault as error:
                 self.nameless[address] = error
+            except BadData:
+                self.__dict__.pop("_slots", None)  # where it is read again, those of another moment
+                raise
         if self.nameless and not names:
             raise next(iter(self.nameless.values()))
         return names

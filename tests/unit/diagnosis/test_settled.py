@@ -11,6 +11,7 @@ from gdbext.diagnosis import all_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
+from gdbext.errors import MemoryFault
 from gdbext.tools import table
 from support.recorded import recordings
 
@@ -68,3 +69,26 @@ def test_settings_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     outcome = table.execute("dispatch-info", ["--settings", "--reproduce", path], lambda: Session(target))
     assert outcome.status == 0, outcome.error
     assert (target.looks, written) == (3, [path])
+
+
+def test_what_cannot_be_read_of_two_moments_is_read_again() -> None:
+    target = MovingTarget(recordings.recording("python-lock-abba"))
+    failures = [MemoryFault(0x18, 8)]
+
+    def read(_: Session) -> str:
+        if failures:
+            raise failures.pop()
+        return "read"
+
+    assert Session(target).settled(read)[1] == "read"
+    assert target.looks == 3
+
+
+def test_what_cannot_be_read_of_one_moment_is_an_error() -> None:
+    def read(_: Session) -> str:
+        raise MemoryFault(0x18, 8)
+
+    target = MovingTarget(recordings.recording("python-lock-abba"))
+    with pytest.raises(MemoryFault, match="8 bytes at 0x18"):
+        Session(target).settled(read)
+    assert target.looks == 3

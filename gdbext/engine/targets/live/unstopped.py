@@ -32,6 +32,7 @@ class RunningProcess(LocalProcess):
     """
 
     debugger = "none"
+    runs_meanwhile = True
 
     def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
         """``is_ours``: a debugger holds it, in which this runs; ``is_held``: the debugger of somebody else does."""

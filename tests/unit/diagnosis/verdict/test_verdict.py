@@ -188,7 +188,7 @@ def test_the_main_thread_is_followed_to_another_process():
 def test_the_main_thread_is_followed_to_a_thread_that_runs():
     judged = judge(Observations([thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3)], 1))
     assert (judged.verdict.finding.kind, judged.verdict.finding.threads) == (FindingKind.BUSY, (1, 3))
-    assert judged.verdict.finding.summary.endswith("thread 3 runs.")
+    assert judged.verdict.finding.summary.endswith("thread 3 runs; no thread is in the dispatcher.")
     assert not judged.findings
 
 

@@ -157,3 +157,25 @@ def test_forget_reads_anew(contents: bytes) -> None:
     memory.forget()
     assert memory.u64(START) == 0
     assert memory.u64(0x1000) == 0
+
+
+def test_what_a_running_process_was_changing_is_read_again() -> None:
+    """Also from the cache; at most so often, and not at all where nothing runs."""
+    for runs, contradictions in ((True, 3), (True, 1000), (False, 1)):
+        target = FakeTarget({START: bytes(PAGE_SIZE)})
+        target.runs_meanwhile = runs
+        memory, left = Memory(target), [BadData("3635 used, 3626 claimed")] * contradictions
+
+        def read(memory: Memory = memory, left: list[BadData] = left) -> int:
+            value = memory.u64(START)
+            if left:
+                raise left.pop()
+            return value
+
+        if runs and contradictions == 3:
+            assert memory.consistent(read) == 0
+            assert len(target.reads) == 4
+        else:
+            with pytest.raises(BadData, match="3626 claimed"):
+                memory.consistent(read)
+            assert len(target.reads) < 10 if runs else len(target.reads) == 1

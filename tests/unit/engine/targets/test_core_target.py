@@ -17,6 +17,7 @@ from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.errors import BadCore, ForeignArchitecture, MemoryFault, NotPermitted
 from gdbext.tools import table
 from support.fakes.core_maker import REGISTERS, Core, Load, R, W, X, auxv, files, note, prpsinfo, prstatus, siginfo
@@ -510,6 +511,18 @@ def test_it_is_said_that_sources_are_withheld() -> None:
         text, target = render_text(report), document(report)["target"]
         assert ("Source lines of 2 files are not shown" in text and "--sysroot /" in text) == bool(count)
         assert target.get("withheld_sources") == (count or None)
+
+
+def test_sources_are_shown_by_what_is_suggested() -> None:
+    """Whole command lines; inside a debugger what is typed there."""
+    for debugger, called, words in (
+        ("none", CommandLine("gdbext", "-c core.5"), "with: gdbext -c core.5 --sysroot / dispatch-bt\n"),
+        ("gdb", CommandLine("gdbext", "-c core.5"), "with: gdbext -c core.5 --sysroot / dispatch-bt\n"),
+        ("gdb", IN_A_DEBUGGER, "with: set sysroot /   and then: dispatch-bt\n"),
+        ("lldb", IN_A_DEBUGGER, "with: platform select host --sysroot /   and then: dispatch-bt\n"),
+    ):
+        report = Report("dispatch-bt", TargetReport("core", 1, debugger, withheld_sources=1), called=called)
+        assert words in render_text(report)
 
 
 def test_what_is_withheld(tmp_path: Path) -> None:
