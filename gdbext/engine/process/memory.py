@@ -196,8 +196,8 @@ class Memory:
             return None
 
     def consistent(self, read: Callable[[], Made]) -> Made:
-        """Give what ``read`` gives. Of a process that runs meanwhile it may contradict itself: then all is read again, for
-        at most a second. Raises what ``read`` raises."""
+        """Give what ``read`` gives. Of a process that runs meanwhile it may contradict itself: then all is read again,
+        for at most a second. Raises what ``read`` raises."""
         for seconds in _PAUSES if self.target.runs_meanwhile else ():
             try:
                 return read()
