@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 _OWN = r"(?:dispatch-[a-z]+|all-threads)(?: [^:]*)?"
-_SECONDS = 300
+_SECONDS = 120
 
 
 class _Gdb:

@@ -190,13 +190,14 @@ def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
         whole = CommandLine(typed, called.source or "-p PID")
         lines = text.split("\n")
         text = "\n".join(_TRY + whole.pasted(line[len(_TRY) :]) if line.startswith(_TRY) else line for line in lines)
-    for word in _SUGGESTED:
+    programs = (f"{row.name} " for row in table.TABLE if row.mode == "program")
+    for word in (*_SUGGESTED, *programs):
         for name in (PROGRAM, "dispatch"):
             text = text.replace(f" {name} {word}", f" {typed}\0{word}")
     return text.replace("\0", " ")
 
 
-_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "watch ", "ranks ", "shell ", "help ", "measure ")
+_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "help ")
 
 
 def usage(typed: str = PROGRAM) -> str:

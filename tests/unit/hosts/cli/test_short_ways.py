@@ -83,6 +83,13 @@ def test_an_error_suggests_whole_commands() -> None:
     )
 
 
+def test_an_error_names_our_programs_as_they_are_called() -> None:
+    text = "say what it is about\n  try: dispatch report --help   or   scripts/dispatch measure DIR   or   dispatch-bt"
+    assert launcher._as_called(text, "gdbext").splitlines()[1] == (
+        "  try: gdbext report --help   or   gdbext measure DIR   or   dispatch-bt"
+    )
+
+
 def test_every_command_has_its_short_name() -> None:
     for row in table.commands():
         short = row.name.removeprefix("dispatch-").removeprefix("all-")
