@@ -169,6 +169,10 @@ LOOKUP = TorchSymbol(
     ("_ZNK3c104impl13OperatorEntry6lookupE",), "looks the kernel of a keyset up (OperatorEntry.h)",
     _STACK + ", " + _BREAKS, CPU, _BEGINNING,
     examples=("_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE",))  # fmt: skip
+KERNEL_FOR_KEY = TorchSymbol(
+    ("_ZNK3c104impl13OperatorEntry20kernelForDispatchKeyE",),
+    "gives callBoxedForDispatchKey the kernel of a key (OperatorEntry.cpp)", _STACK, CPU, _BEGINNING,
+    examples=("_ZNK3c104impl13OperatorEntry20kernelForDispatchKeyENS_11DispatchKeyE",))  # fmt: skip
 FIND_SCHEMA = TorchSymbol(
     ("_ZN3c1010Dispatcher10findSchemaE", "_ZN3c1010Dispatcher17findSchemaOrThrowE"), "finds an operator by its name",
     "the stage of a thread that is entering an operator", CPU, _BEGINNING,

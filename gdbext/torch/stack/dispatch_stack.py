@@ -140,7 +140,12 @@ class DispatchStackReader:
             self._nameless[place] = self._is_nameless(stack, level)
         if not self._nameless[place]:
             return False
-        return self._sites.function(stack, level) is None or bool(self._events.layers(stack, level + 1))
+        if self._sites.function(stack, level) is None:
+            return True
+        if stack.function(level + 1) is None:
+            return bool(self._events.layers(stack, level + 1))
+        role = self._role(stack, level + 1).role
+        return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
 
     def _is_nameless(self, stack: NativeStack, level: int) -> bool:
         module = stack.frames[level].module
@@ -191,7 +196,8 @@ class DispatchStackReader:
             is_call = self._is_call(stack, found)
             recovered = RecoveredCall()
             if self._recovery is not None:
-                recovered = self._recovery.recover(stack, found, outer, enclosing, is_call)
+                for_key = self._events.is_for_key(stack, found)
+                recovered = self._recovery.recover(stack, found, outer, enclosing, is_call, for_key)
             results.append(recovered)
             outer, enclosing = recovered.operator or outer, recovered
         results.reverse()

@@ -6,7 +6,14 @@ from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.unwind.unwinder import NativeStack
-from gdbext.torch.assumed_symbols import LOOKUP, NEVER_RETURNING, STEP_CALLBACKS
+from gdbext.torch.assumed_symbols import (
+    DISPATCHER_CALL_BOXED_FOR_KEY,
+    HANDLE_CALL_BOXED_FOR_KEY,
+    KERNEL_FOR_KEY,
+    LOOKUP,
+    NEVER_RETURNING,
+    STEP_CALLBACKS,
+)
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
@@ -15,8 +22,11 @@ from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from gdbext.torch.stack.event_proof import WaysBack
 
+_FOR_KEY = (DISPATCHER_CALL_BOXED_FOR_KEY, HANDLE_CALL_BOXED_FOR_KEY)
 _MAX_LAYERS = 3
 """Functions between the one that looks the kernel up and the one that calls it (KernelFunction::call, boxing)."""
 _SMALL = 512
@@ -45,8 +55,11 @@ class HostedEvents:
         self._callbacks = STEP_CALLBACKS.address(symbolizer)
         self._asking: dict[int, bool] = {}
         """Answers by the target of a call."""
+        self._giving: dict[int, bool] = {}
+        """Answers by the target of a call."""
+        self._looking: dict[int, bool] = {}
         self._dispatching: dict[int, bool] = {}
-        """Answers by the start of a function."""
+        """Answers by the start of a function; the first ones by its code alone."""
         self._endings: dict[int, bool] = {}
         """The functions that never come back, by the target of a call."""
         self._ways: dict[int, WaysBack | None] = {}
@@ -56,8 +69,8 @@ class HostedEvents:
         self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
     ) -> DispatchEvent | None:
         """The event of a hosted call whose kernel was entered; None where nothing proves it."""
-        if is_python_dispatcher(stack, call.header[0]):
-            return DispatchEvent.CALL_BOXED  # callBoxedForDispatchKey: boxed, whatever the kernel has besides
+        if self.is_for_key(stack, call):
+            return DispatchEvent.CALL_BOXED  # boxed, whatever the kernel has besides
         is_call = self.is_call(stack, call)
         boxed = self._is_boxed(stack, call, kernel, boxed_entry)
         if is_call is None or boxed is None:
@@ -69,12 +82,32 @@ class HostedEvents:
     def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
         """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up."""
         level = call.header[0]
-        if is_python_dispatcher(stack, level):
+        if self.is_for_key(stack, call):
             return True
         if not self._dispatches(self._sites.function(stack, level)):
             return None
         ways = self._ways_back(stack, level)
         return None if ways is None else ways.is_call
+
+    def looks_up(self, stack: NativeStack, level: int) -> bool:
+        """The code of the frame looks a kernel up, whatever the function is called."""
+        function = self._sites.function(stack, level)
+        if function is None:
+            return False
+        found = self._looking.get(function.start)
+        if found is None:
+            is_read = bool(self._sites.decoded(function).calls)
+            found = self._looking[function.start] = not is_read or self._looks_up(function, by_callbacks=False)
+        return found
+
+    def is_for_key(self, stack: NativeStack, call: DispatchCall) -> bool:
+        """``callBoxedForDispatchKey``: it calls the kernel of a key that was named, whatever keyset it makes."""
+        if any(family.begins(call.mangled) for family in _FOR_KEY):
+            return True
+        if not call.hosted:
+            return False
+        level = call.header[0]
+        return is_python_dispatcher(stack, level) or any(map(self._gives_kernel, self._targets(stack, level)))
 
     def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
         """The function of the frame asks for step callbacks somewhere."""
@@ -161,12 +194,31 @@ class HostedEvents:
         in_torch = function.module.name.startswith("libtorch")
         return bool(function.names) and (in_torch or not self._sites.decoded(function).calls)
 
-    def _looks_up(self, function: Function) -> bool:
+    def _looks_up(self, function: Function, by_callbacks: bool = True) -> bool:
+        """``by_callbacks``: a function that asks for callbacks does, too. PyTorch has others that ask: of a node."""
         code = self._sites.decoded(function)
         if self._selects_key(code.instructions):
             return True
-        targets = (one.target if one.target is not None else self._imported(one) for one in code.calls)
-        return any(self._is_lookup(target) for target in targets if target is not None)
+        return any(
+            self._is_lookup(target) or self._gives_kernel(target) or (by_callbacks and self._asks(target))
+            for target in self._called(code.calls)
+        )
+
+    def _targets(self, stack: NativeStack, level: int) -> Iterator[int]:
+        return self._called(self._sites.code(stack, level).calls)
+
+    def _called(self, calls: Iterable[Instruction]) -> Iterator[int]:
+        """The targets of direct calls, and of those through the slots of imports."""
+        targets = (one.target if one.target is not None else self._imported(one) for one in calls)
+        return (target for target in targets if target is not None)
+
+    def _gives_kernel(self, target: int) -> bool:
+        """It is the function that gives the kernel of a key."""
+        found = self._giving.get(target)
+        if found is None:
+            names = self._symbolizer.names_at(follow_stub(self._memory, target) or 0)
+            found = self._giving[target] = any(map(KERNEL_FOR_KEY.begins, names))
+        return found
 
     def _imported(self, call: Instruction) -> int | None:
         """The function that a call through the slot of an import leads to (-fno-plt)."""
@@ -176,7 +228,7 @@ class HostedEvents:
         address = follow_stub(self._memory, target)
         if address is None:
             return False
-        if self._asks(target) or any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
+        if any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
             return True
         function = self._sites.function_at(address)
         if function is None or function.start != address or function.names or function.size > _SMALL:

@@ -198,9 +198,9 @@ class TailCalls:
 
     def _jumps(self, start: int, entry: int) -> Iterator[int]:
         """Targets of jumps that leave the function at ``start``."""
-        function = self._symbolizer.function(start)
-        if function is None and self._extents is not None:
-            function = self._extents.extent(start)
+        function, extents = self._symbolizer.function(start), self._extents
+        if function is None and extents is not None:
+            function = extents.extent(start)
         size = function.size if function is not None and function.start == start and function.size else 64
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
@@ -211,6 +211,9 @@ class TailCalls:
                 self._by_pointer[entry] = True
             elif not start <= target < start + size:
                 yield target
+                part = extents.extent(target) if extents is not None and function and not function.names else None
+                if part is not None and part.start != target:
+                    yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
 
     def _jump_target(self, instruction: Instruction) -> int | None:
         if instruction.target is not None:

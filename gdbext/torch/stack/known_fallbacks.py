@@ -156,11 +156,6 @@ class KnownFallbacks:
 
     # --- the Python dispatcher -------------------------------------------------------------------
 
-    @staticmethod
-    def asks_python(stack: NativeStack, call: DispatchCall) -> bool:
-        """The call is made by the function that asks the Python dispatcher for a key."""
-        return is_python_dispatcher(stack, call.header[0])
-
     def chosen_by_python(
         self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, around: RecoveredCall | None
     ) -> bool:
@@ -168,6 +163,8 @@ class KnownFallbacks:
         kernel of that key is what runs. Raises GdbextError."""
         operator, keys = result.operator, self._dispatcher.keys
         if operator is None or call.kernel is None or around is None or around.operator is not operator:
+            return False
+        if not is_python_dispatcher(stack, call.header[0]):
             return False
         if around.keyset is None or not around.keyset & ~keys.bits_of(_PYTHON_DISPATCHER):
             return False

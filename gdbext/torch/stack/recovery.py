@@ -69,17 +69,19 @@ class CallRecovery:
         outer: Operator | None = None,
         around: RecoveredCall | None = None,
         is_call: bool | None = False,
+        for_key: bool = False,
     ) -> RecoveredCall:
         """Everything that can be proven of a dispatch call; a fault costs the field that it concerns.
 
         ``outer`` is the operator of the next call further out, ``around`` that call itself. ``is_call``: it makes its
-        keyset of its arguments; False: it goes on with the keys of the call around it; None: unknown.
+        keyset of its arguments; False: it goes on with the keys of the call around it; None: unknown. ``for_key``: it
+        calls the kernel of a key that was named, whatever keyset it makes.
         """
         caller = around if is_call is False else None
         result = RecoveredCall()
         try:
             result.operator = self._operators.find(stack, call, outer, result.evidence)
-            if result.operator is not None and self._fallbacks.asks_python(stack, call):
+            if result.operator is not None and for_key:
                 if not self._fallbacks.chosen_by_python(stack, call, result, around):
                     self._from_kernel_alone(stack, call, result, result.operator)
             elif result.operator is not None:
