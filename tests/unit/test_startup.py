@@ -50,7 +50,7 @@ def test_a_look_imports_nothing_costly(command: str) -> None:
     assert len([name for name in imported if name.startswith("gdbext")]) <= MOST[command]
 
 
-@pytest.mark.parametrize(("name", "waits"), [("busy", False), ("known-bug-serve-3.13", True)])
+@pytest.mark.parametrize(("name", "waits"), [("meta-mm-spin", False), ("known-bug-serve-3.13", True)])
 def test_known_bugs_cost_nothing_where_no_thread_waits(name: str, waits: bool) -> None:
     imported = imported_by("-r", str(ROOT / f"tests/recordings/{name}.rec"), "dispatch-diagnose")
     assert any(each.startswith("gdbext.known") for each in imported) is waits

@@ -118,7 +118,6 @@ REPORTED = [
     Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),
     Scenario("known-bug", ("event-writer",), python="3.11", packages="tensorboard==2.11.2"),
     Scenario("known-bug", ("finalizer",), python="3.11", packages="wandb==0.27.2"),
-    Scenario("python-lock-abba", python="3.13.18"),
     Scenario("python-lock-abba", python="3.13t"),
     Scenario("python-lock-abba", python="3.14t"),
     Scenario("jit-abba", python="3.14"),
@@ -142,6 +141,8 @@ ON_DEVICES = [
 TWINS = (
     "meta-mm-sleep", "meta-mm-read", "meta-mm-debian", "guard-entry-debian", "mutex-abba-3", "boxed-recursion-pair-300",
     "fork-interop", "kernel-crash-throw",
+    "boxed-recursion",  # a fallback: boxed-recursion-fallback-0; a process that still runs: boxed-recursion-kernel-300
+    "busy",  # meta-mm-spin runs, too, and kernels in C++ that call further ones are in nested-normal and functorch
 )  # fmt: skip
 """Those of SCENARIOS that are looked at live and on cores only: what a replay of them can show, another one shows."""
 

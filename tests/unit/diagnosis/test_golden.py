@@ -41,7 +41,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 RECORDED = {
     "diagnose-meta-mm": ("meta-mm", "dispatch-diagnose"),
     "diagnose-why-gil-mutex": ("gil-mutex", "dispatch-diagnose", "--why"),
-    "diagnose-boxed-recursion": ("boxed-recursion", "dispatch-diagnose"),
+    "diagnose-boxed-recursion": ("boxed-recursion-kernel-300", "dispatch-diagnose"),
     "diagnose-kernel-crash": ("kernel-crash", "dispatch-diagnose"),
     "diagnose-dataloader": ("dataloader", "dispatch-diagnose"),
     "diagnose-missing-kernel": ("missing-kernel", "dispatch-diagnose"),

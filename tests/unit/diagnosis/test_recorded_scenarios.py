@@ -21,6 +21,7 @@ COMMANDS = (
     ("dispatch-bt", "--all", "--native"),
     ("all-threads", "--stacks"),
 )
+MOST_BYTES = 8_000_000
 DEEP = "boxed-recursion-fallback-0"
 """25,000 frames: tests/integration/diagnosis replays it."""
 VERDICTS = [str(scenario) for scenario in (*SCENARIOS, *REPORTED, *ON_DEVICES) if str(scenario) != DEEP]
@@ -34,6 +35,11 @@ def recorded(request: pytest.FixtureRequest) -> Replay:
 
 def test_every_scenario_is_recorded() -> None:
     assert recordings.names() == sorted(map(str, RECORDED))
+
+
+def test_recordings_stay_small() -> None:
+    """Whoever adds one that proves something new looks for one that proves nothing any more."""
+    assert sum(path.stat().st_size for path in recordings.FOLDER.glob("*.rec")) <= MOST_BYTES
 
 
 def test_the_truth(recorded: Replay) -> None:
