@@ -49,6 +49,10 @@ _NAMES_OF_FUNCTIONS = {
     "method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name,
 }  # fmt: skip
 """Type of a function object → where its name is."""
+_CYTHON_FUNCTION = "cython_function_or_method"
+"""The type of functions that Cython has compiled, behind a module's name; it begins as a PyCFunctionObject
+(Cython/Utility/CythonFunction.c of 0.29 to 3.1)."""
+_NAME_LIMIT = 64
 _BLOCKS = 20
 """Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""
 
@@ -160,8 +164,12 @@ def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int
 
 
 def _is_exit(runtime: PythonRuntime, address: int) -> bool:
-    """A function, or a method of a built-in type, called ``__exit__`` or ``__aexit__``. Raises MemoryFault, BadData."""
+    """A function, or a method of a built-in type, or of Cython's, called ``__exit__`` or ``__aexit__``. Raises
+    MemoryFault, BadData."""
     kind = runtime.objects.type_of(address).name if address else ""
+    if kind.endswith(_CYTHON_FUNCTION):
+        method = py.PyCFunctionObject(runtime.space, address).m_ml
+        return runtime.memory.cstring(runtime.memory.u64(method), _NAME_LIMIT) in (b"__exit__", b"__aexit__")
     if kind not in _NAMES_OF_FUNCTIONS:
         return False
     name = py.PyObject(runtime.space, address).value(_NAMES_OF_FUNCTIONS[kind])

@@ -2,11 +2,14 @@
 of.
 
 Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
-base_subprocess.py, 3.8 to 3.15.
+base_subprocess.py, 3.8 to 3.15; trio 0.22 to 0.35, trio/_core/{_run,_parking_lot,_io_epoll}.py and
+trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is told by the function above
+``wait_task_rescheduled``.
 """
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -231,3 +234,92 @@ def _type(runtime: PythonRuntime, address: int) -> str:
         return runtime.objects.type_of(address).name if address else ""
     except GdbextError:
         return ""
+
+
+TRIO = "trio"
+_TASKS = 10_000
+_SCOPES = 64
+
+
+def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    """The object that a task waits for. Raises nothing."""
+    inner = _call(task.frames[0].file, task.frames[0].function)
+    found = _by_trio_call(runtime, task, inner)
+    return found._replace(package=TRIO, timed=found.timed or _has_deadline(runtime, task.address))
+
+
+def _by_trio_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
+    file = inner[0]
+    if inner == ("_run.py", "_nested_child_finished"):
+        children = task_members(runtime, attributes(runtime, task.subject).get("_children", 0))
+        return Awaited(Awaitable.TASK, task.subject, tuple(children))
+    if file == "_channel.py":
+        return Awaited(Awaitable.CHANNEL, attributes(runtime, task.subject).get("_state", 0) or task.subject)
+    if file == "_timeouts.py":
+        return _trio_sleep(runtime, task)
+    if inner == ("_sync.py", "wait"):
+        return Awaited(Awaitable.EVENT, task.subject)
+    if file == "_io_epoll.py":
+        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=runtime.objects.known_integer(task.variables.get("fd", 0)))
+    if inner == ("_threads.py", "to_thread_run_sync"):
+        return Awaited(Awaitable.THREAD, task.variables.get("sync_fn", 0))
+    if (
+        inner == ("_parking_lot.py", "park")
+        and len(task.frames) > 1
+        and _call(task.frames[1].file, task.frames[1].function)[0] == "_sync.py"
+    ):
+        return _parked(runtime, local_of(runtime, task.frames[1], "self"))
+    return Awaited(Awaitable.FUTURE, task.subject or task.address)
+
+
+def _trio_sleep(runtime: PythonRuntime, task: RunningTask) -> Awaited:
+    """A sleep until a time is a wait for a deadline; one for ever for being cancelled."""
+    calls = [(_call(frame.file, frame.function)[1], frame) for frame in task.frames[:3]]
+    if any(name == "sleep_until" for name, _ in calls):
+        frame = next((frame for name, frame in calls if name == "sleep"), None)
+        delay = runtime.objects.known_number(local_of(runtime, frame, "seconds")) if frame is not None else None
+        return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
+    return Awaited(Awaitable.CANCEL, 0)
+
+
+def _parked(runtime: PythonRuntime, address: int) -> Awaited:
+    """The object in whose parking lot the task is, and the task that has it where it keeps that."""
+    own = attributes(runtime, address)
+    if "_owner" in own:
+        return Awaited(Awaitable.LOCK, address, holder=own["_owner"] if _is_trio_task(runtime, own["_owner"]) else 0)
+    if "_borrowers" in own:
+        holders = task_members(runtime, own["_borrowers"])
+        return Awaited(Awaitable.LIMITER, address, holder=holders[0] if len(holders) == 1 else 0)
+    kind = Awaitable.CONDITION if "_lock" in own else Awaitable.SEMAPHORE
+    return Awaited(kind, address)
+
+
+def _has_deadline(runtime: PythonRuntime, task: int) -> bool:
+    """A cancel scope around it has a time at which it ends."""
+    status = attributes(runtime, task).get("_cancel_status", 0)
+    for _ in range(_SCOPES):
+        own = attributes(runtime, status)
+        if not own:
+            return False
+        scope = attributes(runtime, own.get("_scope", 0))
+        deadline = runtime.objects.known_number(scope.get("_registered_deadline", 0))
+        if deadline is not None and math.isfinite(deadline):
+            return True
+        status = own.get("_parent", 0)
+    return False
+
+
+def task_members(runtime: PythonRuntime, address: int) -> list[int]:
+    """The tasks in a set, deleted entries left out; none where it cannot be read."""
+    try:
+        found = set_items(runtime, address)[:_TASKS] if address else []
+    except GdbextError:
+        return []
+    return [each for each in dict.fromkeys(found) if _is_trio_task(runtime, each)]
+
+
+def _is_trio_task(runtime: PythonRuntime, address: int) -> bool:
+    try:
+        return bool(address) and runtime.objects.type_of(address).name == "Task"
+    except GdbextError:
+        return False

@@ -19,16 +19,15 @@ objects and waiters; eventlet 0.33 to 0.41, its semaphores and green threads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.objects.object_items import collected_objects, deque_items, set_items
+from gdbext.cpython.objects.object_items import collected_objects, deque_items
 from gdbext.cpython.objects.objects import base_classes
-from gdbext.cpython.tasks.awaited import Awaitable, Awaited
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members
 from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
@@ -39,13 +38,11 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
-TRIO = "trio"
 _RUN, _TRAPS = "/trio/_core/_run.py", "/trio/_core/_traps.py"
 _LOOPS = ("run", "unrolled_run")
 _SYSTEM = "/trio/_core/"
 """Tasks whose coroutine is a function in there are trio's own."""
-_TASKS = 10_000
-_SCOPES = 64
+_WORDS = 64
 
 
 def trio_loops(runtime: PythonRuntime) -> list[RunningLoop]:
@@ -72,7 +69,7 @@ def _loop(runtime: PythonRuntime, state: ThreadState, frames: list[PythonFrame],
     own = attributes(runtime, runner)
     stack = {frame.address for frame in frames}
     tasks, current = [], 0
-    for address in _members(runtime, own.get("tasks", 0)):
+    for address in task_members(runtime, own.get("tasks", 0)):
         found = _task(runtime, address, runner, stack)
         if found is not None and (found.outer is None or _SYSTEM not in found.outer.file):
             tasks.append(found)
@@ -89,22 +86,6 @@ def _loop(runtime: PythonRuntime, state: ThreadState, frames: list[PythonFrame],
         tuple(tasks),
         _only_itself(runtime, own),
     )
-
-
-def _members(runtime: PythonRuntime, address: int) -> list[int]:
-    """The tasks in a set, deleted entries left out; none where it cannot be read."""
-    try:
-        found = set_items(runtime, address)[:_TASKS] if address else []
-    except GdbextError:
-        return []
-    return [each for each in dict.fromkeys(found) if _is_task(runtime, each)]
-
-
-def _is_task(runtime: PythonRuntime, address: int) -> bool:
-    try:
-        return bool(address) and runtime.objects.type_of(address).name == "Task"
-    except GdbextError:
-        return False
 
 
 def _due(runtime: PythonRuntime, queue: int) -> int | None:
@@ -143,74 +124,6 @@ def _task(runtime: PythonRuntime, address: int, runner: int, stack: set[int]) ->
     return RunningTask(address, name, runner, tuple(frames), waiter, 0, variables, entered, outer)
 
 
-def trio_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """The object that a task waits for. Raises nothing."""
-    inner = _call(task.frames[0])
-    found = _by_call(runtime, task, inner)
-    return found._replace(package=TRIO, timed=found.timed or _has_deadline(runtime, task.address))
-
-
-def _by_call(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str]) -> Awaited:
-    file = inner[0]
-    if inner == ("_run.py", "_nested_child_finished"):
-        children = _members(runtime, attributes(runtime, task.subject).get("_children", 0))
-        return Awaited(Awaitable.TASK, task.subject, tuple(children))
-    if file == "_channel.py":
-        return Awaited(Awaitable.CHANNEL, attributes(runtime, task.subject).get("_state", 0) or task.subject)
-    if file == "_timeouts.py":
-        return _sleep(runtime, task)
-    if inner == ("_sync.py", "wait"):
-        return Awaited(Awaitable.EVENT, task.subject)
-    if file == "_io_epoll.py":
-        return Awaited(Awaitable.DESCRIPTOR, 0, descriptor=runtime.objects.known_integer(task.variables.get("fd", 0)))
-    if inner == ("_threads.py", "to_thread_run_sync"):
-        return Awaited(Awaitable.THREAD, task.variables.get("sync_fn", 0))
-    if inner == ("_parking_lot.py", "park") and len(task.frames) > 1 and _call(task.frames[1])[0] == "_sync.py":
-        return _parked(runtime, local_of(runtime, task.frames[1], "self"))
-    return Awaited(Awaitable.FUTURE, task.subject or task.address)
-
-
-def _sleep(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """A sleep until a time is a wait for a deadline; one for ever for being cancelled."""
-    calls = [(_call(frame)[1], frame) for frame in task.frames[:3]]
-    if any(name == "sleep_until" for name, _ in calls):
-        frame = next((frame for name, frame in calls if name == "sleep"), None)
-        delay = runtime.objects.known_number(local_of(runtime, frame, "seconds")) if frame is not None else None
-        return Awaited(Awaitable.SLEEP, 0, delay=delay, timed=True)
-    return Awaited(Awaitable.CANCEL, 0)
-
-
-def _parked(runtime: PythonRuntime, address: int) -> Awaited:
-    """The object in whose parking lot the task is, and the task that has it where it keeps that."""
-    own = attributes(runtime, address)
-    if "_owner" in own:
-        return Awaited(Awaitable.LOCK, address, holder=own["_owner"] if _is_task(runtime, own["_owner"]) else 0)
-    if "_borrowers" in own:
-        holders = _members(runtime, own["_borrowers"])
-        return Awaited(Awaitable.LIMITER, address, holder=holders[0] if len(holders) == 1 else 0)
-    kind = Awaitable.CONDITION if "_lock" in own else Awaitable.SEMAPHORE
-    return Awaited(kind, address)
-
-
-def _has_deadline(runtime: PythonRuntime, task: int) -> bool:
-    """A cancel scope around it has a time at which it ends."""
-    status = attributes(runtime, task).get("_cancel_status", 0)
-    for _ in range(_SCOPES):
-        own = attributes(runtime, status)
-        if not own:
-            return False
-        scope = attributes(runtime, own.get("_scope", 0))
-        deadline = runtime.objects.known_number(scope.get("_registered_deadline", 0))
-        if deadline is not None and math.isfinite(deadline):
-            return True
-        status = own.get("_parent", 0)
-    return False
-
-
-def _call(frame: PythonFrame) -> tuple[str, str]:
-    return frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
-
-
 def _locals(runtime: PythonRuntime, frame: PythonFrame) -> Mapping[str, int]:
     try:
         return locals_of(runtime, frame)
@@ -237,12 +150,16 @@ _STACK = 6
 """Words from a StackState (start, stop, copy, saved, previous) to the frame, behind the context (TGreenlet.hpp)."""
 _LIBRARIES = (*assumed_names.GREENLET_HUBS, "/greenlet/", "/gunicorn/workers/ggevent.py")
 _LINK_SELF = 24
-"""m_self of a built-in method (PyCFunctionObject, Include/cpython/methodobject.h)."""
+"""m_self of a built-in method (PyCFunctionObject, Include/cpython/methodobject.h), im_self of any other
+(PyMethodObject, Include/cpython/classobject.h)."""
 _LINKS = 256
+_TIMERS = ("Timer", "LocalTimer")
+"""Classes of eventlet (hubs/timer.py); those that are written in Python have their names without the module's."""
 _LOWEST = 1 << 16
 _KINDS = (
     ("Semaphore", Awaitable.SEMAPHORE), ("RLock", Awaitable.SEMAPHORE), ("Event", Awaitable.EVENT),
-    ("AsyncResult", Awaitable.EVENT), ("Queue", Awaitable.QUEUE), ("Condition", Awaitable.CONDITION),
+    ("LockType", Awaitable.LOCK), ("AsyncResult", Awaitable.EVENT), ("Queue", Awaitable.QUEUE),
+    ("Condition", Awaitable.CONDITION),
 )  # fmt: skip
 
 
@@ -278,21 +195,24 @@ class _Greenlets:
 
     def __init__(self, runtime: PythonRuntime) -> None:
         self._runtime = runtime
-        self._kinds: dict[int, bool] = {}
+        self._kinds: dict[int, Sequence[str]] = {}
         self._suspended: dict[int, _Suspended] = {}
         self._candidates: list[int] = []
-        """Objects of gevent that greenlets may wait for."""
+        """Objects of gevent that greenlets may wait for, and timers of both."""
+        self._timers: Mapping[int, int] = {}
+        """A suspended greenlet → a timer that will switch to it, or throw something into it."""
 
     def loops(self) -> Iterator[RunningLoop]:
         """One for each thread with suspended greenlets in it. Raises GdbextError."""
-        runtime, types = self._runtime, self._runtime.objects
+        runtime = self._runtime
         for address, kind in collected_objects(runtime, _OBJECTS):
             if self._is_greenlet(kind):
                 found = self._read(address)
                 if found is not None:
                     self._suspended[address] = found
-            if types.type_info(kind).name.startswith(("gevent.", "eventlet.")):
+            elif self._is_candidate(kind):
                 self._candidates.append(address)
+        self._timers = {greenlet: timer for timer in self._candidates for greenlet in self._woken_by(timer)}
         links: dict[int, list[int]] = {}
         for greenlet, awaited in self._links():
             links.setdefault(greenlet, []).append(awaited)
@@ -308,12 +228,18 @@ class _Greenlets:
 
     def _is_greenlet(self, kind: int) -> bool:
         """The type is greenlet.greenlet or made from it. Raises MemoryFault, BadData."""
-        known = self._kinds.get(kind)
-        if known is None:
-            types = self._runtime.objects
-            names = (types.type_info(each).name for each in base_classes(types, kind))
-            known = self._kinds[kind] = "greenlet.greenlet" in names
-        return known
+        return "greenlet.greenlet" in self._names_of(kind)
+
+    def _is_candidate(self, kind: int) -> bool:
+        """The type is a class of gevent, or made from one, or a timer of eventlet. Raises MemoryFault, BadData."""
+        names = self._names_of(kind)
+        return names[0] in _TIMERS or any(name.startswith("gevent.") for name in names)
+
+    def _names_of(self, kind: int) -> Sequence[str]:
+        """The names of a type and of those that it is made from."""
+        if kind not in self._kinds:
+            self._kinds[kind] = _class_names(self._runtime, kind)
+        return self._kinds[kind]
 
     def _read(self, address: int) -> _Suspended | None:
         """The greenlet, unless it runs, has ended or not begun."""
@@ -356,22 +282,47 @@ class _Greenlets:
         """(greenlet, object of gevent that will switch to it): the object keeps a list of methods to call."""
         for candidate in self._candidates:
             for link in self._links_of(candidate):
-                called = self._self_of(link)
-                if called in self._suspended:
-                    yield called, candidate
-                elif _type(self._runtime, called).endswith("Waiter"):
-                    yield from ((each, candidate) for each in self._members(called) if each in self._suspended)
+                yield from ((each, candidate) for each in self._switched_by(link))
+
+    def _switched_by(self, method: int) -> list[int]:
+        """The suspended greenlet whose method it is, or that a waiter has whose method it is, or which it is itself."""
+        called = self._self_of(method)
+        if called in self._suspended:
+            return [called]
+        waiter = next((each for each in (called, method) if _type(self._runtime, each).endswith("Waiter")), 0)
+        return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
+
+    def _woken_by(self, candidate: int) -> Iterator[int]:
+        """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
+        calls. One that was stopped has neither."""
+        if not _type(self._runtime, candidate).lower().endswith("timer"):
+            return
+        words = [*self._members(candidate), *attributes(self._runtime, candidate).values()]
+        for word in map(_object, words):
+            for each in (word, *self._items_of(word)):
+                yield from [each] if each in self._suspended else self._switched_by(each)
+
+    def _items_of(self, address: int) -> Sequence[int]:
+        """Those of a tuple; none of anything else."""
+        with suppress(GdbextError):
+            if _type(self._runtime, address) == "tuple":
+                return self._runtime.objects.tuple_items(address)
+        return ()
 
     def _links_of(self, address: int) -> Iterator[int]:
+        """The items of an object's lists and queues."""
         for word in self._members(address):
-            if _type(self._runtime, _object(word)) == "list":
-                with suppress(GdbextError):
+            with suppress(GdbextError):
+                kind = _type(self._runtime, _object(word))
+                if kind == "list":
                     yield from self._runtime.objects.list_items(word, _LINKS)
+                elif kind == "collections.deque":
+                    yield from deque_items(self._runtime, word, _LINKS)[1]
 
     def _members(self, address: int) -> Sequence[int]:
         try:
             size = self._runtime.objects.type_of(address).size
-            return self._runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _SCOPES))
+            return self._runtime.memory.words(address + 16, min(max(size - 16, 0) // 8, _WORDS))
         except GdbextError:
             return ()
 
@@ -383,17 +334,25 @@ class _Greenlets:
             return 0
 
     def _task(self, found: _Suspended, awaited: Sequence[int]) -> RunningTask | None:
-        """The task, by the frames that are the program's own; None for those of the library, as its hub is."""
+        """The task, by the frames that are the program's own; None for those of the library, as its hub is. What wakes
+        it is a timer, where it has one; it awaits the object whose method it has called."""
         own = tuple(each for each in found.frames if not any(part in each.file for part in _LIBRARIES))
         if not own:
             return None
         inner = found.frames[: found.frames.index(own[0])]
-        subject = awaited[0] if awaited else (local_of(self._runtime, inner[-1], "self") if inner else 0)
+        outer = inner[-1] if inner else own[0] if own[0].file.endswith(assumed_names.THREADING_FILE) else None
+        called = local_of(self._runtime, outer, "self") if outer is not None else 0
         variables = _locals(self._runtime, inner[-1]) if inner else {}
         entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
+        timer, subject = self._timers.get(found.address, found.address), awaited[0] if awaited else called
         return RunningTask(
-            found.address, "", 0, own, found.address, 0, {**variables, "self": subject}, entered, own[-1],
+            found.address, "", 0, own, timer, called, {**variables, "self": subject}, entered, own[-1],
         )  # fmt: skip
+
+
+def _class_names(runtime: PythonRuntime, kind: int) -> Sequence[str]:
+    """The names of a type and of those that it is made from. Raises MemoryFault, BadData."""
+    return [runtime.objects.type_info(each).name for each in base_classes(runtime.objects, kind)]
 
 
 def _object(word: int) -> int:
@@ -401,15 +360,25 @@ def _object(word: int) -> int:
     return word if word > _LOWEST and not word & 7 and word < 1 << 47 else 0
 
 
+def _kinds(runtime: PythonRuntime, address: int) -> Sequence[str]:
+    """The names of an object's classes, the first of which is "" where there is no object."""
+    try:
+        return _class_names(runtime, runtime.objects.type_of(address).address) if address else [""]
+    except GdbextError:
+        return [""]
+
+
 def greenlet_awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a greenlet waits for; a bare switch where that is not known. Raises nothing."""
-    kind = _type(runtime, task.subject)
-    package, _, name = kind.rpartition(".")
-    package = package.partition(".")[0] or "eventlet"
+    timed, kinds = task.waiter != task.address, _kinds(runtime, task.subject)
+    name = kinds[0].rpartition(".")[2]
+    package = "gevent" if any(each.startswith("gevent.") for each in kinds) else "eventlet"
     if name.endswith(("Greenlet", "GreenThread")):
-        return Awaited(Awaitable.TASK, task.subject, (task.subject,), package=package)
+        return Awaited(Awaitable.TASK, task.subject, (task.subject,), timed=timed, package=package)
     found = next((each for part, each in _KINDS if part in name), None)
     if found is not None:
-        return Awaited(found, task.subject, package=package)
+        owner = attributes(runtime, task.awaited).get("_owner", 0)
+        holder = runtime.objects.known_integer(owner) or owner  # its ident, that is its address, in a patched RLock
+        return Awaited(found, task.subject, timed=timed, package=package, holder=holder)
     delay = runtime.objects.known_number(task.variables.get("seconds", 0))
-    return Awaited(Awaitable.SWITCH, task.address, delay=delay, package=package)
+    return Awaited(Awaitable.SWITCH, task.address, delay=delay, timed=timed, package=package)

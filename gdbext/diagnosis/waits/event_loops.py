@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
-from gdbext.cpython.tasks.library_tasks import GREENLET, TRIO, greenlet_awaited, trio_awaited
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, trio_awaited
+from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, SelfWait
 from gdbext.diagnosis.report.wait_kind import WaitKind

@@ -136,6 +136,24 @@ def test_the_line_where_the_holder_in_a_cycle_took_the_lock(inferior, python):
     assert lines == known
 
 
+def test_greenlets_that_hold_what_the_other_wants(inferior):
+    """A lock of gevent keeps its owner, a semaphore is on the stack of who is inside of it. Those of eventlet would be
+    a cycle, too, if one of them did not give up."""
+    target = inferior("greenlets")
+    document = target.dispatch("all-threads", "--tasks", debugger="none").document
+    tasks = [task for thread in document["threads"] for task in thread.get("tasks", ())]
+    told = {task["frames"][-1]["function"].rpartition(".")[2]: task for task in tasks}
+    texts = {name: task["awaits"] for name, task in told.items()}
+    needs = {"credit": "debit", "debit": "credit", "patient": "leaves", "leaves": "patient"}
+    assert [name for name, other in needs.items() if f".{other} (" not in texts[name]] == []
+    assert texts["credit"].endswith(" seems to hold")
+    assert texts["debit"].endswith(") holds")
+    assert {name for name, task in told.items() if task["timed"]} >= {"leaves"}
+    assert not any(told[name]["timed"] for name in ("credit", "debit", "patient"))
+    verdict = verdict_of(target)
+    assert (verdict["kind"], verdict["threads"]) == ("deadlock", [target.tid("main")]), verdict["summary"]
+
+
 def test_sleeps_that_differ_in_their_time_are_one_line(inferior):
     target = inferior("strangers", "many-sleepers")
     text = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
@@ -150,7 +168,7 @@ def test_threads_in_the_programs_own_files_come_first(inferior):
     assert f"strangers.py:{target.truth['line']} (one_handler" in shown[0], shown
 
 
-@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
 def test_futures_that_a_loop_asks_are_followed(inferior, python):
     target = inferior("strangers", "polled-futures", python=python)
     outcome = target.dispatch("dispatch-diagnose", debugger="none")
@@ -160,7 +178,7 @@ def test_futures_that_a_loop_asks_are_followed(inferior, python):
     assert {target.tid("main"), target.tid("job-0")} <= {*outcome.document["verdict"]["threads"]}
 
 
-@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
 def test_a_loop_that_looks_at_what_nobody_knows_polls(inferior, python):
     target = inferior("strangers", "polled-states", python=python)
     text = target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
@@ -178,7 +196,7 @@ def test_a_child_is_followed_where_the_loop_may_look_at_it(inferior):
     assert f" In process {target.truth['child']}: " in verdict["summary"], verdict["summary"]
 
 
-@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
 def test_a_timed_wait_that_a_loop_repeats(inferior, python):
     target = inferior("strangers", "joined-again", python=python)
     document = target.dispatch("dispatch-diagnose", debugger="none").document
@@ -187,7 +205,7 @@ def test_a_timed_wait_that_a_loop_repeats(inferior, python):
     assert document["verdict"]["threads"] == [target.tid("main"), target.tid("worker")]
 
 
-@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
 def test_a_method_that_was_handed_on_is_called_by_others(inferior, python):
     target = inferior("strangers", "handed-on", python=python)
     verdict = verdict_of(target)
