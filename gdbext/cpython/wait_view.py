@@ -400,12 +400,16 @@ class PythonWaitView:
     @cached_property
     def _inside(self) -> dict[int, list[int]]:
         from gdbext.cpython.sync.held_locks import held_locks
+        from gdbext.cpython.sync.locks import words_of_native_lock
 
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():
             for state in states:
                 for lock in held_locks(self.runtime, state):
                     found.setdefault(lock.word, []).append(tid)
+        for address, tids in self._inside_objects.items():
+            for word in words_of_native_lock(self.runtime, address):
+                found.setdefault(word, []).extend(tids)
         return found
 
 

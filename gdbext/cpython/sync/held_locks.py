@@ -50,8 +50,7 @@ _NAMES_OF_FUNCTIONS = {
 }  # fmt: skip
 """Type of a function object → where its name is."""
 _CYTHON_FUNCTION = "cython_function_or_method"
-"""The type of functions that Cython has compiled, behind a module's name; it begins as a PyCFunctionObject
-(Cython/Utility/CythonFunction.c of 0.29 to 3.1)."""
+"""The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""
 _NAME_LIMIT = 64
 _BLOCKS = 20
 """Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""

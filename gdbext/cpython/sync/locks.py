@@ -154,6 +154,8 @@ _FRAMES = 3
 """Innermost Python frames whose objects are searched for the lock."""
 _ATTRIBUTES = 64
 """Most attributes of one object that are searched."""
+_LOCKS, _NATIVE_LOCK = ("lock", "mutex"), 256
+"""Ends of the names of such classes, and the most bytes that an object of one has."""
 _LOCKED, HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
@@ -229,6 +231,17 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
         return (futex,)
     word = parked_on(runtime, futex)
     return (futex,) if word is None else (futex, word)
+
+
+def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """The words of a lock that Cython or C has made around a lock of CPython, as h5py's and fastrlock's, by the name of
+    its class: the lock inside is among them. None of any other object. Raises nothing."""
+    try:
+        kind = runtime.objects.type_of(address)
+        is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
+        return runtime.memory.words(address, kind.size // 8) if is_lock else ()
+    except GdbextError:
+        return ()
 
 
 def parked_on(runtime: PythonRuntime, futex: int) -> int | None:

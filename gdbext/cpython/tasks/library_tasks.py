@@ -154,7 +154,7 @@ _LINK_SELF = 24
 (PyMethodObject, Include/cpython/classobject.h)."""
 _LINKS = 256
 _TIMERS = ("Timer", "LocalTimer")
-"""Classes of eventlet (hubs/timer.py); those that are written in Python have their names without the module's."""
+"""Classes of eventlet's hubs; those that are written in Python have their names without the module's."""
 _LOWEST = 1 << 16
 _KINDS = (
     ("Semaphore", Awaitable.SEMAPHORE), ("RLock", Awaitable.SEMAPHORE), ("Event", Awaitable.EVENT),

@@ -168,6 +168,7 @@ RAYON = Pool(
     advice_when_missing="Or set what forbids the library to use threads, before it is first used "
     "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
 )
+POLARS = Pool("polars executor", library=("_polars_runtime", "polars.abi3"), named=("async-executor-",))
 TOKIO = Pool(
     "tokio",
     native=_cpp("tokio::runtime::scheduler::multi_thread::worker::Context::park",
@@ -229,11 +230,12 @@ BILLIARD = Pool(
 FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
 STRANGERS = (
-    JEMALLOC, RAYON, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY, LOKY_MANAGER,
-    BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
+    JEMALLOC, RAYON, POLARS, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY,
+    LOKY_MANAGER, BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
 )  # fmt: skip
-"""Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; tokio
-src/runtime/scheduler/multi_thread/park.rs, worker.rs, blocking/pool.rs; onnxruntime
+"""Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
+crates/polars-stream/src/async_executor; tokio src/runtime/scheduler/multi_thread/park.rs, worker.rs, blocking/pool.rs;
+onnxruntime
 include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV modules/core/src/parallel_impl.cpp; Eigen
 unsupported/Eigen/CXX11/src/ThreadPool; gRPC src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and
 channel; Ray src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h,

@@ -147,7 +147,9 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     known = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
     pool = known or _built_in(thread)
-    others = (each for each in thread.process.threads if each is not thread)
+    others = [
+        each for each in thread.process.threads if each is not thread and _pool_without_names(each) in (None, pool)
+    ]
     if pool is None or any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
         return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"

@@ -36,7 +36,7 @@ class Module:
 MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(
     ("libc.so.6", "libgomp.so.1", "libtorch_cpu.so", "app.so", "libpython3.11.so.1.0", "libstdc++.so.6",
      "cv2.abi3.so", "libjax_common.so", "onnxruntime_pybind11_state.so", "libjemalloc.so.2", "libcuda.so.1",
-     "libcudart.so.13", "libtorch_cuda.so", "libnccl.so.2"))}  # fmt: skip
+     "libcudart.so.13", "libtorch_cuda.so", "libnccl.so.2", "_polars_runtime.abi3.so"))}  # fmt: skip
 
 
 class Process:

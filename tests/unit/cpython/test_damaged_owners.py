@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from gdbext.cpython.abi.python_structures import PyInterpreterState, PyRuntimeState, PyThreadState, StopTheWorld
+from gdbext.cpython.sync.locks import words_of_native_lock
 from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.targets.recording.recording import Recording
 from support.recorded.recording_damage import patched, without_registers
 from support.recorded.recordings import Replay, recording
@@ -145,3 +150,22 @@ def test_a_counter_of_a_native_loop_is_no_thread() -> None:
     word = client.address + PyThreadState.thread_id.offset(runtime.space)
     damaged = Replay(name, patched(recording(name), {word: 1})).diagnosis
     assert not [each for each in damaged["findings"] if each["kind"] == "self-deadlock"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "count"),
+    [
+        ("h5py._objects.FastRLock", 56, 7),
+        ("fastrlock.rlock.FastRLock", 56, 7),
+        ("FastRLock", 56, 0),  # a class in Python: its own memory has no lock
+        ("h5py._hl.files.File", 56, 0),  # what has a lock inside need not be locked by who is inside of it
+        ("app.HugeLock", 4096, 0),
+    ],
+)
+def test_the_words_of_locks_around_a_lock(name: str, size: int, count: int) -> None:
+    words = tuple(range(7))
+    runtime = SimpleNamespace(
+        objects=SimpleNamespace(type_of=lambda _: SimpleNamespace(name=name, size=size)),
+        memory=SimpleNamespace(words=lambda _, number: words[:number]),
+    )
+    assert words_of_native_lock(cast(PythonRuntime, runtime), 4096) == words[:count]

@@ -59,6 +59,7 @@ def test_a_worker_of_rayon_that_waits_inside_a_job_is_not_idle():
         ("libjax_common.so", "tf_XLAEigen", pools.XLA),
         ("onnxruntime_pybind11_state.so", "python3", pools.ONNXRUNTIME),
         ("libjemalloc.so.2", "jemalloc_bg_thd", pools.JEMALLOC),
+        ("_polars_runtime.abi3.so", "async-executor-", pools.POLARS),
         ("libjax_common.so", "python3", None),
         ("app.so", "tf_XLAEigen", None),
         ("app.so", None, None),
@@ -86,6 +87,9 @@ def test_workers_of_a_library_are_missing_after_fork():
     assert wait_of(waits_in("app.so"), outside=forked).missing_workers is None
     with_worker = waits_in("libjax_common.so").thread(2, inside(None, library="libjax_common.so"))
     assert wait_of(with_worker, outside=forked).missing_workers is None
+    idle = inside(None, library="libjax_common.so")
+    of_another = waits_in("libjax_common.so").thread(2, idle, args=(DATA + 40, BITSET, 0), name="jemalloc_bg_thd")
+    assert wait_of(of_another, outside=forked).missing_workers == MissingWorkers(pools.XLA, forked=True)
 
 
 def test_every_pool_is_known_by_something():
