@@ -181,6 +181,17 @@ class PythonWaitView:
         texts = (exception_text(self.runtime, each) for each in attributes(self.runtime, thread).values())
         return next(filter(None, texts), "")
 
+    def caught_error(self, tid: int) -> HandledError | None:
+        """The exception that the thread's loop has caught in an earlier turn, and kept in a variable."""
+        from gdbext.cpython.sync.polled_objects import waiting_loop
+        from gdbext.cpython.threads.object_text import caught_error
+
+        for state in self.states(tid):
+            frame = waiting_loop(self.runtime, self.runtime.frames.stack(state).frames)
+            if frame is not None:
+                return caught_error(self.runtime, frame)
+        return None
+
     def error_in_future(self, tid: int, codes: Collection[int]) -> str:
         """The exception that came through one of those functions and that a Future keeps, in words; "" for none."""
         from gdbext.cpython.sync.debtors import error_in_future

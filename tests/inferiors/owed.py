@@ -665,6 +665,60 @@ def refused_nothing():
             time.sleep(0.2)
 
 
+def refused_before():
+    """An error that the loop has kept from an earlier turn, while it sleeps outside of the handler."""
+    tells("idle", "sleeps again and again in the loop at", "which has caught OSError(28, 'No space left on device')")
+    truth.ready()
+    kept = None
+    for number in range(100_000):
+        try:
+            with open("/dev/full", "wb", buffering=0) as file:
+                file.write(b"checkpoint")
+        except OSError as error:
+            kept = error
+        time.sleep(0.2 + number % 2 / 10)
+    raise kept
+
+
+def refused_threads():
+    """Address space of which a thread's stack would take too much: no limit of processes is the reason."""
+    resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+    threading.stack_size(256 << 20)
+    tells("starved", "RuntimeError(\"can't start new thread\")", "of the 200.0 MiB of address space",
+          never=["control group"])  # fmt: skip
+    truth.ready()
+    while True:
+        try:
+            threading.Thread(target=time.sleep).start()
+        except RuntimeError:
+            time.sleep(0.2)
+
+
+def flag_shared():
+    """Memory that a process was to write to, which has been killed."""
+    context = multiprocessing.get_context("fork")
+    flag = context.RawValue("i", 0)
+    writer = context.Process(target=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    writer.start()
+    os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
+    tells("idle", "sleeps again and again", f"of its processes {writer.pid} (", "killed by SIGKILL) has ended")
+    truth.ready()
+    while not flag.value:
+        time.sleep(0.05)
+
+
+def connect_self():
+    """A listener whose queue is full of connections of its own process."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    tells("waiting-external", "SYN_SENT, where this process itself listens and has", "not accepted")
+    truth.ready()
+    kept = []
+    while True:
+        kept.append(socket.create_connection(listener.getsockname()))
+
+
 def server_full():
     """A server that may open no further descriptor waits for its loop's next event."""
 

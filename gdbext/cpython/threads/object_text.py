@@ -9,7 +9,8 @@ from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.objects import classes_of
-from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
@@ -158,6 +159,19 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
             item = item.previous_item
     except GdbextError:
         pass  # a damaged list, or one that this version does not have, tells nothing
+    return None
+
+
+def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
+    """The exception that a variable of this function has, and that this very function has caught: its traceback begins
+    there. None for none. Raises nothing."""
+    try:
+        for value in locals_of(runtime, frame).values():
+            text = exception_text(runtime, value)
+            if text and codes_of_traceback(runtime, value)[:1] == [frame.code]:
+                return _handled(runtime, value, text)
+    except GdbextError:
+        pass
     return None
 
 

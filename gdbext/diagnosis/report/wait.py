@@ -402,6 +402,12 @@ class Wait(Record):
     """The exception that the thread handles meanwhile, where it sleeps or waits for other ranks; for people."""
     refused: Refused | None = None
     """The thing that it could not have, where it sleeps before it tries again, by that exception."""
+    once_refused: Refused | None = None
+    """The thing that it could not have at an earlier turn of the loop in which it sleeps; it may have it by now."""
+    caught: str = ""
+    """The exception that the loop in which it sleeps has caught at an earlier turn; for people."""
+    aside: str = ""
+    """A clause on a loop that waits for what nobody knows: processes that have ended; for people."""
     question: str = ""
     """The program's question that waits for somebody to type, where it is asked and how; for people."""
     kernel: KernelSide | None = None
@@ -455,7 +461,8 @@ class Wait(Record):
             handling = f", while it handles {self.handling}" if self.handling else ""
             if self.looks_for:
                 return f"{text} and looks again and again at {self.looks_for}{handling}"
-            again = f"sleeps again and again in the loop at {self.repeated_at}"
+            caught = f", which has caught {self.caught}" if self.caught else ""
+            again = f"sleeps again and again in the loop at {self.repeated_at}{caught}{self.aside}"
             return f"{again if self.repeated_at and traits.may_poll else text}{handling}"
         text = traits.doing.format(resource.phrase)
         text += f", while it handles {self.handling}" if self.handling else ""

@@ -552,20 +552,60 @@ _REFUSALS = {
     Refused.TASKS: (ExplanationKind.TASKS, "Raise pids.max, TasksMax or ulimit -u, or start fewer threads."),
     Refused.MEMORY: (ExplanationKind.MEMORY, "Use less memory, or raise its limit (ulimit -v, memory.max)."),
 }
+_NEAR_LIMIT = 256 << 20
+"""Bytes of address space that a thread's stack, or a library's block, may need at once."""
 
 
 def _refused(facts: Facts) -> Iterator[Explanation]:
     """Threads that try again and again to have what they are refused."""
     for thread in facts.threads:
         wait = thread.wait
-        known = _REFUSALS.get(wait.refused) if wait is not None and wait.refused is not None else None
-        if wait is None or known is None:
+        what = (wait.refused or wait.once_refused) if wait is not None else None
+        if wait is None or what not in _REFUSALS:
             continue
-        text = f"{thread.label} is refused what it asks for ({wait.handling}), and sleeps before it tries again"
-        full = facts.full_file_systems() if wait.refused is Refused.SPACE else ()
-        text += f"; {' and '.join(full[:_SHOWN])} {of_many(len(full), 'is', 'are')} full" if full else ""
+        kind, usual = _REFUSALS[what]
+        cause, cure = _cause(facts, what)
+        cause, cure = (cause, cure) if cause or wait.refused is None else _other_limit(facts, what)
+        if wait.refused is None and not cause:
+            continue  # it may have had it by now
+        told = wait.handling or wait.caught
+        text = f"{thread.label} is refused what it asks for ({told}), and sleeps before it tries again"
         at = (f"at {thread.python_line}",) if thread.python_line else ()
-        yield Explanation(known[0], text, at, (), 0.9, True, True, known[1])
+        yield Explanation(kind, f"{text}{cause}", at, (), 0.9, True, True, cure or usual)
+
+
+def _cause(facts: Facts, what: Refused) -> tuple[str, str]:
+    """The limit that is reached now, as a clause, and its own cure; "" where none is known to be."""
+    if what is Refused.SPACE:
+        full = facts.full_file_systems()
+        return (f"; {' and '.join(full[:_SHOWN])} {of_many(len(full), 'is', 'are')} full" if full else ""), ""
+    around = facts.around
+    if around is None:
+        return "", ""
+    space, files, users = around.address_space, around.descriptors, around.user_tasks
+    if what is Refused.DESCRIPTORS and files is not None and files.is_used_up:
+        return f"; it has {files.used:,} of {files.limit:,} descriptors", ""
+    if what is Refused.TASKS and around.tasks is not None and around.tasks.is_used_up:
+        return f"; its control group has {around.tasks.used:,} of {around.tasks.limit:,} processes and threads", ""
+    if what is Refused.TASKS and users is not None:
+        return f"; its user may have {users.limit:,} processes and threads in all", (
+            "Raise ulimit -u (RLIMIT_NPROC) of that user, or start fewer threads and processes."
+        )
+    if what in (Refused.TASKS, Refused.MEMORY) and space is not None and space.limit - space.used < _NEAR_LIMIT:
+        return f"; it has {byte_size(space.used)} of the {byte_size(space.limit)} of address space that it may have", (
+            "Raise ulimit -v (RLIMIT_AS): a thread's stack and a library's block count, used or not."
+        )
+    return "", ""
+
+
+def _other_limit(facts: Facts, what: Refused) -> tuple[str, str]:
+    """A descriptor was refused to a process that may have more of them: inotify, for one, has limits of its own."""
+    files = facts.around.descriptors if facts.around is not None else None
+    if what is not Refused.DESCRIPTORS or files is None:
+        return "", ""
+    return f"; it has {files.used:,} of {files.limit:,} descriptors, so another limit may be reached", (
+        "Look at the limits of the user and of the machine: fs.inotify.max_user_instances, fs.file-max; ulimit -n."
+    )
 
 
 # --- the process -------------------------------------------------------------------------------------

@@ -13,16 +13,22 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.syscall_waits import NAMED_CALLS
-from gdbext.engine.targets.system.peer import Peer, PeerKind
+from gdbext.engine.targets.system.peer import Peer, PeerKind, listed
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.machine import FileSystem
+    from gdbext.engine.targets.system.peer import ChildProcess
 
 _OUT_OF_MEMORY = "mem_cgroup_oom"
 """The beginning of the function where a thread sleeps while its group is out of memory (mm/memcontrol-v1.c)."""
+_ALLOWED = "fanotify_handle_event"
+"""The function in which a call waits for who watches files to allow it (fs/notify/fanotify/fanotify.c)."""
+_FROZEN = "percpu_rwsem_wait"
+"""The function in which a write waits, while its file system is frozen, for that to end (fs/super.c:
+sb_start_write)."""
 _USERFAULT = "anon_inode:[userfaultfd]"
 _PATHS = {
     "open": 0, "stat": 0, "lstat": 0, "access": 0, "execve": 0, "readlink": 0, "mkdir": 0, "unlink": 0, "rename": 0,
@@ -115,10 +121,24 @@ def _in_call(thread: ThreadSnapshot, side: KernelSide, wait: Wait) -> Wait:
     if file_system is None:
         return wait._replace(evidence=(*wait.evidence, *evidence(thread, side)), kernel=side)
     named = f" of {path}" if path else ""
-    resource = wait.resource._replace(name=f"{wait.resource.name}{named}, on {file_system.phrase}")
+    others, why = _who_holds(thread, side, file_system)
+    resource = wait.resource._replace(name=f"{wait.resource.name}{named}, on {file_system.phrase}{why}")
     told = (*wait.evidence, *evidence(thread, side))
-    server = Peer(PeerKind.PROCESS, processes=file_system.servers) if file_system.servers else None
-    return wait._replace(resource=resource, evidence=told, kernel=side, peer=server)
+    peer = Peer(PeerKind.PROCESS, processes=others) if others else None
+    return wait._replace(resource=resource, evidence=told, kernel=side, peer=peer)
+
+
+def _who_holds(
+    thread: ThreadSnapshot, side: KernelSide, file_system: FileSystem
+) -> tuple[tuple[ChildProcess, ...], str]:
+    """The processes that the call waits for, and a clause on what holds it up; "" where nothing but the file system."""
+    if _ALLOWED in (side.channel, *side.stack) and thread.process.outside is not None:
+        found = thread.process.outside.machine.file_watchers()
+        who = listed(found) or "a process that is not seen here"
+        return found, f", until it is allowed by who watches files there (fanotify): {who}"
+    if side.channel == _FROZEN:
+        return (), ", to which nobody may write now, as while it is frozen (fsfreeze, a snapshot)"
+    return file_system.servers, ""
 
 
 def _file(thread: ThreadSnapshot) -> tuple[str, FileSystem | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi.assumed_names import NO_THREAD
 from gdbext.diagnosis.report.wait import Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.waits import python_waits
+from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 
@@ -40,7 +40,7 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
     if python is None:
         return wait
     if not found:
-        again = repeated(thread, wait)
+        again = _with_caught(thread, python, repeated(thread, wait))
         return _for_something(thread, python_waits.with_lost_pool(thread, again) if again.repeated_at else again)
     from gdbext.cpython.sync.polled_objects import PolledKind
 
@@ -83,12 +83,20 @@ def repeated(thread: ThreadSnapshot, wait: Wait) -> Wait:
     return wait._replace(repeated_at=python.waiting_loop(thread.tid)) if is_short else wait
 
 
+def _with_caught(thread: ThreadSnapshot, python: PythonView, wait: Wait) -> Wait:
+    """The sleep with the exception that its loop has caught before, and handles no more."""
+    caught = python.caught_error(thread.tid) if wait.repeated_at and not wait.handling else None
+    return wait._replace(caught=caught.text, once_refused=refused_by(caught)) if caught is not None else wait
+
+
 def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of a loop that looks at what nobody knows: a child of the process may be it."""
     outside = thread.process.outside
     if not wait.repeated_at or outside is None or wait.lost is not None:
         return wait
-    return wait._replace(children=tuple(each for _, each in sorted(outside.children().items())))
+    ended = syscall_waits.ended_children(thread.process, only_failed=True)
+    children = tuple(each for _, each in sorted(outside.children().items()))
+    return wait._replace(children=children, aside=ended)
 
 
 _REFUSED = {

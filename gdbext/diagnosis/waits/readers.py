@@ -181,6 +181,10 @@ class PythonView(Protocol):
     def handled_error(self, tid: int) -> HandledError | None:
         """The exception that the thread handles; None for none."""
 
+    def caught_error(self, tid: int) -> HandledError | None:
+        """The exception that the loop which the thread sleeps in has caught in an earlier turn, and kept in a variable;
+        None for none."""
+
     def kept_error(self, thread: int) -> str:
         """The exception that a threading.Thread has among its attributes, in words; "" for none."""
 

@@ -90,7 +90,8 @@ def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
 
 _BY_DESCRIPTOR = frozenset(
     ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",
-     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter")
+     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter",
+     "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "ftruncate", "fallocate")
 )  # fmt: skip
 """Calls whose first argument is the descriptor they wait for."""
 _LOCKS = frozenset({"flock", "fcntl"})
@@ -316,18 +317,25 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     if what:
         text += f" ({what})"
     text = f"{text}, {peer.text}" if peer is not None and peer.text else text
-    return f"{text}{_ended_children(process)}" if peer is not None and peer.own and what.startswith("pipe:") else text
+    is_left = peer is not None and peer.own and not peer.is_queued and what.startswith(("pipe:", "socket:"))
+    return f"{text}{ended_children(process)}" if is_left else text
 
 
-def _ended_children(process: ProcessSnapshot) -> str:
-    """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be who should have written."""
+def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
+    """``; of its processes 7 (producer, exit status 1) has ended``: one of them may be who should have written.
+    ``only_failed``: of those that were waited for, as a pool's are whose work is done, only the ones that failed."""
     children = process.outside.children() if process.outside is not None else {}
     found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.state is ProcessState.ENDED}
     for each in process.python.ended_processes() if process.python is not None else ():
+        if only_failed and not each.status:
+            continue
         how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"
         found[each.pid] = f"{each.name}, {how}"
     told = [f"{pid} ({what.strip(', ')})" for pid, what in sorted(found.items())][:_SHOWN]
-    return f"; of its processes {', '.join(told)} {'has' if len(told) == 1 else 'have'} ended" if told else ""
+    text = f"; of its processes {', '.join(told)} {'has' if len(told) == 1 else 'have'} ended" if told else ""
+    is_bus = process.outside is not None and any(what.endswith("SIGBUS") for what in found.values())
+    full = process.outside.machine.full_file_systems() if is_bus and process.outside is not None else ()
+    return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text
 
 
 def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:

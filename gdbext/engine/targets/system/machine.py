@@ -27,6 +27,7 @@ _PTS_MAJORS = range(136, 144)
 """Device numbers of pseudo terminals (Documentation/admin-guide/devices.txt)."""
 _SHARED_MEMORY = "/dev/shm"
 _FUSE_DEVICE = "/dev/fuse"
+_FANOTIFY = "anon_inode:[fanotify]"
 
 
 class FileSystem(Record):
@@ -124,6 +125,15 @@ class Machine:
         """The folder of the control group that is out of memory and whose OOM killer is off, as it is mounted here
         (memory.oom_control; Documentation/admin-guide/cgroup-v1/memory.rst, 10); "" where none is known."""
         return self._files.fact(f"group of {self._pid} out of memory", "", lambda: next(self._out_of_memory(), ""))
+
+    def file_watchers(self) -> tuple[ChildProcess, ...]:
+        """The processes that are asked before a file is opened, and others that only look on (fanotify(7))."""
+
+        def read() -> list[str]:
+            return [str(pid) for pid in dict.fromkeys(pid for pid, _ in _that_have(_FANOTIFY))]
+
+        pids = map(number, self._list("processes with fanotify", read))
+        return tuple(self._process(pid) for pid in pids if pid is not None)
 
     def _out_of_memory(self) -> Iterator[str]:
         for folder in self.group_folders("memory"):
@@ -228,17 +238,23 @@ def _fuse_servers(device: str) -> Iterator[int]:
     """The processes that have the device of a FUSE connection open; without its number in their fdinfo (Linux 6.11 has
     it) all that have any."""
     connection = device.partition(":")[2]
+    found: dict[int, None] = {}
+    for pid, fd in _that_have(_FUSE_DEVICE):
+        told = [line.split()[-1] for line in _lines(f"/proc/{pid}/fdinfo/{fd}") if line.startswith("fuse_conn")]
+        if told in ([], [connection]):
+            found[pid] = None
+    yield from found
+
+
+def _that_have(link: str) -> Iterator[tuple[int, str]]:
+    """The processes of this machine that have something open, each with its descriptor of it."""
     for pid in sorted(int(name) for name in _names("/proc") if name.isdecimal())[:_PROCESSES]:
         for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
             try:
-                if os.readlink(f"/proc/{pid}/fd/{fd}") != _FUSE_DEVICE:  # noqa: PTH115 - pathlib is slow to import
-                    continue
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == link:  # noqa: PTH115 - pathlib is slow to import
+                    yield pid, fd
             except OSError:
                 continue
-            told = [line.split()[-1] for line in _lines(f"/proc/{pid}/fdinfo/{fd}") if line.startswith("fuse_conn")]
-            if told in ([], [connection]):
-                yield pid
-                break
 
 
 def _is_full(path: str) -> bool:

@@ -119,6 +119,8 @@ def _access(pid: int, fd: str) -> int | None:
 
 _SHOWN = 4
 _TERMINALS = "/dev/pts/"
+_NAMES_PORT = ":53"
+"""The end of a name server's address (RFC 1035, 4.2.1)."""
 _KINDS = ("FLOCK", "POSIX", "OFDLCK")
 """flock(2), fcntl(2) by process and by open file, as proc_locks(5) calls them."""
 _WATCHED = 64
@@ -237,8 +239,16 @@ class Peers:
         found = self._sockets.find(int(inode)) if inode.isdecimal() else None
         if found is None:
             return []
-        numbers = (found.peer, found.unsent, found.unread, found.listener)
+        numbers = (found.peer, found.unsent, found.unread, found.listener, found.queued)
         return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
+
+    def _connecting(self, listening: Sequence[int], remote: str, queued: str = "0") -> Peer:
+        """A connection that is not made yet, to a listener of this machine."""
+        held = self._held(PeerKind.SOCKET, listening, remote, "SYN_SENT")
+        who = "this process itself" if held.own else listed(held.processes, _SHOWN)
+        plural = "" if queued == "1" else "s"
+        full = f" and has {queued} connection{plural} not accepted" if queued != "0" else ""
+        return held._replace(text=f"where {who} listens{full}", is_queued=held.own)
 
     def _socket(self, link: str) -> Peer | None:
         found = self._list(f"other end of {link}", lambda: self._find(link))
@@ -247,16 +257,19 @@ class Peers:
         family, _, remote, state, other, *queues = found
         pids = [pid for pid, _, _ in self._holders(f"socket:[{other}]")] if other != "0" else []
         held = self._held(PeerKind.SOCKET, pids, remote, state)
-        if (
-            len(queues) > 2
-            and queues[2] != "0"
-            and {pid for pid, _, _ in self._holders(f"socket:[{queues[2]}]")} == {self._pid}
-        ):
+        listening = [pid for pid, _, _ in self._holders(f"socket:[{queues[2]}]")] if len(queues) > 2 else []
+        if listening and state == "SYN_SENT":
+            held = self._connecting(listening, remote, *queues[3:])
+        elif {*listening} == {self._pid}:
             text = "which this process itself has not accepted yet"
             held = held._replace(text=text, own=True, is_queued=True)
         is_open = state != "SYN_SENT"
         connected = "connected" if is_open else "connecting"
-        where = f"{connected} to {remote}" if remote and state != "LISTEN" else f"a {family} socket"
+        if remote.endswith(_NAMES_PORT) and family == "udp":
+            connected = f"{connected} to the name server"
+        elif remote:
+            connected = f"{connected} to"
+        where = f"{connected} {remote}" if remote and state != "LISTEN" else f"a {family} socket"
         queued = zip(("unsent", "unread"), queues) if is_open else ()
         waiting = [f"{size} bytes {name}" for name, size in queued if size != "0"]
         if state == "LISTEN":

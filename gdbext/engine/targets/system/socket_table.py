@@ -13,7 +13,7 @@ _TCP_STATES = (
     "LAST_ACK", "LISTEN", "CLOSING",
 )  # fmt: skip
 """States of include/net/tcp_states.h by their number."""
-LISTEN = "LISTEN"
+LISTEN, SYN_SENT = "LISTEN", "SYN_SENT"
 _FAMILIES = ("tcp", "tcp6", "udp", "udp6")
 _SECONDS = 2.0
 """Seconds that all tables of one process may take to read."""
@@ -43,7 +43,9 @@ class Socket(Record):
     """Number of bytes in its queues."""
     peer: int = 0
     listener: int = 0
-    """Inode of the listening socket in whose queue the other end is, for it has not been accepted yet; else 0."""
+    """Inode of the listening socket in whose queue the other end is, or is to be, not accepted yet; else 0."""
+    queued: int = 0
+    """Connections that the listener has not accepted."""
 
 
 class SocketTables:
@@ -69,7 +71,10 @@ class SocketTables:
                 other = table.by_ends.get((mine[2], mine[1]))
                 found = _socket_of(family, mine, other)
                 is_queued = other is not None and other[9] == "0" and found.state == _TCP_STATES[1]
-                return found._replace(listener=table.listener(mine[2])) if is_queued else found
+                if is_queued or found.state == SYN_SENT:
+                    listener, queued = table.listener(mine[2])
+                    return found._replace(listener=listener, queued=queued)
+                return found
         return None
 
     def _table(self, family: str) -> _Table:
@@ -93,12 +98,13 @@ class _Table:
             if time.monotonic() > deadline:
                 return
 
-    def listener(self, address: str) -> int:
-        """The inode of the only socket that listens at an address of this table, 0 for none."""
+    def listener(self, address: str) -> tuple[int, int]:
+        """The inode of the only socket that listens at an address of this table, and its connections that nobody has
+        accepted (sk_ack_backlog, where others have bytes to read: net/ipv4/tcp_ipv4.c); 0 for none."""
         host, _, port = address.partition(":")
         ends = {address, f"{'0' * len(host)}:{port}"}
         found = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
-        return int(found[0][9]) if len(found) == 1 else 0
+        return (int(found[0][9]), int(found[0][4].partition(":")[2], 16)) if len(found) == 1 else (0, 0)
 
 
 def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
