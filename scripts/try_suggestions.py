@@ -72,7 +72,7 @@ def main() -> int:
         programs = LIVE if options.live else LIVE[:1]
         for name, *arguments in (each for each in programs if options.only in each[0]):
             with ExitStack() as stack:
-                inferior = stack.enter_context(harness.started(name, *arguments))
+                inferior = stack.enter_context(harness.started(name, *arguments, env={"GDBEXT_ROOM": "-" * 100}))
                 _look(tried, " ".join((name, *arguments)), _pids(inferior), options)
     else:
         for source in options.sources or sorted(map(str, (ROOT / "tests" / "recordings").glob("*.rec"))):
@@ -102,6 +102,7 @@ class Tried:
         self.seen.add(f"{where}: {command}")
         kind = _COMMAND.search(command)
         self.commands[kind[0] if kind else "diagnosis"] += 1
+        print(f"{where}: {command}{' REFUSED' if refusal else ''}", file=sys.stderr, flush=True)
         if refusal:
             self.refused.append(f"{where}: {command}: {refusal}")
 
@@ -156,10 +157,10 @@ def _inside(tried: Tried, debugger: str, name: str, source: str) -> None:
         words += ["-o", f"command script import {ROOT}/gdbext/lldb_init.py", "-o", f"command script import {helper}"]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tried"
-        file.write_text(json.dumps({"looks": ["dispatch-diagnose", "all-threads"], "program": "scripts/dispatch"}))
-        path = f"{ROOT}:{os.environ['PATH']}"
-        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT, check=False,
-                              env={**os.environ, "SUGGESTIONS": str(file), "PATH": path})  # fmt: skip
+        given = {"looks": ["dispatch-diagnose", "all-threads"], "program": "scripts/dispatch", "root": str(ROOT)}
+        file.write_text(json.dumps(given))
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=folder, check=False,
+                              env={**os.environ, "SUGGESTIONS": str(file)})  # fmt: skip
         found = json.loads(file.read_text()).get("tried")
     if found is None:
         tried.add(f"{name} in {debugger}", "all", (done.stdout + done.stderr)[-1000:])

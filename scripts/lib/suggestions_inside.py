@@ -1,7 +1,8 @@
 """Inside gdb or LLDB: run commands, and then each command that their texts suggest.
 
 ``SUGGESTIONS`` in the environment names a JSON file with ``looks`` (the commands to begin with) and ``program``
-(scripts/dispatch as it is called), into which ``tried`` is written: [command, "" or why it was refused] for each.
+(scripts/dispatch as it is called in the folder ``root``), into which ``tried`` is written: [command, "" or why it was
+refused] for each.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class _Lldb:
         return result.Succeeded(), (result.GetOutput() or "") + (result.GetError() or "")
 
 
-def _in_shell(command: str) -> tuple[bool, str]:
+def _in_shell(command: str, root: str) -> tuple[bool, str]:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=_SECONDS,
-                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+                          stdin=subprocess.DEVNULL, cwd=root, check=False)  # fmt: skip
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -71,8 +72,8 @@ def main() -> None:
         if not went_well:
             tried[look] = text.strip()[-300:] or "refused"
     for command in dict.fromkeys(each for text in texts for each in suggested(text, given["program"])):
-        run = _in_shell if command.startswith(given["program"]) else debugger.run
-        went_well, text = run(command)
+        is_ours = command.startswith(given["program"])
+        went_well, text = _in_shell(command, given["root"]) if is_ours else debugger.run(command)
         tried[command] = "" if went_well else text.strip()[-300:] or "refused"
     file.write_text(json.dumps({"tried": list(tried.items()), "texts": texts}))
 
