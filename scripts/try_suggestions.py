@@ -35,7 +35,7 @@ from support.programs import harness  # noqa: E402
 DISPATCH = str(ROOT / "scripts" / "dispatch")
 _SUGGESTED = re.compile(rf"(?:: |   )({re.escape(DISPATCH)} .*?)\.?$", re.MULTILINE)
 _CHANGES = re.compile(r": ((?:gcore|kill -CONT|echo) .*)$", re.MULTILINE)
-_COMMAND = re.compile(r"\b(dispatch-[a-z]+|all-threads|ranks|ps|generate-core-file|process save-core|--help|help)\b")
+_COMMAND = re.compile(r"\b(dispatch-[a-z]+|all-threads|ranks|ps|generate-core-file|--record|--help|help)\b")
 _FORM = re.compile(r" (?:[A-Z]{2,}|[A-Z]\b|…)|/path/")
 """A word that stands for what only the user knows."""
 _SECONDS = 120

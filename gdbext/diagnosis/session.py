@@ -156,9 +156,10 @@ class Session:
         """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
         return Session(target, self.layout)
 
-    def retake(self) -> Session | None:
-        """A session of another look at the process, None where none is needed: nothing moved during this one."""
-        if not self.target.retake():
+    def retake(self, in_doubt: bool = False) -> Session | None:
+        """A session of another look at the process, None where none is needed: nothing moved during this one.
+        ``in_doubt``: what was read contradicts itself."""
+        if not self.target.retake(in_doubt):
             return None
         later = Session(self.target, self.layout_if_known, self.files)
         later.extras = self.extras
@@ -178,7 +179,7 @@ class Session:
                 made = read(session)
             except (MemoryFault, BadData, UsageError) as error:  # of two moments, where something moved
                 failure = error
-            later = session.retake()
+            later = session.retake(in_doubt=failure is not None)
             if later is not None:
                 session = later
             elif failure is not None:

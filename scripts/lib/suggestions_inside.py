@@ -45,14 +45,14 @@ class _Lldb:
 
 
 def _in_shell(command: str, root: str) -> tuple[bool, str]:
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=_SECONDS,
-                          stdin=subprocess.DEVNULL, cwd=root, check=False)  # fmt: skip
+    done = subprocess.run(f"{root}/{command}", shell=True, capture_output=True, text=True, timeout=_SECONDS,
+                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
     return done.returncode == 0, done.stdout + done.stderr
 
 
 def suggested(text: str, program: str) -> list[str]:
     """The commands at the ends of lines: ours, the debugger's own that keep a core, and command lines."""
-    kept = r"generate-core-file \S+|process save-core \S+"
+    kept = r"generate-core-file \S+"
     found = re.findall(rf"(?:: |   )({_OWN}|{kept}|{re.escape(program)} .*?)\.?$", text, re.MULTILINE)
     return [each.strip() for each in found]
 

@@ -13,7 +13,7 @@ from gdbext.diagnosis.verdict.recursion import repeating
 from gdbext.diagnosis.verdict.sentences import listed
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
-from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
+from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
 from gdbext.torch.stack.dispatch_frame import DispatchFrame
 
 
@@ -44,8 +44,9 @@ Line = Union[str, Suggestion]
 _CHILDREN = "dispatch-diagnose --children"
 
 
-_SAVES = {"gdb": "generate-core-file core.{}", "lldb": "process save-core core.{}"}
-"""The command that keeps a core, inside a debugger: gcore would be a second tracer of the process."""
+_SAVES = {"gdb": "generate-core-file core.{0}", "lldb": f"{PROGRAM} -p {{0}} --record hang.{{0}}.rec"}
+"""The command that keeps what is there while a debugger has the process: gcore would be a second tracer of it. LLDB on
+Linux writes no ELF cores (16: none, 22: minidumps)."""
 
 
 def advice(

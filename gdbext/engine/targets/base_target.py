@@ -336,8 +336,9 @@ class Target(ABC):
     def need_registers(self, tid: int) -> None:
         """Note that a proof needs registers of that thread which it lacks: ``retake`` then stops the process."""
 
-    def retake(self) -> bool:
-        """Take another look at the process, where threads moved during this one; whether that was done."""
+    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
+        """Take another look at the process, where threads moved during this one; whether that was done. ``in_doubt``:
+        what was read contradicts itself, so it may be tried more often."""
         return False
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ class MovingTarget(ReplayTarget):
 
     looks = 1
 
-    def retake(self) -> bool:
+    def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
         """Once."""
         self.looks += 1
         return self.looks == 2

@@ -190,15 +190,18 @@ class SnapshotTarget(LocalProcess):
         runs_on = self._copy is not None and self._held is None and self._memory >= 0
         return runs_on and self._copy is not None and self._copy.has_moved(tid, self.architecture, self._code)
 
-    def retake(self) -> bool:
+    def retake(self, in_doubt: bool = False) -> bool:
         """Go on with a later look, if threads have moved since the last one, or libraries were loaded since the first
-        began; or with a stop, where registers are wanted. All that was read so far is copied."""
+        began; or with a stop, where registers are wanted; or ``in_doubt``, if what was read may be of two moments. All
+        that was read so far is copied."""
         if self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0:
             self._wanted_pages |= set(self._pages_wanted())
             self._adopt(self._take())
             return True
         self.threads_that_ran()
-        if self._next is None and self._has_other_files():
+        again = in_doubt and self._looks < _STOPS_IN_DOUBT and self._may_be_mixed()
+        if self._next is None and (again or self._has_other_files()):
+            self._wanted_pages |= set(self._pages_wanted())
             with suppress(TargetError):
                 self._next = self._take()
         if self._next is None:

@@ -120,6 +120,10 @@ def test_what_moved_is_looked_at_again_with_all_that_was_read(counting: Plain) -
     assert target.read(page, PAGE_SIZE) == copied
     assert target.threads_that_ran() == (), "nothing was read but what was copied at the second stop"
     assert not target.retake(), "twice is enough"
+    assert not target.retake(in_doubt=True), "all that was read is of one moment"
+    target.read(next(m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path), 8)
+    assert not target.retake()
+    assert target.retake(in_doubt=True), "what was read may be of two"
     target.close()
 
 

@@ -81,7 +81,7 @@ def test_a_static_initialiser_comes_before_the_order_of_locks():
 
 @pytest.mark.parametrize(
     ("debugger", "command"),
-    [("none", "gcore 1"), ("gdb", "generate-core-file core.1"), ("lldb", "process save-core core.1")],
+    [("none", "gcore 1"), ("gdb", "generate-core-file core.1"), ("lldb", "scripts/dispatch -p 1 --record hang.1.rec")],
 )
 def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
     finding = Finding(FindingKind.DEADLOCK, "It is so.")
