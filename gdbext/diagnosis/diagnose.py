@@ -392,7 +392,7 @@ def _looked_at(known: ChildReport) -> ChildReport:
 
     from gdbext.diagnosis.inspection import inspect_threads
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.glibc.brief_look import brief_look
+    from gdbext.engine.glibc.pthread import brief_look
 
     try:
         target = brief_look(known.pid)

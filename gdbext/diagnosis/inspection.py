@@ -263,7 +263,7 @@ def _collectives(
 ) -> CollectivesSection | None:
     if not is_rank(session.target, process, states):
         return None
-    from gdbext.diagnosis.job.collectives import name_collectives
+    from gdbext.diagnosis.job.collective_waits import name_collectives
 
     return name_collectives(session, process, states)
 

@@ -95,7 +95,7 @@ class Alone(ToolHost):
 
     def pause(self, target: Target) -> Pause:
         """The closed target's process runs; another target stops it again."""
-        from gdbext.engine.glibc.brief_look import brief_look
+        from gdbext.engine.glibc.pthread import brief_look
 
         def pause(seconds: float, watch: Watch) -> Target:
             run_for(seconds, watch)

@@ -58,12 +58,12 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
     from gdbext.engine.targets.live.proc_checks import holder
 
     if standstill is Standstill.NONE or holder(pid):
-        from gdbext.engine.glibc.brief_look import unstopped
+        from gdbext.engine.glibc.pthread import unstopped
 
         return unstopped(pid)
     if standstill is Standstill.HELD:
         return _held(pid)
-    from gdbext.engine.glibc.brief_look import brief_look
+    from gdbext.engine.glibc.pthread import brief_look
 
     return brief_look(pid)
 
@@ -78,7 +78,7 @@ def _held(pid: int) -> Target:
     target.readings = before
     if target.is_stopped:
         return target
-    from gdbext.engine.glibc.brief_look import unstopped
+    from gdbext.engine.glibc.pthread import unstopped
 
     asleep = unstopped(pid)
     if asleep.is_asleep():

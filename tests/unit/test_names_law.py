@@ -23,6 +23,24 @@ MOST_IMPORTS = 0.06
 """Lines of imports among all lines; where many names of a module are used, the module is imported."""
 MOST_LINES = 40
 """Lines of a function."""
+MOST_OF_A_FILE = 400
+TOO_LONG = {
+    "cpython/abi/python_structures.py": 520, "cpython/sync/debtors.py": 440,
+    "cpython/tasks/loops.py": 440, "cpython/threads/frame_reader.py": 410, "cpython/threads/runtime.py": 490,
+    "cpython/wait_view.py": 570, "diagnosis/all_threads.py": 420, "diagnosis/diagnose.py": 420,
+    "diagnosis/report/thread_report.py": 480, "diagnosis/report/wait.py": 500, "diagnosis/verdict/advice.py": 440,
+    "diagnosis/verdict/rules.py": 520, "diagnosis/verdict/sentences.py": 440, "diagnosis/verdict/slowness.py": 760,
+    "diagnosis/waits/python_waits.py": 490, "diagnosis/waits/syscall_waits.py": 430, "engine/process/modules.py": 410,
+    "engine/targets/live/snapshot_target.py": 440, "engine/targets/system/surroundings.py": 610,
+    "hosts/cli/debugger_runner.py": 420, "hosts/gdb/gdb_breakpoints.py": 440, "hosts/gdb/gdb_modes.py": 410,
+    "hosts/resume/all_calls.py": 420, "tools/operators/op.py": 410, "tools/probes/bpf/bpf_kernel.py": 410,
+    "tools/probes/site_scan.py": 410, "tools/ranks/rank_sources.py": 460, "tools/table.py": 600,
+    "torch/assumed_symbols.py": 490, "torch/compile/dynamo_reader.py": 430, "torch/registry/operators.py": 450,
+    "torch/stack/argument_recovery.py": 440, "torch/stack/dispatch_stack.py": 450, "torch/stack/kernel_match.py": 440,
+    "torch/stack/lookup_sites.py": 430,
+}  # fmt: skip
+"""Files of more lines, with the most that each may have. These numbers may only become less: whoever makes a file
+longer splits it by topic, and merges two small ones of one topic elsewhere."""
 SHORT = {
     "__main__.py": "Python's own name for what `python -m gdbext` runs",
     "init.py": "gdb sources it into the user's namespace: it only loads what does the work",
@@ -53,7 +71,7 @@ _MODULE = re.compile(r"(?<![\w.])gdbext((?:\.[a-z_]\w*)+)")
 def breaches(package: Path) -> list[str]:
     """Every breach in the package (a folder named gdbext), as "file: what"."""
     sources = {file.relative_to(package).as_posix(): file.read_text() for file in sorted(package.rglob("*.py"))}
-    found = [*_shared(sources), *_short(sources)]
+    found = [*_shared(sources), *_short(sources), *_too_long(sources)]
     for name, source in sources.items():
         found += [f"{name}:{line}: there is no {what}" for line, what in _lost(source, sources)]
     return found
@@ -77,6 +95,13 @@ def _short(sources: dict[str, str]) -> Iterator[str]:
         lines = len(source.splitlines())
         if lines < LEAST_LINES and name not in SHORT and not name.endswith("__init__.py"):
             yield f"{name}: has {lines} lines: merge it with who uses it"
+
+
+def _too_long(sources: dict[str, str]) -> Iterator[str]:
+    for name, source in sources.items():
+        lines, most = len(source.splitlines()), TOO_LONG.get(name, MOST_OF_A_FILE)
+        if lines > most:
+            yield f"{name}: has {lines} lines of at most {most}: split it by topic"
 
 
 def _lost(source: str, sources: dict[str, str]) -> Iterator[tuple[int, str]]:
@@ -178,6 +203,18 @@ def test_a_planted_breach_is_found(tmp_path: Path, file: str, source: str, found
     assert len(reports) == 1, reports
     assert reports[0].startswith(file)
     assert found in reports[0]
+
+
+def test_a_long_file_is_found(tmp_path: Path) -> None:
+    lines = "A = 1\n" * MOST_OF_A_FILE
+    (found,) = breaches(_planted(tmp_path, "torch/x.py", lines))
+    assert "torch/x.py: has 401 lines of at most 400" in found
+
+
+def test_no_long_file_is_left_over() -> None:
+    """A file that has become short, or much shorter, is no such exception any more."""
+    lengths = {name: len((ROOT / "gdbext" / name).read_text().splitlines()) for name in TOO_LONG}
+    assert {name for name, lines in lengths.items() if lines <= MOST_OF_A_FILE or lines < TOO_LONG[name] - 60} == set()
 
 
 def test_a_short_file_is_found(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ What differs between architectures is one row each; the rest is the same on ever
 sysdeps/ARCH/nptl/tls.h (``tcbhead_t``, TLS_TCB_AT_TP or TLS_DTV_AT_TP), nptl/descr.h (``struct pthread``).
 
 Some debuggers do not give the register that points to the block. Then it is searched where glibc puts it; it proves
-itself by its own address, twice on some architectures, and the thread's id at a fixed offset.
+itself by its own address, twice on some architectures, and the thread's id at a fixed offset. A thread that nobody
+stops has no such register either: a look without a debugger finds its block in the same way.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import MemoryMapping
-from gdbext.errors import MemoryFault
+from gdbext.errors import GdbextError, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.targets.base_target import MemoryMapping, Target
+    from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
+    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 
 
 class GlibcAbi(Record):
@@ -165,3 +171,45 @@ def _id_at(read: Read, address: int, abi: GlibcAbi) -> int | None:
         return int.from_bytes(read(address + abi.thread_id, 4), "little")
     except MemoryFault:
         return None
+
+
+# --- processes that nobody stops --------------------------------------------------------------------
+
+
+class ThreadFinder:
+    """Callable: (target, thread id, its id in its own PID namespace, stack pointer) → thread pointer, 0 where it is not
+    found."""
+
+    def __init__(self) -> None:
+        self._distances: list[int] = []
+        """Distances from a thread pointer to the end of its stack, as found so far: most threads have the same."""
+
+    def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
+        from gdbext.engine.targets.live.stop_copy import mapping_at
+
+        maps, abi = target.maps(), glibc_abi(target.architecture)
+        stack = mapping_at(maps, stack_pointer)
+        try:
+            for address in [stack.end - each for each in self._distances] if stack is not None else []:
+                if is_control_block(target.read, address, abi, own_tid):
+                    return address
+            found = find_control_block(target.read, maps, abi, own_tid, stack_pointer, tid == target.pid)
+        except GdbextError:
+            return 0
+        if found is not None and stack is not None and found in range(stack.start, stack.end):
+            self._distances.append(stack.end - found)
+        return found or 0
+
+
+def unstopped(pid: int) -> UnstoppedProcess:
+    """Process ``pid`` as it sleeps and runs: nobody is ever stopped. Raises as SnapshotTarget."""
+    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
+
+    return UnstoppedProcess(pid, ThreadFinder())
+
+
+def brief_look(pid: int) -> SnapshotTarget:
+    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop. Raises as SnapshotTarget."""
+    from gdbext.engine.targets.live.snapshot_target import brief_stop
+
+    return brief_stop(pid, lambda: unstopped(pid))

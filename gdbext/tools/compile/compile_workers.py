@@ -74,7 +74,7 @@ def work_of(pid: int) -> compile_section.CompilingThread | None:
     """The work of a process that compiles, which stands still for some milliseconds for it; None where it compiles
     nothing, or cannot be read."""
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.glibc.brief_look import brief_look
+    from gdbext.engine.glibc.pthread import brief_look
 
     try:
         target = brief_look(pid)

@@ -285,7 +285,7 @@ def _found(looks: Sequence[RankSource], options: argparse.Namespace) -> Iterator
 
 def _process(pid: int) -> RankSource:
     def open_target() -> Target:
-        from gdbext.engine.glibc.brief_look import brief_look
+        from gdbext.engine.glibc.pthread import brief_look
 
         return brief_look(pid)
 

@@ -14,7 +14,7 @@ import pytest
 from gdbext.diagnosis.inspection import Inspection, inspect_threads
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.brief_look import brief_look
+from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
 from support.programs.harness import INFERIORS
 

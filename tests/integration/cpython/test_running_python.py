@@ -13,7 +13,7 @@ from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.brief_look import brief_look
+from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
 from support.programs.harness import INFERIORS
 

@@ -12,7 +12,7 @@ import pytest
 from gdbext.cpython.abi.bytecode import BYTECODES, LoadKind, loop_around
 from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.brief_look import brief_look
+from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
 from support.programs.harness import INFERIORS
 

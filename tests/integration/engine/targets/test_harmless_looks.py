@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.brief_look import brief_look
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from support.programs import procfs
 from support.programs.harness import INFERIORS, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.brief_look import ThreadFinder
+from gdbext.engine.glibc.pthread import ThreadFinder
 from gdbext.engine.process.code_reader import blocked
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.thread_motion import place_of

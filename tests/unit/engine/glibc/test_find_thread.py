@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gdbext.engine.glibc.brief_look import ThreadFinder, glibc_abi
+from gdbext.engine.glibc.pthread import ThreadFinder, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping
 from support.fakes.fake_target import FakeTarget
 

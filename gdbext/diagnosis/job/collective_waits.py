@@ -1,0 +1,275 @@
+"""Tells of threads that wait for other ranks, or for a device, which operation of which group they wait in."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.job.collectives import before_torch, read_collectives
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict.sentences import listed
+from gdbext.errors import GdbextError
+from gdbext.torch.assumed_symbols import RPC_AGENT
+from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
+from gdbext.torch.distributed.process_groups import ProcessGroupReader
+from gdbext.torch.distributed.python_calls import absent_workers, group_argument
+from gdbext.torch.torch_symbol import (
+    DISTRIBUTED_FILE,
+    POINT_TO_POINT,
+    RPC_ASYNC,
+    RPC_CALL,
+    RPC_CALLS,
+    RPC_FETCH,
+    RPC_FILE,
+    RPC_WORKER,
+    UNNUMBERED,
+)
+from gdbext.torch.values.containers import string_reader
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+_ON_DEVICES = ("nccl", "xccl", "hccl")
+"""Beginnings of the names of backends whose operations run on a device, not in a thread."""
+_SHOWN = 8
+_FETCHES = "6toHere"
+"""The function of UserRRef and PyRRef that gets a remote reference's value (torch/csrc/distributed/rpc/rref_impl.h)."""
+_DEPTH = 12
+"""Innermost Python frames among which a send or recv is looked for."""
+
+
+def name_collectives(
+    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
+) -> CollectivesSection | None:
+    """The process's knowledge of its job; the waits in ``states`` get to know what they are for."""
+    if not session.has_torch:
+        return before_torch(session)
+    try:
+        section = read_collectives(session)
+    except GdbextError as error:
+        session.errors.note(error, "collectives")
+        return None
+    for thread in process.threads:
+        state = states[thread.tid]
+        if state is None or state.wait is None or state.wait.collective is not None:
+            continue
+        absent = _absent_workers(session, thread) if state.wait.kind is WaitKind.CONDVAR else ""
+        if absent:
+            resource = state.wait.resource._replace(kind=WaitKind.COLLECTIVE, name=absent)
+            states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource))
+            continue
+        if state.wait.kind is WaitKind.COLLECTIVE:
+            found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
+            found = found or _one_end(session, thread, state.wait.resource.name, section) or _oldest(thread, section)
+        elif state.wait.kind is WaitKind.DEVICE:
+            found = _on_device(section)
+        else:
+            found = _remote_call(session, thread) if state.wait.kind is WaitKind.CONDVAR else None
+        resource = state.wait.resource
+        if found is not None and found.op in RPC_CALLS:
+            resource = resource._replace(kind=WaitKind.COLLECTIVE, name=found.op)
+        states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
+    _name_more(session, process, states)
+    return section
+
+
+def _name_more(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:
+    """Threads that use one group at the same time, and exceptions that are handled meanwhile."""
+    groups: dict[int, list[ThreadSnapshot]] = {}
+    for thread in process.threads:
+        state = states[thread.tid]
+        if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
+            continue
+        frames = _frames(session, thread)
+        handling = _handling(thread)
+        states[thread.tid] = state._replace(wait=state.wait._replace(handling=handling))
+        known = state.wait.collective
+        group = group_argument(session.python, frames) if session.python is not None else None
+        if known is not None and group is not None and not known.is_store and known.peer is None:
+            groups.setdefault(group, []).append(thread)
+    for users in groups.values():
+        for thread in users if len(users) > 1 else ():
+            state = states[thread.tid]
+            if state is None or state.wait is None or state.wait.collective is None:
+                continue
+            names = [f"{each.python_name or each.name} (tid {each.tid})" for each in users if each is not thread]
+            others = listed(names, _SHOWN)
+            collective = state.wait.collective._replace(also_in=others)
+            states[thread.tid] = state._replace(wait=state.wait._replace(collective=collective))
+
+
+def _frames(session: Session, thread: ThreadSnapshot) -> list[PythonFrame]:
+    """The Python frames of a thread, with what is needed to read their variables."""
+    table = session.python_threads
+    return table.frames(thread.tid) if table is not None else []
+
+
+def _handling(thread: ThreadSnapshot) -> str:
+    """The exception that the thread handles meanwhile, in words; "" for none."""
+    view = thread.process.python
+    found = view.handled_error(thread.tid) if view is not None else None
+    return found.text if found is not None else ""
+
+
+def _absent_workers(session: Session, thread: ThreadSnapshot) -> str:
+    """The wait in rpc.shutdown with the names of the workers that have not called it; "" for any other."""
+    if session.python is None or not any(frame.file.endswith(RPC_FILE) for frame in thread.python[:_DEPTH]):
+        return ""
+    names = absent_workers(session.python, _frames(session, thread))
+    has = "has" if len(names) == 1 else "have"
+    return f"rpc.shutdown, which {listed(names, _SHOWN)} {has} not called" if names else ""
+
+
+def _on_device(section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that a device has to finish, whichever thread issued it: a backward pass has threads of its
+    own."""
+    pending = [(group, each) for group in section.groups for each in group.pending if _runs_on_device(group, each)]
+    found = _wait_for(pending)
+    return found._replace(on_device=True) if found is not None else None
+
+
+def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
+    backend = operation.backend or group.backend or ""
+    return backend.startswith(_ON_DEVICES)
+
+
+def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]]) -> CollectiveWait | None:
+    """The wait for the oldest of these."""
+    if not pending:
+        return None
+    group, first = max(pending, key=lambda each: each[1].age_ms or 0)
+    if first.peer is not None:
+        return CollectiveWait(first.op, group=group.label, peer=first.peer)
+    return CollectiveWait(first.op, first.seq, group.label, group.last_enqueued, group.last_completed)
+
+
+def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that this thread issued and that has not ended.
+
+    Threads are compared by their kernel's name, which is what the recorder keeps for people; where no name fits or the
+    groups do not know who issued what, there is no telling them apart, and a thread without Python runs no program.
+    """
+    if not thread.python:
+        return None
+    pending = [(group, each) for group in section.groups for each in group.pending]
+    return _wait_for([each for each in pending if each[1].thread in ("", thread.name)] or pending)
+
+
+def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The send or recv whose Python function is on the stack: its arguments name the other end."""
+    from gdbext.cpython.threads.frame_variables import locals_of
+
+    runtime, table = session.python, session.python_threads
+    if runtime is None or table is None:
+        return None
+    for state in table.states.get(thread.tid, ()):
+        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
+            names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
+            if names is None:
+                continue
+            try:
+                found = locals_of(runtime, frame)
+                numbers = [_integer(session, found.get(name, 0)) for name in names]
+            except GdbextError:
+                continue
+            peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
+            from_any = peer is None and all(_is_none(session, found.get(name, 0)) for name in names)
+            group = section.groups[0].label if from_any and len(section.groups) == 1 else ""
+            tag = _integer(session, found.get("tag", 0))
+            return CollectiveWait(frame.function, group=group, peer=peer, tag=tag, from_any=from_any)
+    return None
+
+
+def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
+    """The call of another rank's worker whose answer is waited for."""
+    from gdbext.cpython.threads.frame_variables import locals_of
+
+    runtime, table = session.python, session.python_threads
+    if runtime is None or table is None:
+        return None
+    for frame in table.frames(thread.tid)[:_DEPTH]:
+        if frame.function == RPC_CALL and frame.file.endswith(RPC_FILE):
+            try:
+                return CollectiveWait(RPC_CALL, peer=_worker(session, locals_of(runtime, frame).get(RPC_WORKER, 0)))
+            except GdbextError:
+                return CollectiveWait(RPC_CALL)
+    return _owed_answer(session, runtime, thread)
+
+
+def _owed_answer(session: Session, runtime: PythonRuntime, thread: ThreadSnapshot) -> CollectiveWait | None:
+    """The wait for a future that another rank's answer ends; None for any other."""
+    agent, call = RPC_AGENT.address(session.symbolizer), thread.syscall
+    if agent is None or call is None or call.name != "futex" or not thread.python:
+        return None
+    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, runtime)
+    peer = worker_that_owes(session.memory, reader.class_of, agent, call.arguments[0])
+    functions = (thread.stack.function(level) for level in range(min(_DEPTH, len(thread.frames))))
+    fetches = any(function is not None and _FETCHES in function.name for function in functions)
+    return None if peer is None else CollectiveWait(RPC_FETCH if fetches else RPC_ASYNC, peer=peer)
+
+
+def _worker(session: Session, address: int) -> int | None:
+    """The rank of a worker, which a program names by that or by a string. Raises GdbextError: by an object."""
+    rank = _integer(session, address)
+    agent = RPC_AGENT.address(session.symbolizer)
+    if rank is not None or agent is None or session.python is None or not address:
+        return rank
+    name = session.python.objects.text(address)
+    return rank_of_worker(session.memory, string_reader(session.memory, session.layout), agent, name)
+
+
+def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """An operation of all ranks that has no number. Its group is known where there is but one."""
+    for frame in thread.python[:_DEPTH]:
+        if frame.function in UNNUMBERED and frame.file is not None and frame.file.endswith(DISTRIBUTED_FILE):
+            group = section.groups[0].label if len(section.groups) == 1 else ""
+            return CollectiveWait(frame.function, group=group)
+    return None
+
+
+def _one_end(
+    session: Session, thread: ThreadSnapshot, function: str | None, section: CollectivesSection
+) -> CollectiveWait | None:
+    """The wait for an isend or irecv of a program: what it waits for is in gloo's own tables."""
+    ends = {"waitRecv": "recv", "waitSend": "send"}
+    op = ends.get((function or "").rpartition("::")[2])
+    if op is None or not thread.python:
+        return None
+    call = thread.syscall
+    if call is None or call.name != "futex" or session.python is None:
+        return CollectiveWait(op)
+    reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+    found = waiting_transfer(session.memory, reader.class_of, call.arguments[0])
+    if found is None:
+        return CollectiveWait(op)
+    alike = {group.ranks for group in section.groups if (group.rank, group.size) == (found.rank, found.size)}
+    peers = {ranks[found.peer] for ranks in alike if found.peer < len(ranks)}
+    return CollectiveWait(op, peer=peers.pop() if len(peers) == 1 else None, tag=found.tag)
+
+
+def _integer(session: Session, address: int) -> int | None:
+    try:
+        return session.python.objects.integer(address) if session.python is not None and address else None
+    except GdbextError:  # None, of which most arguments are
+        return None
+
+
+def _is_none(session: Session, address: int) -> bool:
+    """The argument is None, or the function has none of that name."""
+    try:
+        return not address or session.python is None or session.python.objects.type_of(address).name == "NoneType"
+    except GdbextError:
+        return False
+
+
+def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:
+    """A rank of the only group as a rank of the job; of one among several groups nobody knows which it is."""
+    if rank is None or len(groups) != 1 or rank >= len(groups[0].ranks):
+        return None
+    return groups[0].ranks[rank]
