@@ -282,3 +282,49 @@ def memory_size(value: str) -> int:
     if not 0 < gigabytes <= MAX_MEMORY:
         raise UsageError(f"--memory-limit: {value!r} is not a number of gigabytes up to {MAX_MEMORY}")
     return int(gigabytes * (1 << 30))
+
+
+# --- calls of the library ----------------------------------------------------------------------------
+
+_LARGEST = MAX_MEMORY
+"""Gigabytes, and seconds: twelve days."""
+_MORE_TIME = "give gdbext.open() a larger timeout; the process was let go and goes on"
+_MORE_MEMORY = "give gdbext.open() a larger memory_limit; the process was let go and goes on"
+
+
+class CallLimits:
+    """A context for each call that reads: raises TargetError where the call takes too much. Calls may nest.
+
+    The process is the user's own program, whose signals and limits are not ours to set: a thread beside the call
+    watches the clock and what the program gains, and interrupts the call between two steps of Python.
+    """
+
+    def __init__(self, seconds: float | None = None, gigabytes: float | None = None) -> None:
+        """None: no limit. Raises UsageError."""
+        for name, value in (("timeout", seconds), ("memory_limit", gigabytes)):
+            if value is not None and not 0 < value <= _LARGEST:
+                raise UsageError(f"{name} must be greater than 0, and at most {_LARGEST}", help="None is no limit")
+        self._seconds = seconds or 0.0
+        self._memory = int((gigabytes or 0) * (1 << 30))
+        self._is_on = False
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Raises TargetError when the time or the memory is used up."""
+        if self._is_on or not (self._seconds or self._memory):
+            yield
+            return
+        watched = BudgetWatch(self._seconds, self._memory, time.monotonic)
+        self._is_on = True
+        try:
+            watched.begin()
+            try:
+                yield
+            finally:
+                watched.end()
+        except TimeIsUp:
+            raise time_error(self._seconds, _MORE_TIME) from None
+        except (MemoryIsUp, MemoryError):
+            raise memory_error(_MORE_MEMORY) from None
+        finally:
+            self._is_on = False

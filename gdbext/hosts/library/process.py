@@ -15,10 +15,10 @@ from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report.report import render_text
 from gdbext.diagnosis.report.thread_report import Verdict
 from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts import opening
 from gdbext.hosts.library import notebook
-from gdbext.hosts.library.limits import CallLimits
 from gdbext.hosts.library.threads import Thread, Threads
 from gdbext.tools import table
 

@@ -16,9 +16,9 @@ from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import BackwardNode, EventLoop, Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.engine.record import Record
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import GdbextError, PythonUnsupported, UsageError
 from gdbext.hosts.library import notebook
-from gdbext.hosts.library.limits import CallLimits
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from gdbext.diagnosis.reporting import torch_version
+from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
 from gdbext.hosts.library import notebook
-from gdbext.hosts.library.limits import CallLimits
 from gdbext.tools import table
 
 if TYPE_CHECKING:

@@ -9,16 +9,8 @@ from gdbext.diagnosis.report.thread_report import FindingKind, Frame, FrameKind,
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.progress import with_collections
-from gdbext.diagnosis.verdict.slowness import (
-    Explanation,
-    ExplanationKind,
-    Facts,
-    MachineSection,
-    Slowness,
-    collects_again,
-    explanations,
-    over_samples,
-)
+from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, Facts, explanations
+from gdbext.diagnosis.verdict.slowness import MachineSection, Slowness, collects_again, over_samples
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
 from support.fakes.analysis_facts import step, thread, wait
