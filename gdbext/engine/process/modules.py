@@ -269,6 +269,8 @@ class Module:
         if self._target.is_core:
             yield at_path
             return
+        if not self._target.foreign.answers(self.path):
+            return
         places = [at_path, (mapped, linked_image)]
         yield from reversed(places) if self._deleted else places
         program = f"/proc/{self._target.pid}/exe"

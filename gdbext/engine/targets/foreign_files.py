@@ -15,8 +15,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
+from typing import Optional
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.targets.rooted_paths import RootedPaths
@@ -30,6 +32,12 @@ LARGEST_LIBRARY = 1 << 36
 _NEVER_WAIT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_NAMES = 1 << 16
+_MOST_LINKS = 40
+"""Links of one path that are followed, as the kernel does (MAXSYMLINKS, include/linux/namei.h)."""
+_MOST_SILENT = 2
+"""Folders that do not answer, from which on no other one is asked."""
+Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
+"""Has a child of ours do something; None where the kernel does not let it go on."""
 
 
 class ForeignFiles:
@@ -44,12 +52,19 @@ class ForeignFiles:
         self.root = root.rstrip("/")
         self._user = user
         self._given: frozenset[str] = frozenset()
+        self._ask: Ask | None = None
+        self._served: tuple[str, ...] = ()
+        self._answering: dict[str, bool] = {}
         self._source_belongs: Callable[[str], bool] = lambda _: True
 
     @classmethod
-    def of_process(cls, pid: int) -> ForeignFiles:
-        """Those that a process of this machine sees, opened with its user's rights."""
-        return cls(process_root(pid), lambda: _acting_user(pid))
+    def of_process(cls, pid: int, served: Sequence[str] = (), ask: Ask | None = None) -> ForeignFiles:
+        """Those that a process of this machine sees, opened with its user's rights. ``served`` are the places of file
+        systems whose server may answer nobody any more: there ``ask`` touches a file of each folder first."""
+        files = cls(process_root(pid), lambda: _acting_user(pid))
+        files._served = tuple(f"{place.rstrip('/')}/" for place in served)
+        files._ask = ask if served else None
+        return files
 
     @classmethod
     def of_core(cls, sysroot: str, source_belongs: Callable[[str], bool] = lambda _: False) -> ForeignFiles:
@@ -96,8 +111,47 @@ class ForeignFiles:
             return False
         return True
 
+    def answers(self, path: str) -> bool:
+        """The file system of that file answers. Where it needs a server a child finds out, once for each folder."""
+        if self._ask is None or not self._is_served(path):
+            return True
+        folder = path.rpartition("/")[0]
+        if folder not in self._answering:
+            silent = sum(not each for each in self._answering.values())
+            found = self._ask(lambda: self._touched(path)) if silent < _MOST_SILENT else None
+            self._answering[folder] = found is not None
+        return self._answering[folder]
+
+    def _is_served(self, path: str) -> bool:
+        """The path leads into a file system that needs a server: links are followed one by one, and none beyond the
+        place where that is mounted, so that nobody has to answer."""
+        at, links, rest = "", 0, path.split("/")[::-1]
+        while rest and links <= _MOST_LINKS:
+            part = rest.pop()
+            if part in ("", ".", ".."):
+                at = at.rpartition("/")[0] if part == ".." else at
+                continue
+            at = f"{at}/{part}"
+            if f"{at}/".startswith(self._served):
+                return True
+            try:
+                link = os.readlink(f"{self.root}{at}")  # noqa: PTH115 - pathlib is slow to import
+            except OSError:
+                continue
+            at, links = "" if link.startswith("/") else at.rpartition("/")[0], links + 1
+            rest += link.split("/")[::-1]
+        return links > _MOST_LINKS
+
+    def _touched(self, path: str) -> bytes:
+        self._ask = None  # in the child, which ends after this
+        with suppress(OSError):  # an answer, too
+            os.pread(self.open(path, LARGEST_LIBRARY), 1, 0)
+        return b"1"
+
     def _inside(self, path: str) -> str:
         """The path from the root; of a local path, too."""
+        if not self.answers(path):
+            raise OSError(errno.ETIMEDOUT, "its file system does not answer", path)
         if not path.startswith("/"):
             raise OSError(errno.EINVAL, "it is not known from which folder this is named", path)
         if not self.root:

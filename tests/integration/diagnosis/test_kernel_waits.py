@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +45,7 @@ class SilentMount:
     """A FUSE file system that does not answer reads: ``file`` is in it, process ``server`` serves it."""
 
     def __init__(self, program: Path, place: Path) -> None:
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         self.file = place / "page"
         self._process = subprocess.Popen([program, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.server = self._process.pid
@@ -177,6 +179,33 @@ def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
     assert time.monotonic() - began < ANSWERS_WITHIN
     assert procfs.status(target.pid)["TracerPid"] == "0"
+
+
+@pytest.mark.gdb
+def test_sources_whose_server_does_not_answer_any_more(fuse_server: Path, tmp_path: Path) -> None:
+    """The folder of a program is covered by such a file system: its lines are missing, and nothing else."""
+    program = tmp_path / "mount" / "program.py"
+    program.parent.mkdir()
+    program.write_text(
+        "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(1, flush=True)\nlock.acquire()\n"
+    )
+    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, cwd="/")
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        mount = SilentMount(fuse_server, program.parent)
+        try:
+            for debugger in ("none", "gdb"):
+                began = time.monotonic()
+                report = run([DISPATCH, "-p", str(process.pid), "--debugger", debugger, "--json"]).document
+                assert time.monotonic() - began < ANSWERS_WITHIN
+                assert report["verdict"]["kind"] == "self-deadlock", report["verdict"]
+                assert str(program) in json.dumps(report["threads"])
+        finally:
+            mount.end()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.live.proc_checks import alive_in
+from gdbext.engine.targets.live.proc_checks import alive_in, served_places
 from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetGone
@@ -103,7 +103,17 @@ class LocalProcess(Target):
     def foreign(self) -> ForeignFiles:
         """The door to files below /proc/PID/root where the process sees other files (a container, a chroot), with its
         user's rights."""
-        return ForeignFiles.of_process(alive_in(self.pid))
+        return _door(alive_in(self.pid))
+
+
+def _door(pid: int) -> ForeignFiles:
+    """The door to the files of a process; where it sees some of a server, a child asks first whether that answers."""
+    served = served_places(pid)
+    if not served:
+        return ForeignFiles.of_process(pid)
+    from gdbext.engine.targets.live.supervision import ANSWER_SECONDS, by_child
+
+    return ForeignFiles.of_process(pid, served, lambda touch: by_child(touch, ANSWER_SECONDS))
 
 
 class LentProcess(LocalProcess):
@@ -123,7 +133,7 @@ class LentProcess(LocalProcess):
     @cached_property
     def foreign(self) -> ForeignFiles:
         """The files that the process itself sees (/proc/PID/root); of a remote one, those below ``sysroot``."""
-        return ForeignFiles.of_process(self.pid) if self.is_native else ForeignFiles.of_core(self.sysroot())
+        return _door(self.pid) if self.is_native else ForeignFiles.of_core(self.sysroot())
 
     def sysroot(self) -> str:
         """The folder that the user named for the files of the other machine, "" where there is none."""

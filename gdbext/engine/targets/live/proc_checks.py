@@ -16,7 +16,7 @@ from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _TRACED_SECONDS, _TRACED_PAUSE = 0.5, 0.01
@@ -300,18 +300,44 @@ def check_architecture(pid: int) -> int:
     return found.machine
 
 
-def needs_servers(pid: int) -> bool:
-    """A file system that a server answers for is mounted where the process is (proc_pid_mountinfo(5)); that of the root
+def uses_servers(pid: int) -> bool:
+    """The process has a file of such a file system open or mapped, or its program or its folder is there: links and
+    maps of /proc tell, which ask no server. For a process none of whose threads sleeps uninterruptibly."""
+    places = tuple(f"{place.rstrip('/')}/" for place in served_places(pid))
+    return bool(places) and any(f"{path}/".startswith(places) for path in _paths_of(pid))
+
+
+def served_places(pid: int) -> list[str]:
+    """The places where file systems are mounted that need a server to answer (proc_pid_mountinfo(5)); that of the root
     does not count, for without it nothing goes on at all."""
     try:
         with open(f"/proc/{pid}/mountinfo", errors="replace") as file:
             mounts = [line.split(" - ", 1) for line in file]
     except OSError:
-        return False
-    return any(
-        len(mount) == 2
+        return []
+    return [
+        mount[0].split()[4].replace("\\040", " ")
+        for mount in mounts
+        if len(mount) == 2
         and mount[1].startswith(SERVED)
         and not mount[1].startswith(("fusectl", "fuse.lxcfs"))
         and " / / " not in mount[0]
-        for mount in mounts
-    )
+    ]
+
+
+def _paths_of(pid: int) -> Iterator[str]:
+    folder = f"/proc/{alive_in(pid)}"
+    try:
+        descriptors = [f"fd/{name}" for name in os.listdir(f"{folder}/fd")]  # noqa: PTH208 - as above
+    except OSError:
+        descriptors = []
+    for name in ("exe", "cwd", *descriptors):
+        try:
+            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115 - pathlib is slow to import
+        except OSError:
+            continue
+    try:
+        with open(f"{folder}/maps", errors="replace") as file:
+            yield from (line[at:].rstrip() for line in file if (at := line.find("/")) > 0)
+    except OSError:
+        return

@@ -21,20 +21,22 @@ STUCK_SECONDS = 2.0
 """Seconds after which a child that the kernel does not let go on is given up."""
 SECOND_SECONDS = 1.5
 """The same of the second child, which reads less."""
+ANSWER_SECONDS = 0.7
+"""The same of a child that touches one file."""
 _STEP = 0.05
 _PIPE_SIZE = 1 << 16
 
 
 def is_suspect(pid: int) -> bool:
-    """The kernel may keep whoever reads this process: one of its threads is in uninterruptible sleep, or a file system
-    is mounted that needs a server to answer."""
+    """The kernel may keep whoever reads this process: one of its threads is in uninterruptible sleep, or it uses a file
+    system that needs a server to answer."""
     from gdbext.engine.targets.live import proc_checks
 
     try:
         states = proc_checks.thread_states(pid)
     except OSError:
         return False
-    return "D" in states.values() or proc_checks.needs_servers(pid)
+    return "D" in states.values() or proc_checks.uses_servers(pid)
 
 
 def check_can_stop(pid: int) -> None:
@@ -86,8 +88,12 @@ def by_child(look: Callable[[], bytes], seconds: float) -> bytes | None:
 
 
 def _tell(look: Callable[[], bytes], into: int) -> None:
-    """Look, write the outcome into a pipe, and end this process."""
+    """Look, write the outcome into a pipe, and end this process. It may be left behind, and keeps neither terminal nor
+    pipe of whoever reads what we say."""
     try:
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
         data = memoryview(look())
         while data:
             data = data[os.write(into, data) :]
@@ -107,11 +113,20 @@ def _received(child: int, output: int, seconds: float) -> bytes | None:
                 return bytes(data)
             data += found
             continue
+        if _has_ended(child):  # and a child of its own has the pipe, which was left behind
+            return bytes(data)
         place = place_of(child, child)
         if place != kept or not _is_kept(child, place.call):
             kept, since = place, time.monotonic()
         elif time.monotonic() - since >= seconds:
             return None
+
+
+def _has_ended(child: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _is_kept(child: int, call: str) -> bool:
@@ -137,7 +152,10 @@ def _end(child: int) -> None:
     """Kill our child, and collect it unless the kernel keeps even a process that is killed."""
     deadline = time.monotonic() + 4 * _STEP
     while time.monotonic() < deadline:
-        found, _ = os.waitpid(child, os.WNOHANG)
+        try:
+            found, _ = os.waitpid(child, os.WNOHANG)
+        except ChildProcessError:
+            return  # a debugger, whose process we are in, has collected it
         if found:
             return
         os.kill(child, signal.SIGKILL)

@@ -244,3 +244,29 @@ def test_our_own_rights_are_read_from_the_kernel() -> None:
     rights = rights_of("self")
     assert (rights.uid, rights.gid) == (os.getuid(), os.getgid())
     assert rights.groups == tuple(sorted(os.getgroups()))
+
+
+def test_a_server_that_does_not_answer_is_asked_once_for_a_folder(tmp_path):
+    served, other = tmp_path / "served", tmp_path / "other"
+    for folder in (served / "a", served / "b", served / "c", other):
+        folder.mkdir(parents=True)
+        (folder / "file.py").write_text("1")
+    (tmp_path / "link").symlink_to("other/../served")
+    asked = []
+    files = ForeignFiles.of_process(os.getpid(), [str(served)], lambda touch: asked.append(touch))
+    assert files.read(str(other / "file.py"), 10)[0] == b"1"
+    assert not asked
+    for folder in (tmp_path / "link" / "a", served / "b", served / "c", served / "b"):
+        with pytest.raises(OSError, match="does not answer"):
+            files.open(str(folder / "file.py"), 10)
+    assert len(asked) == 2
+    assert not files.answers(str(served / "d" / "file.py"))
+
+
+def test_a_server_that_answers_is_read(tmp_path):
+    (tmp_path / "file.py").write_text("one line")
+    answers = []
+    files = ForeignFiles.of_process(os.getpid(), [str(tmp_path)], lambda _: answers.append(1) or b"1")
+    for _ in range(3):
+        assert files.read(str(tmp_path / "file.py"), 10)[0] == b"one line"
+    assert len(answers) == 1
