@@ -23,9 +23,6 @@ if TYPE_CHECKING:
         def info(self, message: str, *arguments: object) -> None:
             """A message about what happens once in a run."""
 
-        def warning(self, message: str, *arguments: object) -> None:
-            """Something that should not happen, and that the report does not mention."""
-
 
 VARIABLE = "GDBEXT_DEBUG"
 _OFF = ("", "0")
@@ -37,7 +34,7 @@ class Silence:
     def debug(self, message: str, *arguments: object) -> None:
         """Drop the message and its arguments."""
 
-    info = warning = debug
+    info = debug
 
 
 def is_wanted() -> bool:

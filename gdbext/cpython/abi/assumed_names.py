@@ -104,8 +104,6 @@ ACTIVE_THREADS = "_active"
 DANGLING_THREADS = "_dangling"
 DANGLING_PROCESSES = ("multiprocessing.process", "_dangling")
 """Its WeakSet of all Thread objects, also of those that have ended or did not begin."""
-LIMBO_THREADS = "_limbo"
-"""Its dict of Thread objects that are started and have not begun to run."""
 THREAD_STARTED = "_started"
 """The attribute of a Thread with the Event that its own first statements set."""
 THREAD_TARGET = "_target"

@@ -27,8 +27,6 @@ _SECTIONS = 64
 """Critical sections of one thread that are followed; they are nested as the calls of C functions are."""
 _ATTACHED = 1
 """PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)."""
-_HAS_PARKED = 2
-"""Bit of a PyMutex (cpython/lock.h)."""
 
 
 class ParkedOn(Enum):

@@ -39,7 +39,7 @@ def give_back(data: Data, offset: int, size: int) -> None:
         data.madvise(mmap.MADV_DONTNEED, offset & -mmap.PAGESIZE, size)
 
 
-ET_EXEC, ET_DYN, ET_CORE = 2, 3, 4
+ET_CORE = 4
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
 PF_X, PF_W, PF_R = 1, 2, 4
 NT_GNU_BUILD_ID = 3

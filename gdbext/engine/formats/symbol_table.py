@@ -21,8 +21,8 @@ from gdbext.errors import SymbolFileError
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_header import Data
 
-STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
-STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
+STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 5, 6, 10
+STB_LOCAL, STB_WEAK = 0, 2
 SYMBOL_SIZE = 24
 MAX_SYMBOLS = 1 << 23
 """No table has more (libtorch_cuda has 1.5 million); it bounds what a damaged header can make us do."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Described = dict[str, SettingValue]
 _FLAGS = AutogradFlags()
 """The flags that a new thread has."""
-_DEVICE_SIZE = 2
 
 
 class ThreadSettings:

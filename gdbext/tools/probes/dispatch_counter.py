@@ -174,10 +174,6 @@ class DispatchActivity:
         """Counts from now on. Raises ProbesRefused."""
         return CallCount(self._architecture, self._path, ProbePlace(self._offset, 0), self._pid)
 
-    def is_active(self, seconds: float) -> bool:
-        """Something was dispatched within that time. Raises ProbesRefused, OSError."""
-        return self.seen(seconds) > 0
-
     def seen(self, seconds: float) -> int:
         """Number of dispatches until some were seen, 0 where there was none within that time. Raises ProbesRefused,
         OSError."""

@@ -32,7 +32,6 @@ from gdbext.torch.distributed.group_structures import (
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_structures import SmallVector, String
 
-RECORDER = Recorder.OF
 ENTRY_LIMIT = 1 << 17
 """Entries of a buffer that are read; the default is 2,000."""
 GROUP_LIMIT = 1 << 16

@@ -24,7 +24,6 @@ PTRACE_GETSIGINFO = 0x4202
 PTRACE_GETREGSET = 0x4204
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
-PTRACE_EVENT_STOP = 128
 WALL = 0x40000000
 """waitpid: children made by clone, too. Python's os module does not name it."""
 
