@@ -71,7 +71,9 @@ def database(path):
     truth.ready()
     with connection:
         connection.execute("insert into t values (1)")
-    sys.exit(0)
+    with connection:
+        connection.execute("insert into t values (2)")
+        sqlite3.connect(path, timeout=10_000).execute("insert into t values (3)")
 
 
 scenario = sys.argv[1]

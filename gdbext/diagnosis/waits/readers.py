@@ -75,6 +75,9 @@ class PeerReader(Protocol):
     def locked_elsewhere(self) -> tuple[str, Peer] | None:
         """A file that this process has open, and another one has locked."""
 
+    def locked_here(self) -> str | None:
+        """A file that this process has open, and has locked for itself."""
+
     def watched(self, fd: int) -> Sequence[int]:
         """The descriptors in an epoll set."""
 

@@ -209,9 +209,13 @@ def between_sleeps(thread: ThreadSnapshot) -> Wait | None:
 def _for_database(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The sleep of SQLite between two attempts to lock its file (os_unix.c, sqlite3_busy_timeout), with who has it."""
     outside = thread.process.outside
-    found = outside.peers.locked_elsewhere() if outside is not None and _SQLITE in _caller(thread) else None
-    if found is None:
+    if outside is None or _SQLITE not in _caller(thread):
         return wait
+    found = outside.peers.locked_elsewhere()
+    if found is None:
+        own = outside.peers.locked_here()
+        ours = f"{own}, which this process itself has locked, by another connection" if own else "a database"
+        return wait._replace(looks_for=f"the lock of {ours}")
     path, peer = found
     evidence = (f"/proc/locks: {path}",)
     return wait._replace(looks_for=f"the lock of {path}, {peer.text}", looks_outside=True, peer=peer, evidence=evidence)

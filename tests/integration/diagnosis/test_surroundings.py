@@ -126,7 +126,7 @@ def test_all_descriptors_are_used() -> None:
         assert f"{2 * (target.truth['sockets'] // 2)} socket" in verdict["summary"]
 
 
-def test_a_database_that_another_process_has_locked(tmp_path: Path) -> None:
+def test_a_database_that_another_process_has_locked_and_then_this_one(tmp_path: Path) -> None:
     path = tmp_path / "data.db"
     ours = sqlite3.connect(path, isolation_level=None)
     ours.execute("create table t (x)")
@@ -138,7 +138,8 @@ def test_a_database_that_another_process_has_locked(tmp_path: Path) -> None:
         assert f"which process {os.getpid()} " in report["verdict"]["summary"]
         assert report["threads"][0]["wait"]["peer"]["kind"] == "file-lock"
         ours.execute("commit")
-        target.process.wait(30)
+        own = "data.db, which this process itself has locked, by another connection"
+        wait_until(lambda: own in diagnose(target)["verdict"]["summary"], "it waits for itself")
         assert list(ours.execute("select x from t")) == [(1,)]
 
 

@@ -146,6 +146,9 @@ class Outside:
     def locked_elsewhere(self):
         return None
 
+    def locked_here(self):
+        return None
+
     def watched(self, _fd):
         return ()
 

@@ -167,6 +167,11 @@ class Peers:
         peer = self._lock(found[1:]) if found else None
         return (found[0], peer) if peer is not None else None
 
+    def locked_here(self) -> str | None:
+        """The only file that this process has open, and has locked for itself; None also where there are several."""
+        found = self._list(f"files that {self._pid} has locked", lambda: _only(_locked_files(self._pid, own=True)))
+        return found[0] if found else None
+
     def lock_of(self, path: str, place: Callable[[], str]) -> Peer | None:
         """The process that has locked the target's file at ``place``, which it calls ``path``."""
         status = self._files.foreign.status
@@ -306,6 +311,8 @@ def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Co
     return [*(pid for pid in found if pid != _NO_PID), *(_description_holders(status) if _NO_PID in found else ())]
 
 
+_OF_SQLITE = ("-shm", "-wal", "-journal")
+"""Ends of the names of the files that SQLite keeps beside a database (sqlite.org/tempfiles.html)."""
 _NO_PID = "-1"
 """The pid of a lock that belongs to an open file description (fcntl(2), F_OFD_SETLK): processes may share it."""
 
@@ -330,18 +337,25 @@ def _only(rows: Iterator[list[str]]) -> list[str]:
     return first if all(row[:1] == first[:1] for row in rows) else []
 
 
-def _locked_files(pid: int) -> Iterator[list[str]]:
-    """Each regular file that the process has open and others have locked, with their pids."""
+def _locked_files(pid: int, own: bool = False) -> Iterator[list[str]]:
+    """Each regular file that the process has open and others have locked, with their pids; or that it has locked by
+    its ``own``, so that nobody else can. Who has a file for reading counts where nobody has one for writing."""
     try:
         rows = _locks()
     except OSError:
         return
+    found = [*_files_in([row for row in rows if "WRITE" in row], pid, own)]
+    yield from found or (() if own else _files_in(rows, pid, own))
+
+
+def _files_in(rows: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[list[str]]:
+    """Those of some rows of /proc/locks. What lies beside a database of SQLite counts as the database."""
     for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS] if rows else ():
         try:
             path = link_of(f"/proc/{pid}/fd/{fd}")
             holders = _holders_of(_status(f"/proc/{pid}/fd/{fd}"), rows, _KINDS) if path.startswith("/") else []
         except OSError:
             continue
-        others = [each for each in holders if each != str(pid)]
-        if others:
-            yield [path, *others]
+        found = [each for each in holders if (each == str(pid)) == own]
+        if found:
+            yield [next((path[: -len(end)] for end in _OF_SQLITE if path.endswith(end)), path), *found]

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+import sqlite3
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,28 @@ def test_which_file_is_locked_elsewhere(files, tmp_path, child):
     found = Peers(asks, HostFiles(), ChildProcess).locked_elsewhere()
     named = None if found is None else (found[0], [each.pid for each in found[1].processes])
     assert named == ((str(paths[0]), [owner]) if files == 1 else None)
+    assert Peers(asks, HostFiles(), ChildProcess).locked_here() is None
+    assert Peers(owner, HostFiles(), ChildProcess).locked_here() == (str(paths[0]) if files == 1 else None)
+
+
+def test_what_lies_beside_a_database_counts_as_the_database(tmp_path, child):
+    """Whoever has a database of SQLite open has its -shm locked for reading; who writes has it for writing."""
+    path = tmp_path / "data.db"
+
+    def open_database(write: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("pragma journal_mode=wal")
+        connection.execute("create table if not exists t (x)")
+        connection.execute(write)
+        return connection
+
+    kept = []
+    fork(child, lambda: kept.append(open_database("select * from t")))
+    owner = fork(child, lambda: kept.append(open_database("begin immediate")))
+    asks = fork(child, lambda: kept.append(open_database("begin")))
+    found = Peers(asks, HostFiles(), ChildProcess).locked_elsewhere()
+    assert found is not None
+    assert (found[0], [each.pid for each in found[1].processes]) == (str(path), [owner])
 
 
 def open_and_lock(path, call):
