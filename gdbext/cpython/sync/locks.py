@@ -239,7 +239,9 @@ def words_of_native_lock(runtime: PythonRuntime, address: int) -> tuple[int, ...
     try:
         kind = runtime.objects.type_of(address)
         is_lock = "." in kind.name and kind.name.lower().endswith(_LOCKS) and kind.size <= _NATIVE_LOCK
-        return runtime.memory.words(address, kind.size // 8) if is_lock else ()
+        if not is_lock or read_lock(runtime, address) is not None:
+            return ()  # one of CPython's own may have been let go of inside of its block
+        return runtime.memory.words(address, kind.size // 8)
     except GdbextError:
         return ()
 

@@ -10,7 +10,7 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -176,34 +176,46 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
         values.update(_globals(runtime, namespace_of(runtime, frame), loop.variables - values.keys()))
     found: dict[tuple[PolledKind, object], PolledObject] = {}
     flags: dict[int, PolledObject] = {}
-    for names, known in _looking(runtime, loop, values):
+    accepts = is_of_program if is_below_library(frame.file) else _is_own
+    for number, (names, known) in enumerate(_looking(runtime, loop, values, accepts)):
         for each in _objects_in_reach(runtime, known, names):
             if each is not None and each.polled_as is PolledKind.FLAG:
                 flags.setdefault(each.address, each)
-            elif each is not None and _is_looked_at(each, names):
+            elif each is not None and _is_looked_at(each, names, _BLOCKING if number else frozenset()):
                 found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
     return [*found.values()] or ([*flags.values()] if not is_below_library(frame.file) else [])
 
 
+_BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
+"""Methods by which a function that the loop calls rather waits for the end of something than looks at it."""
 _CALLS = 2
 """Functions that call one another, from the loop on, that are followed."""
 
 
+def _is_own(file: str) -> bool:
+    """The file is one of the program itself: a package that its loop calls looks at much that is not waited for."""
+    return bool(file) and not is_below_library(file)
+
+
 def _looking(
-    runtime: PythonRuntime, names: LoopNames, values: Mapping[str, int], depth: int = _CALLS
+    runtime: PythonRuntime,
+    names: LoopNames,
+    values: Mapping[str, int],
+    accepts: Callable[[str], bool],
+    depth: int = _CALLS,
 ) -> Iterator[tuple[LoopNames, Mapping[str, int]]]:
-    """The names that code loads, and the values of its variables: those of a loop, then those of the functions of
-    programs and packages that it calls."""
+    """The names that code loads, and the values of its variables: those of a loop, then those of the functions in files
+    that are accepted which it calls."""
     yield names, values
     for name, value in values.items() if depth else ():
         if name not in names.variables or _is_waited_for(describe(runtime, name, value)):
             continue
         methods = [method for owner, method in names.pairs if owner == name]
         for function, own in _functions(runtime, value, methods):
-            inner = names_with_inner(runtime, function.code) if is_of_program(function.file or "") else None
+            inner = names_with_inner(runtime, function.code) if accepts(function.file or "") else None
             if inner is not None:
                 theirs = _variables_of(runtime, function, inner.variables, value if own else 0)
-                yield from _looking(runtime, inner, theirs, depth - 1)
+                yield from _looking(runtime, inner, theirs, accepts, depth - 1)
 
 
 def _variables_of(
@@ -277,12 +289,14 @@ def _only_waits(frame: PythonFrame) -> bool:
     return call in assumed_names.WAITING_FUNCTIONS
 
 
-def _is_looked_at(each: PolledObject, loop: LoopNames) -> bool:
-    """The loop calls a function for it: a method of the very object, where it has a name of its own."""
+def _is_looked_at(each: PolledObject, loop: LoopNames, without: frozenset[str]) -> bool:
+    """The loop calls a function for it, but none of ``without``: a method of the very object, where it has a name of
+    its own."""
+    wanted = each.polled_as.value - without
     if each.polled_as is PolledKind.FILE:
-        return bool(each.polled_as.value & loop.names) or each.path.endswith(_LOCK_FILES)
+        return bool(wanted & loop.names) or each.path.endswith(_LOCK_FILES)
     methods = {attribute for before, attribute in loop.pairs if before == each.name}
-    return bool(each.polled_as.value & (loop.attributes if each.is_item else methods))
+    return bool(wanted & (loop.attributes if each.is_item else methods))
 
 
 def sleeps(runtime: PythonRuntime, frame: PythonFrame) -> bool:

@@ -163,12 +163,17 @@ RAYON = Pool(
     main=_cpp("rayon_core::registry::main_loop", "rayon_core::registry::ThreadBuilder::run"),
     near_main=3,  # further out there is a job, which waits for another one
     awaited_in=_cpp("rayon_core::latch::LockLatch::wait_and_reset", "rayon_core::latch::LockLatch::wait"),
+    named=("polars-",),
     text=b"rayon-core-",
     workers="rayon worker threads",
     advice_when_missing="Or set what forbids the library to use threads, before it is first used "
     "(TOKENIZERS_PARALLELISM=false); polars has no such thing: start its processes by 'spawn'.",
 )
-POLARS = Pool("polars executor", library=("_polars_runtime", "polars.abi3"), named=("async-executor-",))
+POLARS = Pool(
+    "polars",
+    library=("_polars_runtime", "polars.abi3"),
+    named=("async-executor-", "polars-ooc-clea"),
+)
 TOKIO = Pool(
     "tokio",
     native=_cpp("tokio::runtime::scheduler::multi_thread::worker::Context::park",
@@ -230,17 +235,16 @@ BILLIARD = Pool(
 FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
 STRANGERS = (
-    JEMALLOC, RAYON, POLARS, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY,
+    JEMALLOC, POLARS, RAYON, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY,
     LOKY_MANAGER, BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
 )  # fmt: skip
 """Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
-crates/polars-stream/src/async_executor; tokio src/runtime/scheduler/multi_thread/park.rs, worker.rs, blocking/pool.rs;
-onnxruntime
-include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV modules/core/src/parallel_impl.cpp; Eigen
-unsupported/Eigen/CXX11/src/ThreadPool; gRPC src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and
-channel; Ray src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h,
-epoll_loop.cc; the process executor of loky and the pool of billiard; CPython's multiprocessing: forkserver,
-resource_tracker."""
+crates/polars-stream/src/async_executor, polars-core/src/lib.rs; tokio src/runtime/scheduler/multi_thread/park.rs,
+worker.rs, blocking/pool.rs; onnxruntime include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV
+modules/core/src/parallel_impl.cpp; Eigen unsupported/Eigen/CXX11/src/ThreadPool; gRPC
+src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and channel; Ray
+src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h, epoll_loop.cc; the process
+executor of loky and the pool of billiard; CPython's multiprocessing: forkserver, resource_tracker."""
 
 POOLS = (
     OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, CUDA_DRIVER, RPC, FUTURES,

@@ -147,14 +147,20 @@ def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     known = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
     pool = known or _built_in(thread)
-    others = [
-        each for each in thread.process.threads if each is not thread and _pool_without_names(each) in (None, pool)
-    ]
-    if pool is None or any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
+    if pool is None:
+        return wait
+    others = [each for each in thread.process.threads if each is not thread and not _is_of_another(each, pool)]
+    if any(_is_of(pool, module) or module == library for other in others for module in _modules(other)):
         return wait
     none_seen = f"{library} waits, and no other thread of the process is in it"
     missing = MissingWorkers(pool, forked=True)
     return wait._replace(missing_workers=missing, evidence=(*wait.evidence, none_seen, *forked))
+
+
+def _is_of_another(thread: ThreadSnapshot, pool: Pool) -> bool:
+    """The thread is an idle worker of another pool, perhaps of the same library, which was made after the fork."""
+    found = _pool_without_names(thread)
+    return found is not None and found.name != pool.name
 
 
 def _built_in(thread: ThreadSnapshot) -> Pool | None:
