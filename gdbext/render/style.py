@@ -31,6 +31,14 @@ class Style(Record):
 _SEQUENCE = late_pattern("\x1b\\[([0-9;]*)m")
 
 
+def short_name(function: str) -> str:
+    """The name as a table has it: without the unnamed namespaces that nearly all kernels are in."""
+    return function.replace("at::" + _UNNAMED, "").replace(_UNNAMED, "") or function
+
+
+_UNNAMED = "(anonymous namespace)::"
+
+
 def python_source(line: str, style: Style) -> str:
     """One line of Python for this style: highlighted on a terminal that has pygments, else as it is."""
     text = escape(line)

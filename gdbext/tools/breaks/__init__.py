@@ -14,7 +14,7 @@ from gdbext.errors import ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.hosts.resume.registrations import check_pattern, is_generated
 from gdbext.hosts.resume.timed_run import SilenceNotice
-from gdbext.render.style import Style, counted, escape
+from gdbext.render.style import Style, counted, escape, short_name
 from gdbext.tools.breaks.break_plan import PLACES, check_keys
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
@@ -183,8 +183,16 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"note: {escape(note)}"
     for each in breaks.requests:
         yield style(_request_lines(each.request), "bold")
-        for one in each.breakpoints:
-            yield _line(one)
+        most = None if report.why or len(each.breakpoints) <= _MOST_LISTED + 1 else _MOST_LISTED
+        yield from (_line(one, report.why) for one in each.breakpoints[:most])
+        rest = each.breakpoints[_MOST_LISTED:] if most is not None else ()
+        if rest:
+            hits = sum(one.hits for one in rest)
+            yield f"  breakpoints {rest[0].number} to {rest[-1].number}: further ones, {counted(hits, 'hit')} (--why)"
+
+
+_MOST_LISTED = 6
+"""Breakpoints of a request that are listed: an operator has a kernel, and a boxed entry, for each of many keys."""
 
 
 def _request_lines(request: BreakRequest) -> str:
@@ -193,13 +201,13 @@ def _request_lines(request: BreakRequest) -> str:
     return f"{request.where} {escape(' '.join(request.patterns))}{limits}{going}"
 
 
-def _line(one: PlacedBreakpoint) -> str:
+def _line(one: PlacedBreakpoint, why: bool) -> str:
     if one.waits_for:
         return f"  breakpoint {one.number}: pending: set when {escape(one.waits_for)}"
     if one.address is None:
         return f"  breakpoint {one.number}: pending: set when torch is loaded and used ({one.place})"
-    condition = f", if {one.condition}" if one.condition else ""
+    condition = f", if {one.condition}" if one.condition and why else ""
     return (
         f"  breakpoint {one.number} at {one.address:#x}: {escape(one.op or '')} {one.event}: "
-        f"{escape(one.place)}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
+        f"{escape(short_name(one.place))}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
     )

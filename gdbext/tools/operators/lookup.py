@@ -22,7 +22,7 @@ from gdbext.diagnosis.tool_arguments import TENSOR, number
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData, UsageError
 from gdbext.render.plain_json import keyset, optional_keyset
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, escape, short_name
 from gdbext.tools.operators.op import key_set, registered_kernel
 from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
 from gdbext.torch.registry.operators import Operator
@@ -157,7 +157,7 @@ def _link(number: int, link: ChainLink, style: Style, why: bool) -> Iterator[str
 
 
 def _function(kernel: RegisteredKernel) -> str:
-    name, python = escape(kernel.function or "no kernel"), kernel.python
+    name, python = escape(short_name(kernel.function or "no kernel")), kernel.python
     return f"{name} ({escape(python.file)}:{python.line})" if python is not None and python.file else name
 
 

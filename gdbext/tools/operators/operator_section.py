@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style, escape, short_name
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 
@@ -306,7 +306,7 @@ def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
 
 def function(kernel: RegisteredKernel) -> str:
     """The kernel's function, with its place when it is a Python one."""
-    name = escape(kernel.function or "no kernel")
+    name = escape(short_name(kernel.function or "no kernel"))
     python = kernel.python
     if python is None:
         return name

@@ -21,7 +21,7 @@ from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
 from gdbext.render import page
 from gdbext.render.page import NO_ORIGIN, Column, Origin, Page, text
-from gdbext.render.style import Style, counted, escape
+from gdbext.render.style import Style, counted, escape, short_name
 from gdbext.tools.probes.summary import TopRow, TopSection
 
 if TYPE_CHECKING:
@@ -108,11 +108,8 @@ def _cells(row: TopRow) -> tuple[str, ...]:
 
 
 def short_kernel(kernel: str | None) -> str:
-    """The kernel as a table has it: without the unnamed namespaces that nearly all are in."""
-    return "?" if kernel is None else kernel.replace("at::(anonymous namespace)::", "").replace(_UNNAMED, "") or kernel
-
-
-_UNNAMED = "(anonymous namespace)::"
+    """The kernel as a table has it."""
+    return "?" if kernel is None else short_name(kernel)
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

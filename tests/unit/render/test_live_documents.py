@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,12 +82,27 @@ def test_breakpoints_as_json() -> None:
     assert pending == {**nothing, "number": 5, "place": "getStepCallbacks", "waits_for": None}
 
 
+def test_many_breakpoints_as_text() -> None:
+    """The first ones, and how many more; with --why all of them, with their conditions."""
+    (request,) = BREAKS.requests
+    many = tuple(replace(request.breakpoints[0], number=n)
+                 for n in range(1, 38))  # fmt: skip
+    section = replace(BREAKS, requests=(replace(request, breakpoints=many),))
+    lines = text("breaks", section).splitlines()
+    assert [line for line in lines if "breakpoint" in line][5:] == [
+        "  breakpoint 6 at 0x7f00: aten::mm kernel: wrapper_CPU_mm, 7 hits",
+        "  breakpoints 7 to 37: further ones, 217 hits (--why)",
+    ]
+    whole = Report(command="dispatch-break", target=None, view=VIEWS["breaks"], sections=(section,), why=True)
+    assert render_text(whole).count("wrapper_CPU_mm, if $rdi == 0x10, 7 hits") == 37
+
+
 def test_breakpoints_as_text() -> None:
     assert text("breaks", BREAKS).splitlines()[-6:] == [
         "ended: the process exited with status 7",
         "note: a note",
         "kernel aten::mm add --key CPU --has Meta --continue",
-        "  breakpoint 3 at 0x7f00: aten::mm kernel: wrapper_CPU_mm, if $rdi == 0x10, 7 hits",
+        "  breakpoint 3 at 0x7f00: aten::mm kernel: wrapper_CPU_mm, 7 hits",
         "  breakpoint 4: pending: set when add is registered",
         "  breakpoint 5: pending: set when torch is loaded and used (getStepCallbacks)",
     ]

@@ -91,7 +91,7 @@ def test_continue_tells_and_goes_on() -> None:
 def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Callable[..., Inferior]) -> None:
     process = inferior("triton-calls")
     words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off"]
-    for command in (f"source {ROOT}/gdbext/init.py", "dispatch-break kernel triton_*", "continue", "continue",
+    for command in (f"source {ROOT}/gdbext/init.py", "dispatch-break kernel triton_* --why", "continue", "continue",
                     "dispatch-break --delete", "dispatch-break kernel triton_unused_2", "detach"):  # fmt: skip
         words += ["-ex", command]
     text = run([*words, "-p", str(process.pid)], timeout=300).stdout
