@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import gdb
@@ -38,24 +38,22 @@ _LISTENS = re.compile(r"<PENDING>|catchpoint .*load of ")
 
 
 @contextmanager
-def loader_unwatched() -> Iterator[None]:
+def loader_unwatched() -> Iterator[Callable[[], None]]:
     """gdb hears of no library while the process runs, and of all of them at the end. Nothing is done for a process that
-    ends together with gdb, or where the user waits for a library."""
+    ends together with gdb, or where the user waits for a library. What it gives is to be called before each
+    ``continue``."""
     pid, own = gdb.selected_inferior().pid, architectures.own()
     places = _places(pid, len(own.breakpoint_code)) if own is not None else {}
     memory = _memory(pid) if places else -1
     if own is None or memory < 0:
-        yield
+        yield _nothing
         return
-    before, over = _libraries(pid), threading.Event()
-    keeper = threading.Thread(target=_keep_out, args=(memory, own.breakpoint_code, places, over), daemon=True)
+    before, keeper = _libraries(pid), _Keeper(memory, own.breakpoint_code, places)
     try:
         keeper.start()
-        yield
+        yield keeper.expect
     finally:
-        over.set()
-        if keeper.ident is not None:
-            keeper.join()
+        keeper.end()
         os.close(memory)
         if _libraries(pid) != before:
             _read_libraries()
@@ -97,15 +95,44 @@ def _memory(pid: int) -> int:
         return -1
 
 
-def _keep_out(memory: int, code: bytes, places: Mapping[int, bytes], over: threading.Event) -> None:
-    """Put the original bytes back until it is over, wherever the breakpoint instruction, ``code``, stands."""
-    awaited = time.monotonic() + _AWAITED
-    while not over.wait(0 if time.monotonic() < awaited else _PAUSE):
-        for address, original in places.items():
-            with suppress(OSError):  # the process has ended
-                if os.pread(memory, len(original), address) == code:
-                    os.pwrite(memory, original, address)
-                    awaited = 0
+def _nothing() -> None:
+    """Expect nothing where nothing is kept out."""
+
+
+class _Keeper(threading.Thread):
+    """Puts the original bytes back wherever the breakpoint instruction, ``code``, stands."""
+
+    def __init__(self, memory: int, code: bytes, places: Mapping[int, bytes]) -> None:
+        super().__init__(daemon=True)
+        self._memory = memory
+        self._code = code
+        self._places = places
+        self._awaited = 0.0
+        self._over, self._expected = threading.Event(), threading.Event()
+
+    def expect(self) -> None:
+        """gdb is about to let the process run: its breakpoint comes now."""
+        self._awaited = time.monotonic() + _AWAITED
+        self._expected.set()
+
+    def end(self) -> None:
+        """The process stands still for good."""
+        self._over.set()
+        self._expected.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self._over.is_set():
+            for address, original in self._places.items():
+                with suppress(OSError):  # the process has ended
+                    if os.pread(self._memory, len(original), address) == self._code:
+                        os.pwrite(self._memory, original, address)
+                        self._awaited = 0.0
+            if time.monotonic() > self._awaited:
+                self._expected.clear()
+                self._expected.wait(_PAUSE)
 
 
 def program_of(pid: int) -> str:

@@ -276,9 +276,10 @@ class GdbRunControl:
         ending: Ending | None = None
         self.is_over = False
         try:
-            with loader_unwatched(), self._catching(), forks.watched():
+            with loader_unwatched() as expect, self._catching(), forks.watched():
                 while ending is None:
                     _log.debug("continue with %d hooks", len(self._hooks))
+                    expect()
                     ending = self._continue(forks)
                 self.is_over = True
                 with suppress(gdb.error):

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType, SimpleNamespace
 
 import lldb
@@ -195,11 +195,18 @@ def drop_callback(name: str) -> None:
 
 def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     """Call the function at each hit; gives the name to ``drop_callback`` when the breakpoint is gone. Raises
-    TargetError."""
+    TargetError.
+
+    LLDB's lock is taken for all of a call: SBProcess.ReadMemory takes that of the process first and then waits for
+    this, which "process detach" has, and which waits for the other one (LLDB 22; older ones lend no lock).
+    """
+    target = breakpoint.GetTarget()
+    lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
 
     def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
         try:
-            return callback(frame)
+            with lock:
+                return callback(frame) or _is_awaited(frame)
         finally:
             _admit(names, sys._getframe(1).f_globals)
 
@@ -208,6 +215,16 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     if error is not None and error.Fail():
         raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
     return name
+
+
+def _is_awaited(frame: lldb.SBFrame) -> bool:
+    """A command waits for the process to stand still: LLDB hands the stop to its thread, not to the one that handles
+    events. Where we let it go on, LLDB 22 would forget that, and "process detach" never end."""
+    kept = vars(vars(lldb)[_KEPT])
+    if threading.get_ident() != threading.main_thread().ident:
+        kept["has_handler"] = True
+        return False
+    return "has_handler" in kept and bool(frame.GetThread().GetProcess().GetTarget().GetDebugger().GetAsync())
 
 
 def _admit(names: dict[str, object], others: dict[str, object]) -> None:
