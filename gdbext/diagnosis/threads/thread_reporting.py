@@ -24,8 +24,8 @@ from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
-from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
-from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.argument_recovery import ArgumentRecovery
+from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
 from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues

@@ -25,7 +25,8 @@ from gdbext.tools.values.value_site import ReturnWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
 from gdbext.torch.stack.lookup_sites import at_entry
-from gdbext.torch.values.cpp_values import FLOATS, CppValues, Value, floating
+from gdbext.torch.values.cpp_objects import FLOATS
+from gdbext.torch.values.cpp_values import CppValues, Value, floating
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

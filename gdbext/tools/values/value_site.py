@@ -18,7 +18,8 @@ from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed, parameters
 from gdbext.torch.stack.lookup_sites import CfaRule, at_entry
 from gdbext.torch.stack.roles import operator_method
-from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots, used_bytes
+from gdbext.torch.values.cpp_objects import used_bytes
+from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

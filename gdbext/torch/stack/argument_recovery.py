@@ -25,7 +25,7 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
-from gdbext.torch.stack.call_arguments import CallSites, KeptArguments
+from gdbext.torch.stack.call_arguments import AS_IT_IS, CallSites, FoundArgument, KeptArguments, Sighting, judged
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
 from gdbext.torch.stack.kernel_match import (
     BETWEEN,
@@ -38,7 +38,8 @@ from gdbext.torch.stack.kernel_match import (
 from gdbext.torch.stack.known_fallbacks import STABLE_TYPES, RecoveredCall, returns_from_stable, stable_words
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes
+from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
+from gdbext.torch.values.cpp_values import CppValues, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,31 +48,8 @@ _REGISTERS = 6
 _STACK_LIMIT = 1 << 12
 """IValues on a boxed stack."""
 _BOXED_ARGUMENTS = 5
-_MOVED = ("c10::SymInt", "at::Tensor", "at::Generator")
-_AS_IT_IS = "the copy that was passed, as it is now"
-_LEFT_BEHIND = ("0", "undefined")
+_LEFT_BEHIND = ("0", "undefined", '""', "[]")
 """The kinds of code after one of these, or from the start."""
-
-
-class Sighting(Record):
-    """One argument as one place has it."""
-
-    value: Value
-    certainty: Certainty
-    place: str
-    boxed: bool = False
-    """It is what the stack of a boxed kernel holds."""
-
-
-class FoundArgument(Record):
-    """An argument; ``value`` None where it is unknown."""
-
-    name: str
-    type: str
-    value: Value | None
-    certainty: Certainty
-    place: str
-    boxed: bool = False
 
 
 class Signature(Record):
@@ -108,7 +86,7 @@ class ArgumentRecovery:
             for number, sighting in source(stack, call, recovered, operator, len(wanted)):
                 value = self._values.of_schema_type(wanted[number][0], sighting.value)
                 sightings[number].append(sighting._replace(value=value))
-        return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
+        return tuple(judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
     def completed(
         self,
@@ -308,7 +286,7 @@ class ArgumentRecovery:
                 yield number, sighting
             elif sighting.value.text not in _LEFT_BEHIND:  # the function may have given it another value, too
                 certainty = min(sighting.certainty, Certainty.INFERRED)
-                yield number, sighting._replace(certainty=certainty, place=_AS_IT_IS)
+                yield number, sighting._replace(certainty=certainty, place=AS_IT_IS)
 
     def _operator_parameters(self, call: DispatchCall, operator: Operator, count: int) -> tuple[str, ...] | None:
         """The C++ types of the operator's arguments, by the names of its own functions."""
@@ -408,7 +386,7 @@ class ArgumentRecovery:
 def _may_be_moved(kind: str) -> bool:
     """A class with a destructor that is passed by value: in the caller's memory, from where it may have been moved on
     to the next function since (``std::forward`` in KernelFunction_impl.h)."""
-    return kind.removeprefix("std::optional<").rstrip(">") in _MOVED
+    return has_destructor(kind.removeprefix("std::optional<").removesuffix(">").rstrip())
 
 
 def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered: RecoveredCall) -> bool:
@@ -417,18 +395,3 @@ def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered:
     slot = signature.keyset
     seen = passed[slot.register] if slot is not None and slot.register is not None else None
     return seen is None or recovered.keyset is None or seen == recovered.keyset
-
-
-def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
-    """The judgement over all places together: the most certain value; unknown where equally certain ones differ."""
-    if not seen:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
-    best = max(sighting.certainty for sighting in seen)
-    strongest = [sighting for sighting in seen if sighting.certainty == best]
-    if len({sighting.value for sighting in strongest}) > 1:
-        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
-    found = strongest[0]
-    agreeing = [sighting for sighting in seen if sighting.value == found.value]
-    if best is Certainty.INFERRED and len(agreeing) > 1 and found.place != _AS_IT_IS:
-        best = Certainty.VERIFIED
-    return FoundArgument(name, kind, found.value, best, found.place, found.boxed)

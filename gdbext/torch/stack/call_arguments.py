@@ -7,9 +7,10 @@ was called may keep them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
+from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
 from gdbext.engine.arch.base import Slot
@@ -19,6 +20,10 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.engine.vocabulary import Certainty
+
+if TYPE_CHECKING:
+    from gdbext.torch.values.cpp_values import Value
 
 _STUB_BYTES = 16
 """Code of a stub of a procedure linkage table up to its jump, at most."""
@@ -265,3 +270,45 @@ class KeptArguments:
         if name in self._float_names:
             return self._stack.floats().get(name) if self._level == 0 else None
         return self._frame.registers.get(name)
+
+
+# --- what they are ---
+
+AS_IT_IS = "the copy that was passed, as it is now"
+"""The place of a value that is not the one that was passed for sure."""
+
+
+class Sighting(Record):
+    """One argument as one place has it."""
+
+    value: Value
+    certainty: Certainty
+    place: str
+    boxed: bool = False
+    """It is what the stack of a boxed kernel holds."""
+
+
+class FoundArgument(Record):
+    """An argument; ``value`` None where it is unknown."""
+
+    name: str
+    type: str
+    value: Value | None
+    certainty: Certainty
+    place: str
+    boxed: bool = False
+
+
+def judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
+    """The judgement over all places together: the most certain value; unknown where equally certain ones differ."""
+    if not seen:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+    best = max(sighting.certainty for sighting in seen)
+    strongest = [sighting for sighting in seen if sighting.certainty == best]
+    if len({sighting.value for sighting in strongest}) > 1:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
+    found = strongest[0]
+    agreeing = [sighting for sighting in seen if sighting.value == found.value]
+    if best is Certainty.INFERRED and len(agreeing) > 1 and found.place != AS_IT_IS:
+        best = Certainty.VERIFIED
+    return FoundArgument(name, kind, found.value, best, found.place, found.boxed)

@@ -1,5 +1,5 @@
 """C++ objects by what they carry: the class by the symbol of a vtable, exceptions with their texts, counts of
-references.
+references; and how parameters are passed.
 
 Classes are told apart as the Itanium C++ ABI has them: a type_info holds its name behind its table of virtual
 functions, one with a single base then that base's type_info (cxxabi.h: __class_type_info, __si_class_type_info).
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.engine.arch.base import Passing
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
 from gdbext.torch.values.value_structures import ReferenceCounted
@@ -157,3 +158,71 @@ def _string(memory: Memory, address: int) -> str:
         return StringReader(memory).read(address, _TEXT_LIMIT)
     except GdbextError:
         return StringReader(memory, cxx11=False).read(address, _TEXT_LIMIT)
+
+
+# --- parameters --------------------------------------------------------------------------------
+
+OPTIONAL = late_pattern(r"(?:std|c10)::optional<(.*?)\s*>$")
+ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
+STRING_VIEW = "string_view<char"
+STRINGS = ("std::__cxx11::basic_string<", "std::basic_string<")
+VECTOR = "std::vector<"
+_REFERENCES = (
+    "at::Tensor",
+    "c10::SymInt",
+    "at::Generator",
+    "c10::Storage",
+    "at::Storage",
+    "c10::Scalar",
+    "c10::IValue",
+)
+_OWNING = (*STRINGS, VECTOR, "c10::List<", "c10::Dict<", "c10::intrusive_ptr<")
+"""Classes with destructors, whole names and beginnings: they are passed by the address of a copy."""
+WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(ENUMS, 1)}
+"""Types of one word, and how many of its bytes they use."""
+FLOATS = ("double", "float")
+
+
+def has_destructor(kind: str) -> bool:
+    """A class that is passed by the address of a copy, which the function may move its value out of."""
+    return kind in _REFERENCES or kind.startswith(_OWNING)
+
+
+def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
+    """The way in which a parameter of that type is passed; None for a type that is not known.
+
+    ``own_optional``: see ``containers.has_own_optional``.
+    """
+    if kind.endswith(("&", "*")) or has_destructor(kind) or kind in WORDS or kind.startswith("std::array<bool"):
+        return Passing.WORD
+    if kind in FLOATS:
+        return Passing.FLOAT
+    if kind.startswith("c10::ArrayRef<") or (STRING_VIEW in kind and "optional" not in kind):
+        return Passing.TWO_WORDS
+    found = OPTIONAL.match(kind)
+    if kind.startswith("c10::OptionalArrayRef<") or (found and found.group(1).startswith("c10::ArrayRef<")):
+        return Passing.TWO_WORDS if own_optional else Passing.MEMORY
+    return _optional_passing(found.group(1), own_optional) if found else None
+
+
+def _optional_passing(inner: str, own: bool) -> Passing | None:
+    if has_destructor(inner):
+        return Passing.WORD
+    if inner == "double":
+        return Passing.WORD_AND_FLOAT if own else Passing.FLOAT_AND_WORD
+    if inner == "long":
+        return Passing.TWO_WORDS
+    if STRING_VIEW in inner:
+        return Passing.MEMORY
+    return Passing.WORD if inner in WORDS else None
+
+
+def used_bytes(kind: str) -> int:
+    """Number of low bytes of each of its words that a value of that type takes, at most."""
+    if kind == "float":
+        return 4
+    found = OPTIONAL.match(kind)
+    if found is None:
+        return WORDS.get(kind, 8)
+    size = WORDS.get(found.group(1), 8)
+    return min(size + 2, 8)  # the value, and whether it is there

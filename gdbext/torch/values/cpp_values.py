@@ -14,10 +14,21 @@ from gdbext.engine.arch.base import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record, late_pattern
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
+from gdbext.torch.values.cpp_objects import (
+    ENUMS,
+    FLOATS,
+    OPTIONAL,
+    STRING_VIEW,
+    STRINGS,
+    VECTOR,
+    WORDS,
+    has_destructor,
+    passing_of,
+)
 from gdbext.torch.values.value_text import device_text, python_name, quoted
 
 LIST_LIMIT = 64
@@ -26,8 +37,6 @@ _LONGEST = 1 << 16
 _TEXT_LIMIT = 200
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
-_OPTIONAL = late_pattern(r"(?:std|c10)::optional<(.*?)\s*>$")
-_ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
 _PYTHON_NAMES = {
     "Contiguous": "contiguous_format", "Preserve": "preserve_format", "ChannelsLast": "channels_last",
     "ChannelsLast3d": "channels_last_3d", "Sparse": "sparse_coo", "SparseCsr": "sparse_csr", "Mkldnn": "_mkldnn",
@@ -35,14 +44,6 @@ _PYTHON_NAMES = {
 }  # fmt: skip
 """Memory formats and layouts as Python has them (torch/csrc/utils/tensor_memoryformats.cpp, tensor_layouts.cpp), where
 that is not the name in small letters."""
-_STRING = "string_view<char"
-_REFERENCES = ("at::Tensor", "c10::SymInt", "at::Generator", "c10::Storage", "at::Storage")
-"""Classes with destructors, passed by the address of a copy."""
-_WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(_ENUMS, 1)}
-"""Types of one word, and how many of its bytes they use."""
-
-
-FLOATS = ("double", "float")
 
 
 class Value(Record):
@@ -52,23 +53,6 @@ class Value(Record):
     text: str
     tensors: tuple[int, ...] = ()
     proven: bool = False
-
-
-def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
-    """The way in which a parameter of that type is passed; None for a type that is not known.
-
-    ``own_optional``: see ``optional.has_own_optional``.
-    """
-    if kind.endswith(("&", "*")) or kind in _REFERENCES or kind in _WORDS or kind.startswith("std::array<bool"):
-        return Passing.WORD
-    if kind in FLOATS:
-        return Passing.FLOAT
-    if kind.startswith("c10::ArrayRef<") or (_STRING in kind and "optional" not in kind):
-        return Passing.TWO_WORDS
-    found = _OPTIONAL.match(kind)
-    if kind.startswith("c10::OptionalArrayRef<") or (found and found.group(1).startswith("c10::ArrayRef<")):
-        return Passing.TWO_WORDS if own_optional else Passing.MEMORY
-    return _optional_passing(found.group(1), own_optional) if found else None
 
 
 def argument_slots(
@@ -85,35 +69,12 @@ def argument_slots(
     return architecture.place_arguments(passings)
 
 
-def _optional_passing(inner: str, own: bool) -> Passing | None:
-    if inner in _REFERENCES:
-        return Passing.WORD
-    if inner == "double":
-        return Passing.WORD_AND_FLOAT if own else Passing.FLOAT_AND_WORD
-    if inner == "long":
-        return Passing.TWO_WORDS
-    if _STRING in inner:
-        return Passing.MEMORY
-    return Passing.WORD if inner in _WORDS else None
-
-
 def floating(kind: str, word: int) -> Value:
     """A ``double`` or ``float`` in the low bytes of a word."""
     raw = word.to_bytes(8, "little")
     if kind == "double":
         return Value(repr(struct.unpack("<d", raw)[0]))
     return Value(f"{struct.unpack_from('<f', raw)[0]:.9g}")
-
-
-def used_bytes(kind: str) -> int:
-    """Number of low bytes of each of its words that a value of that type takes, at most."""
-    if kind == "float":
-        return 4
-    found = _OPTIONAL.match(kind)
-    if found is None:
-        return _WORDS.get(kind, 8)
-    size = _WORDS.get(found.group(1), 8)
-    return min(size + 2, 8)  # the value, and whether it is there
 
 
 class CppValues:
@@ -131,17 +92,17 @@ class CppValues:
     def read(self, kind: str, words: Sequence[int]) -> Value:
         """The parameter of type ``kind`` that is passed in these words."""
         plain = kind.removesuffix("&").removesuffix(" const").strip()
-        if kind.endswith("&") or kind in _REFERENCES:
+        if kind.endswith("&") or has_destructor(kind):
             return self.stored(plain, words[0])
-        optional = _OPTIONAL.match(kind)
+        optional = OPTIONAL.match(kind)
         if optional is not None:
             inner = optional.group(1)
-            return self.stored(plain, words[0]) if inner in _REFERENCES else self._optional(inner, words)
+            return self.stored(plain, words[0]) if has_destructor(inner) else self._optional(inner, words)
         if kind.startswith("c10::OptionalArrayRef<"):
             return self._optional_array(kind[len("c10::OptionalArrayRef<") : -1], words)
         if kind.startswith("c10::ArrayRef<"):
             return self._array(kind[len("c10::ArrayRef<") : -1], words)
-        if _STRING in kind:
+        if STRING_VIEW in kind:
             return self._string(*self._view(words))
         return self._word(kind, words[0])
 
@@ -157,13 +118,13 @@ class CppValues:
         if kind.startswith("std::array<bool"):
             count = int(re.sub(r"\D", "", kind.rpartition(",")[2]) or 0)
             return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(count))}]")
-        size = _WORDS.get(kind)
+        size = WORDS.get(kind)
         if size is None:
             raise BadData(f"values of {kind} are not known")
         value = word & (1 << 8 * size) - 1
         if kind == "bool":
             return Value("True" if _boolean(value) else "False")
-        if kind in _ENUMS:
+        if kind in ENUMS:
             return Value(self._enumerator(kind, value))
         if kind == "c10::Device":
             return Value(self.device(value))
@@ -185,7 +146,7 @@ class CppValues:
     def _enumerator(self, kind: str, value: int) -> str:
         if kind == "c10::ScalarType":
             return self.dtype(value)
-        names = {number: name for name, number in self._layout.enum(_ENUMS[kind]).items()}
+        names = {number: name for name, number in self._layout.enum(ENUMS[kind]).items()}
         if value not in names:
             raise BadData(f"there is no {kind} {value}")
         return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
@@ -195,10 +156,10 @@ class CppValues:
         if inner.startswith("c10::ArrayRef<"):
             return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
-        shape = self._shape(structures.StringView.OF if _STRING in inner else inner)
+        shape = self._shape(structures.StringView.OF if STRING_VIEW in inner else inner)
         if not _boolean(raw[shape.engaged]):
             return Value("None")
-        if _STRING in inner:
+        if STRING_VIEW in inner:
             return self._string(*self._view(words[shape.value // 8 :]))
         return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
 
@@ -210,6 +171,8 @@ class CppValues:
         return Value("None") if absent else self._array(inner, words)
 
     def _shape(self, inner: str) -> OptionalShape:
+        if has_destructor(inner) and not has_own_optional(self._layout):
+            return OptionalShape(0, self._size(inner))
         return optional_shape(self._layout, {"long": "int64_t"}.get(inner, inner))
 
     def _view(self, words: Sequence[int]) -> tuple[int, int]:
@@ -231,8 +194,27 @@ class CppValues:
         address, length = words[0], words[1]
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
-        size = structures.Scalar.size(self._space) if inner == structures.Scalar.OF else 1 if inner == "bool" else 8
+        size = self._size(inner)
         return _joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
+
+    def _size(self, kind: str) -> int:
+        """Bytes of an element of that type. Raises BadData for a type that is not known."""
+        if kind == structures.Scalar.OF:
+            return structures.Scalar.size(self._space)
+        if kind.startswith(STRINGS):
+            return string_reader(self._memory, self._layout).size
+        optional = OPTIONAL.match(kind)
+        if optional is not None and has_destructor(optional.group(1)):
+            return self._size(optional.group(1)) + 8
+        if kind.startswith(VECTOR):
+            return 24
+        if kind == "double" or has_destructor(kind) or kind in WORDS:
+            return WORDS.get(kind, 8)
+        raise BadData(f"the size of {kind} is not known")
+
+    def _vector(self, inner: str, address: int) -> Value:
+        first, count = vector_span(self._memory, address, self._size(inner), _LONGEST)
+        return self._array(inner, (first, count))
 
     def _list(self, implementation: int) -> Value:
         """A c10::List: a vector of IValues."""
@@ -256,7 +238,7 @@ class CppValues:
 
     def stored(self, kind: str, address: int) -> Value:
         """The object of type ``kind`` at ``address``."""
-        optional = _OPTIONAL.match(kind)
+        optional = OPTIONAL.match(kind)
         if optional is not None:
             shape = self._shape(optional.group(1))
             if not _boolean(self._memory.u8(address + shape.engaged)):
@@ -266,6 +248,10 @@ class CppValues:
             return self.tensor(self._memory.u64(address))
         if kind == "c10::Scalar":
             return self._scalar(address)
+        if kind.startswith(STRINGS):
+            return self._text(address)
+        if kind.startswith(VECTOR):
+            return self._vector(kind[len(VECTOR) :].partition(", std::allocator<")[0], address)
         if kind.startswith("c10::List<"):
             return self._list(self._memory.u64(address))
         if kind.startswith("c10::IListRef<"):
@@ -311,7 +297,7 @@ class CppValues:
     def of_schema_type(self, kind: str, value: Value) -> Value:
         """The value as one of that type of the schema: an IValue has types of data and their like as numbers."""
         enumeration = f"c10::{kind.rstrip('?')}"
-        if enumeration not in _ENUMS or not value.text.isdigit():
+        if enumeration not in ENUMS or not value.text.isdigit():
             return value
         try:
             return value._replace(text=self._enumerator(enumeration, int(value.text)))
@@ -335,11 +321,16 @@ class CppValues:
             return self._simple(tag, payload)
         if tag == "String":
             text = structures.ConstantString(self._space, self._memory.u64(payload))
-            return Value(quoted(string_reader(self._memory, self._layout).read(text.str_)))
+            return self._text(text.str_)
         if tag == "ComplexDouble":
             raw = self._memory.read(structures.ComplexHolder(self._space, self._memory.u64(payload)).val, 16)
             return Value(repr(complex(*struct.unpack("<2d", raw))))
         return Value(f"a {tag}")
+
+    def _text(self, address: int) -> Value:
+        """The ``std::string`` at an address, cut where it is too long."""
+        text = string_reader(self._memory, self._layout).read(address)
+        return Value(quoted(text[:_TEXT_LIMIT]) + ("…" if len(text) > _TEXT_LIMIT else ""))
 
     def _simple(self, tag: str, payload: int) -> Value:
         if tag == "None":

@@ -61,6 +61,19 @@ Tensor unwound(DispatchKeySet ks, const Tensor& a) {
   return a;
 }
 
+// Arguments that own what they hold: the caller's copies are what is passed.
+using Strings = std::vector<std::string>;
+using Owners = Tensor(const Tensor&, std::string, const std::string&, std::vector<int64_t>, const std::vector<Tensor>&,
+                      std::optional<std::string>, at::Scalar, c10::List<double>, Strings, std::optional<at::Scalar>,
+                      c10::List<bool>, int64_t);
+Tensor owners(const Tensor& a, std::string, const std::string&, std::vector<int64_t>, const std::vector<Tensor>&,
+              std::optional<std::string>, at::Scalar, c10::List<double>, Strings, std::optional<at::Scalar>,
+              c10::List<bool>, int64_t) {
+  enter("falls::owners", "CPU", 0, "AutogradCPU");
+  account::wait_here();
+  return a;
+}
+
 Tensor on_device() {
   auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 16, c10::DataPtr(nullptr, at::Device(at::kPrivateUse1, 0)),
                               nullptr, false);
@@ -82,17 +95,20 @@ TORCH_LIBRARY(falls, m) {
   m.def("leaf(Tensor a) -> Tensor");
   m.def("twin(Tensor a) -> Tensor");
   m.def("unwound(Tensor a) -> Tensor");
+  m.def("owners(Tensor a, str b, str c, int[] d, Tensor[] e, str? f, Scalar g, float[] h, str[] i, Scalar? j, bool[] k,"
+        " int l) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(falls, CPU, m) {
   m.impl("leaf", &leaf);
   m.impl("twin", &twin_cpu);
   m.impl("unwound", &unwound);
+  m.impl("owners", &owners);
 }
 TORCH_LIBRARY_IMPL(falls, Meta, m) { m.impl("twin", &twin_meta); }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&to_cpu>()); }
 
 extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char*) {
-  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}};
+  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}, {"owners"}};
   std::function<void()> bodies[] = {
       [] { call("falls::leaf", on_device()); },
       [] {
@@ -110,10 +126,18 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
         account::next_event = "callBoxed";
         find("falls::leaf").callBoxedForDispatchKey(c10::DispatchKey::CPU, stack);
       },
+      [] {
+        auto a = at::ones({3});
+        auto handle = find("falls::owners").typed<Owners>();
+        at::AutoDispatchBelowAutograd below;
+        going("call");
+        handle.call(a, "here", "a text that no string holds in itself", {4, 5}, {a, a}, "there", 2.5,
+                    c10::List<double>({0.5, 1.5}), {"x", "y"}, 7, c10::List<bool>({true, false}), 99);
+      },
   };
   FILE* out = std::fopen((std::string(truth) + ".part").c_str(), "w");
   std::fprintf(out, "{\"pid\": %d, \"cases\": [", getpid());
-  for (int number = 0; number < 4; ++number) {
+  for (int number = 0; number < 5; ++number) {
     auto* one = &cases[number];
     std::thread([one, body = bodies[number]] {
       account::mine = one;
@@ -122,7 +146,7 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
     }).detach();
     for (int patience = 0; one->waits == 0 && patience < 20000; ++patience) usleep(500);
     account::print(out, *one);
-    std::fputs(number < 3 ? ",\n" : "\n]}\n", out);
+    std::fputs(number < 4 ? ",\n" : "\n]}\n", out);
   }
   std::fclose(out);
   std::rename((std::string(truth) + ".part").c_str(), truth);

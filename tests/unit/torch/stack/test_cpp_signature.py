@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.engine.arch.base import Passing
 from gdbext.torch.stack.kernel_match import parameters
-from gdbext.torch.values.cpp_values import passing_of
+from gdbext.torch.values.cpp_objects import passing_of
 
 
 @pytest.mark.parametrize(

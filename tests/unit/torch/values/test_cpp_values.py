@@ -12,7 +12,8 @@ from gdbext.engine.layouts import store
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.torch.values.containers import has_own_optional
-from gdbext.torch.values.cpp_values import CppValues, passing_of
+from gdbext.torch.values.cpp_objects import passing_of
+from gdbext.torch.values.cpp_values import CppValues
 from support.fakes.fake_target import FakeTarget
 
 TEXT, ITEMS = 0x100000, 0x101000
