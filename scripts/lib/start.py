@@ -17,7 +17,6 @@ if sys.version_info < (3, 9):
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from gdbext.engine.terminal import typed_name
-from gdbext.hosts.cli.launcher import leave, main
+from gdbext.__main__ import run
 
-leave(main(sys.argv[1:], typed_name(sys.argv[0])))
+run()
