@@ -14,9 +14,8 @@ from marshal import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import CodeType
     from typing import Any, NoReturn
 
 _ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
@@ -43,14 +42,12 @@ class QuickFinder:
     def __init__(self) -> None:
         self._cached = f".{sys.implementation.cache_tag}.pyc"
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """The module, or None, as Python asks each finder in sys.meta_path."""
         if not fullname.startswith("gdbext.") or sys.pycache_prefix:
             return None
         place = f"{_ROOM}/{fullname.replace('.', '/')}"
-        folder, _, name = place.rpartition("/")
+        folder, name = place.rsplit("/", 1)
         try:
             return self._spec(fullname, f"{place}/", "__init__", place)
         except OSError:

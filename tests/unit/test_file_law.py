@@ -71,6 +71,7 @@ DECLARED = {
     "tools/report/__init__.py": "a bundle in memory",
     "hosts/hang_watcher.py": "memory that it shares with the process that started it",
     "hosts/pytest_plugin.py": "our own program, and what its watcher wrote into the user's folder",
+    "__main__.py": OURS,
     "init.py": OURS,
     "lldb_init.py": OURS,
     "tools/probes/bpf/bpf_kernel.py": "files of /sys, by constants",

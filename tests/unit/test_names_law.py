@@ -42,7 +42,6 @@ TOO_LONG = {
 """Files of more lines, with the most that each may have. These numbers may only become less: whoever makes a file
 longer splits it by topic, and merges two small ones of one topic elsewhere."""
 SHORT = {
-    "__main__.py": "Python's own name for what `python -m gdbext` runs",
     "init.py": "gdb sources it into the user's namespace: it only loads what does the work",
 }
 """Files that may be shorter, with the reason."""
