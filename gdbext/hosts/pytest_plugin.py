@@ -105,7 +105,14 @@ class HangPlugin:
         (self._board or self._start()).begin(item.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Tell it that the last test has ended; the others end when the next one begins."""
+        """Tell it that the last test has ended, the others end when the next one begins; and that it is to end, so that
+        nobody has to wait for it later."""
+        self.pause()
+        if self._board is not None and self._pid == os.getpid():
+            self._end_watcher()
+
+    def pause(self) -> None:
+        """Stop the clock until the next test begins."""
         if self._board is not None:
             self._board.end()
 
@@ -119,8 +126,7 @@ class HangPlugin:
 
     def pytest_enter_pdb(self) -> None:
         """Stop the clock: the test waits for its user."""
-        if self._board is not None:
-            self._board.end()
+        self.pause()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
@@ -132,14 +138,9 @@ class HangPlugin:
             report.longrepr = f"{report.longrepr}\n{found['summary']}\nkept: {found['files']}"
 
     def pytest_unconfigure(self) -> None:
-        """End the watcher, and wait until it has gone."""
+        """Wait until the watcher has gone."""
         if self._board is not None and self._pid == os.getpid():
-            self._finish_start()
-            with contextlib.suppress(OSError):
-                if time.monotonic() < self._watches_from and os.getpgid(self._watcher) == self._group:
-                    os.killpg(self._group, signal.SIGKILL)
-                else:
-                    os.write(self._orders, b"end")
+            self._end_watcher()
             _watcher_module().has_ended(self._watcher, _LOOK_PATIENCE)
             os.close(self._orders)
             self._board = None
@@ -172,6 +173,15 @@ class HangPlugin:
             self._let_look()
         return self._board
 
+    def _end_watcher(self) -> None:
+        """Have the watcher end, or what has not yet become one."""
+        self._finish_start()
+        with contextlib.suppress(OSError):
+            if time.monotonic() < self._watches_from and os.getpgid(self._watcher) == self._group:
+                os.killpg(self._group, signal.SIGKILL)
+            else:
+                os.write(self._orders, b"end")
+
     def _finish_start(self) -> None:
         """Wait for the shell that starts the watcher."""
         if self._starter is None:
@@ -203,7 +213,7 @@ class _WorkerHooks:
     """A worker of pytest-xdist may wait for others after a test."""
 
     def __init__(self, plugin: HangPlugin) -> None:
-        self.pytest_runtest_logfinish = plugin.pytest_sessionfinish
+        self.pytest_runtest_logfinish = plugin.pause
 
 
 class _Phases:
