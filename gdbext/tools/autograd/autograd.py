@@ -26,9 +26,9 @@ engine runs in it, or while it waits for the engine. The node is named as grad_f
 is that of grad_fn._sequence_nr(). The forward operator follows from the node's name: AddmmBackward0 is the derivative
 of aten::addmm, and of its in-place form. The forward line is known where anomaly mode was on when the node was made
 (torch.autograd.set_detect_anomaly(True)); of a torch.autograd.Function it is the line where its forward is defined.
-Hooks are in the order in which the engine calls them. A saved tensor that was modified in place since is named, also
-that of a node which the engine has yet to run: backward will raise an error for it, or has. --py loss does that for
-the graph of a tensor, before backward() is called. Everything is read from memory, of a core as well.
+Hooks are in the order in which the engine calls them. A saved tensor that has been modified in place since then is
+named, also where the engine has yet to run its node: backward will raise an error for it, or has done so. --py loss
+does that for the graph of a tensor, before backward() is called. Everything is read from memory, of a core as well.
 
 --graph FILE writes the graph from the running node on, or from the grad_fn of the tensor that --py names, with shapes
 and versions of what each node has saved: as DOT, with a picture beside it where graphviz is installed; as text if FILE

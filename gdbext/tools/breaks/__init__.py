@@ -49,13 +49,13 @@ the process does instead. A condition costs 0.2 ms a hit.
 
 In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
-next run of the program are noticed. In a second run deleted ones are only off until it ends.
+next run of the program are noticed. In a second run, deleted ones are only disabled until it ends.
 
 A debugger that is killed (kill -9) while breakpoints are in the code ends the process.
---engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) has none: a kill does no
-harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place, and the
-breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See
-dispatch-values for what probes cannot.
+--engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) puts none there: a kill
+does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place,
+and the breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See
+dispatch-values for what probes cannot do.
 """
 
 

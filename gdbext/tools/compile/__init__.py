@@ -162,7 +162,7 @@ _EPILOG = """\
 Read from the objects of torch._dynamo in memory, of a core as well: its counters (torch._dynamo.utils.counters), the
 last 64 compilations with the guard that made each necessary and with what failed, the code objects that have compiled
 code, the guards that failed, and the options of torch._dynamo.config and torch._inductor.config that differ from their
-defaults, of the main thread and of threads that have others. An error that suppress_errors hid is a failure here: that
+defaults, in the main thread and in threads that have others. An error that suppress_errors hid is a failure here: that
 code runs eagerly.
 
 A thread is shown where it is in compiled code or in the compiler. "compiled" is bytecode that TorchDynamo made, the

@@ -94,7 +94,7 @@ class CoreHandlerProgram(Program):
             "--keep", type=int, default=KEPT, metavar="N", help=f"crashes that are kept (default {KEPT})"
         )
         parser.add_argument(
-            "--disk", type=int, default=DISK_MB, metavar="MB", help=f"of all of them (default {DISK_MB})"
+            "--disk", type=int, default=DISK_MB, metavar="MB", help=f"megabytes for all of them (default {DISK_MB})"
         )
         parser.add_argument(
             "--seconds", type=float, default=SECONDS, metavar="S",

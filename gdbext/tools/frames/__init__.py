@@ -33,8 +33,8 @@ class FramesSection(Section):
 
 
 _EPILOG = """\
-In front of the native frame that opens it stands each pass through the dispatcher, in front of the interpreter's
-loop the Python functions that it runs:
+Each pass through the dispatcher stands in front of the native frame that opens it, the Python functions in front of
+the frame of the interpreter's loop that runs them:
 
   #13 0x00007f3a92cb8de4 in c10::Dispatcher::callBoxed(…) () from …/libtorch_cpu.so
       [redispatch] op=[aten::mm], key=[Meta] ()

@@ -96,8 +96,8 @@ DIR is the folder of the installed package, the one that holds include/ and lib/
 
   python3 -c 'import torch; print(torch.__path__[0])'
 
-It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that looks
-of yours read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
+It needs g++ and pyelftools, takes half a minute, and starts no PyTorch. The file is written into the folder that your
+own looks read, under the build-id of libtorch_cpu.so; it may be copied into that folder on another machine.
 """
 
 

@@ -33,19 +33,19 @@ _LEARN = 1.0
 """Seconds after which the process is looked at again."""
 _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
-probes are gone when this command ends, by kill -9, too: another process of ours, gdbext-probes, places them and takes
-them away. (Only where that one is killed within the 0.3 s in which it places them, the kernel leaves some in the code,
-dmesg: leaking uprobe; placing probes once more takes them away.)
+probes are gone when this command ends, even by kill -9: another process of ours, gdbext-probes, places them and takes
+them away. (If that process itself is killed in the 0.3 s in which it places them, the kernel leaves some in the code,
+and dmesg says "leaking uprobe"; placing probes once more takes them away.)
 From the shell only: scripts/dispatch -p PID dispatch-top
 
-Counted are all calls and redispatches, boxed or not, through torch's own libraries, and through the dispatcher's copies
+All calls and redispatches are counted, boxed or not, through torch's own libraries, and through the dispatcher's copies
 in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).
-"8 functions not seen": so many look operators up by code that is not recognised (seven of libtorch_cpu 2.13, one of
+"8 functions not seen": so many look operators up in a way that is not recognised (seven of libtorch_cpu 2.13, one of
 libtorch_python: fallbacks of lazy tensors, functionalization, quantized modules by name); what they dispatch is not
 counted. --thread and --key leave others out in the kernel. With OP the probes are at these operators' own functions:
 all others run as fast as ever, unless they are boxed.
 
-Marked is what is odd: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
+What is odd is marked: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
 decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in
 a job that runs on an accelerator. --by line: the innermost line of Python (CPython 3.11 and later). On a terminal the
 screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by count, operator, key, kernel, thread, line.
@@ -56,11 +56,11 @@ screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by coun
 --latency: from the lookup to the return of each call of OP, by a second probe at the function's ret instruction.
 Nothing is written to the process's stack. (The kernel's own return probes do that, and an exception of C++ thrown
 through such a frame ends the process.) A call that an exception leaves is counted as one that did not return.
-Redispatches are part of their call. A call of OP takes about 12 microseconds more, of which its time includes one: the
+Redispatches are part of their call. A call of OP takes about 12 microseconds longer, one of which is in its time: the
 kernel steps over each ret.
 
-Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON. From Linux 5.15 on operators that are named can be
-counted, too, by probes one by one: it then takes some seconds more to end.
+Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON. From Linux 5.15 on, named operators can be counted, too,
+by probes that are placed one by one; ending then takes some seconds longer.
 """
 
 

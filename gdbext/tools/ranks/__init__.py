@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Look at all ranks of a job and say which one the others wait for, and why. Running processes stand still as long as one
-look takes; nothing has to be switched on before."""
+look takes; nothing has to be enabled beforehand."""
 TIMEOUT = 60.0
 
 
@@ -72,7 +72,7 @@ class RanksProgram(Program):
 
 
 def _add_arguments(found: argparse.ArgumentParser) -> None:
-    what = found.add_argument_group("whose reports (one of these)").add_mutually_exclusive_group(required=True)
+    what = found.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(required=True)
     what.add_argument("-p", "--pid", type=_pid, metavar="PID",
                       help="the job of that process on this machine: a rank, or the launcher of the ranks")  # fmt: skip
     what.add_argument("--node", action="store_true", help="every rank on this machine")
@@ -88,12 +88,13 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
     found.add_argument("--sysroot", default="", metavar="DIR",
                        help="with --cores: where their files are; / for those of this machine")  # fmt: skip
     found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
-                       help="so many processes are looked at at once (default: %(default)s)")  # fmt: skip
+                       help="processes to look at in parallel (default: %(default)s)")  # fmt: skip
     found.add_argument("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S",
                        help="for each process and each node, and for all that is read and judged then "
                        "(default: %(default)g)")  # fmt: skip
     found.add_argument("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory",
-                       help="of our own, for each process that is looked at, and for all reports together (default: 1)",
+                       help="memory that gdbext itself may take for each process that it looks at, and for all "
+                       "reports together (default: 1)",
                        )  # fmt: skip
     out = found.add_argument_group("output")
     out.add_argument("--json", action="store_true",

@@ -56,7 +56,7 @@ _REMAINS = (
 )
 _EPILOG = """\
 FILE.tar.gz has verdict.txt, verdict.json and page.html (dispatch-diagnose), threads.json (all-threads --stacks),
-info.txt (dispatch-info), and recording.rec, with which everybody sees what you see: scripts/dispatch -r recording.rec.
+info.txt (dispatch-info), and recording.rec, with which others see what you see: scripts/dispatch -r recording.rec.
 A recording holds parts of the process's memory: docs/recording.md. With --scrub there are verdict.json and threads.json
 alone, of which values, environment, source lines, paths and names of the program's own Python code and threads are left
 out.

@@ -48,7 +48,7 @@ ones as their parts; complex128 and complex32, which the format lacks, with both
 and integers of 1 to 7 bits as bytes.
 
 --html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
-a heat map of at most 256 x 256 cells, of a larger one every n-th row and column.
+a heat map of at most 256 x 256 cells; of a larger one, every n-th row and column is shown.
 
 Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger, as it does by default, and its
 Python has numpy (GDBEXT_PYTHON names another Python), and some minutes without numpy, with progress on standard error.
@@ -82,8 +82,8 @@ class TensorTool(Tool):
         parser.add_argument(
             "--frame",
             metavar="N|FUNCTION",
-            help="the Python frame whose variable is meant: 0 is the innermost one (default: all, from the frame on "
-            "that up and down have selected)",
+            help="the Python frame whose variable is meant: 0 is the innermost one (default: all, beginning "
+            "at the frame that up and down have selected)",
         )
         parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
         parser.add_argument("--html", metavar="FILE", help="write a page with a slice as a heat map and the histogram")

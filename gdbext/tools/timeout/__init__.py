@@ -51,8 +51,8 @@ of its descendants are diagnosed (each stands still for some milliseconds), the 
 and recordings are kept in DIR (default: a new folder for temporary files). Then the signal is sent to all of them, and
 SIGKILL to whatever is left after --kill-after (default 10 s).
 
-A signal SIGTERM or SIGHUP to this command, as schedulers send it before they kill a job, is taken as the end of the
-time: first the verdicts, then the signal is handed on.
+SIGTERM or SIGHUP sent to this command, as schedulers do before they kill a job, is taken as the end of the time: first
+the verdicts, then the signal is handed on.
 
 Exit status, as of timeout(1): 124 when the time was over, 137 when SIGKILL was needed, 125 when this command failed,
 126 when COMMAND cannot be invoked, 127 when it is not found; else COMMAND's own, 128+N when signal N ended it.
@@ -95,7 +95,7 @@ class TimeoutProgram(Program):
         parser.add_argument(
             "--foreground", action="store_true", help="COMMAND stays in the terminal's group, and may read from it"
         )
-        parser.add_argument("--verbose", "-v", action="store_true", help="no difference: what is done is always said")
+        parser.add_argument("--verbose", "-v", action="store_true", help="no effect: what is done is always said")
         parser.add_argument("--save", metavar="DIR", default="", help="where verdicts and recordings are kept")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

@@ -60,9 +60,9 @@ All other operators run at full speed.
 A debugger that is killed (kill -9) while its breakpoints are in the code ends the process. --engine probes has none:
 kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by a signal that the program
 ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are the default where they can
-be, and a note says why where they cannot. A stop costs no more. Not for code in no file, nor from inside of a
-container; a thread that blocks the signal later is not seen; and from then on the process may run past the debugger's
-own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
+be, and a note says why where they cannot. A stop costs no more. Probes are not for code that is in no file, nor do they
+work from inside a container; a thread that blocks the signal later is not seen; and from then on the process may run
+past the debugger's own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
 """
 
 

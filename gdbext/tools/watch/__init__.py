@@ -46,12 +46,12 @@ _HEALTHY = ("slow", "busy", "idle")
 _BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
 """Kinds of waits of a process whose children compute, as compilers do."""
 _EPILOG = """\
-Progress is a dispatch, 64 KB read or written, a child process more or less, or 5 % of a processor used, by the process
-and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
-diagnosis finds something else than a busy or an idle thread, or one that waits for a child process. Every few seconds
-it is looked at in /proc (and for a dispatch, by one probe), which stops nobody; the diagnosis alone stops the process
-for some milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its
-descendants that have it are diagnosed, up to eight of them.
+Progress is a dispatch, 64 KB read or written, a child process that comes or goes, or 5 % of a processor used, by the
+process and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung
+if the diagnosis finds anything but a busy thread, an idle one, or one that waits for a child process. Every few seconds
+/proc is read (and one probe looks for a dispatch), which stops nobody; only the diagnosis stops the process, for some
+milliseconds. Where the process has no PyTorch (timeout, bash, nice, accelerate, torchrun), those of its descendants
+that have it are diagnosed, up to eight of them.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
 scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
