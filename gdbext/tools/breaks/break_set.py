@@ -272,7 +272,7 @@ class BreakTable:
             return
         if self._sets:
             raise UsageError(
-                f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once cannot be",
+                f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once are not possible",
                 why="breakpoints are not seen at the places of probes", help="dispatch-break --delete",
             )  # fmt: skip
         self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
