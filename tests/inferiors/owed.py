@@ -183,6 +183,23 @@ def future_unset():
     future.result()
 
 
+def future_kept():
+    """The one that fills a queue has failed; a future has its exception, which nobody has asked for."""
+    data = queue.Queue()
+
+    def produce():
+        data.put(1)
+        raise ValueError("bad sample 3")
+
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    future = executor.submit(produce)
+    concurrent.futures.wait([future])
+    tells("blocked", "a future has kept ValueError('bad sample 3')")
+    truth.ready()
+    while True:
+        data.get()
+
+
 def start_unborn():
     class Unborn(threading.Thread):
         def _bootstrap(self):  # as one that fails for want of memory
@@ -654,7 +671,7 @@ def refused_peer():
                 time.sleep(0.2)
 
 
-def refused_nothing():
+def error_nothing():
     """An exception that says nothing of the system, though its argument is the number of an error."""
     tells("idle", "while it handles KeyError(28)", never=["refused"])
     truth.ready()

@@ -4,12 +4,16 @@
 that work outside of the GIL, on one processor that they share. ``descriptors``: all of them are in use, and the next
 one is tried again and again. ``tasks``: the same with child processes, at the limit that the test sets. ``team``: an
 OpenMP team of many threads. ``subnormals``: numbers that are too small to be normal. ``database``: SQLite waits for the
-lock of a file, the second argument. ``collects``: a full garbage collection after the other.
+lock of a file, the second argument. ``collects``: a full garbage collection after the other. ``inside``: as
+``computes``, in a namespace of control groups of its own, as a container is. ``rereads``: once there is FILE.go, the
+pages of a FILE, the second argument, are read again and again; and once there is FILE.more, more memory is taken.
 """
 
 import contextlib
+import ctypes
 import gc
 import hashlib
+import mmap
 import os
 import resource
 import socket
@@ -66,6 +70,18 @@ def tasks():
             time.sleep(0.1)
 
 
+def rereads(path):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        truth.ready()
+        while not os.path.exists(f"{path}.go"):
+            time.sleep(0.05)
+        while not os.path.exists(f"{path}.more"):
+            sum(pages[at] for at in range(0, len(pages), mmap.PAGESIZE))
+    kept = []
+    while True:
+        kept.append(bytearray(1 << 20))
+
+
 def database(path):
     connection = sqlite3.connect(path, timeout=10_000)
     truth.ready()
@@ -84,6 +100,11 @@ if scenario == "database":
     database(sys.argv[2])
 if scenario == "collects":
     collects()
+if scenario == "rereads":
+    rereads(sys.argv[2])
+if scenario == "inside":
+    new_cgroup = 0x02000000  # CLONE_NEWCGROUP (linux/sched.h)
+    truth.note(inside=ctypes.CDLL(None).unshare(new_cgroup) == 0)
 if scenario == "tasks":
     tasks()
 if scenario == "pinned":

@@ -64,11 +64,11 @@ def _waits(side: KernelSide) -> bool:
 
 
 def _outside_of_calls(thread: ThreadSnapshot, side: KernelSide) -> Wait:
-    if not side.is_page_fault:
-        resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
-        return Wait(resource, evidence=tuple(evidence(thread, side)), kernel=side)
     if side.channel.startswith(_OUT_OF_MEMORY):
         what = _out_of_memory(thread)
+    elif not side.is_page_fault:
+        resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
+        return Wait(resource, evidence=tuple(evidence(thread, side)), kernel=side)
     else:
         what = _userfault(thread) if side.is_userfault else _of_files(thread, side)
     return Wait(Resource(WaitKind.PAGE, 0, what), evidence=tuple(evidence(thread, side)), kernel=side)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def group(controller: str, pid: int, **values: str) -> Iterator[Path]:
 
 
 def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
-    with started("surroundings", "computes") as target, group("cpu", target.pid, cfs_quota_us="10000") as folder:
+    with started("surroundings", "inside") as target, group("cpu", target.pid, cfs_quota_us="10000") as folder:
         time.sleep(0.5)
         recording = tmp_path / "quota.rec"
         recorded = run([DISPATCH, "-p", str(target.pid), "--record", str(recording), "--json"]).document
@@ -56,6 +57,8 @@ def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
             assert quota["throttled"] >= 2
             assert report["explanations"][0]["kind"] == "quota"
             assert report["explanations"][0]["proven"]
+            told = [line for line in report["machine"]["files"] if "a container's" in line]
+            assert bool(told) == target.truth["inside"]
         assert recorded["machine"] == replayed["machine"]
         (folder / "cpu.cfs_quota_us").write_text("800000")
         wait_until(lambda: not _throttled(folder), "the quota is not reached any more")
@@ -80,6 +83,43 @@ def test_threads_on_one_processor() -> None:
         assert len(turns) >= 3
 
 
+def test_memory_that_the_group_does_not_have(tmp_path: Path) -> None:
+    """Pages of a file are taken away and read again; where its OOM killer is off, who wants more waits."""
+    path = tmp_path / "pages"
+    path.write_bytes(os.urandom(64 << 20))
+    os.sync()
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # pages belong to who reads them first
+    with (
+        started("surroundings", "rereads", str(path)) as target,
+        group("memory", target.pid, limit_in_bytes=str(32 << 20)) as folder,
+    ):
+        (tmp_path / "pages.go").touch()
+        seen = _verdict_with(target, "memory is at its limit")
+        assert seen["kind"] in ("slow", "starved")
+        assert str(folder) in seen["summary"]
+        (folder / "memory.oom_control").write_text("1")
+        try:
+            (tmp_path / "pages.more").touch()
+            seen = _verdict_with(target, "whose OOM killer is off")
+            assert seen["kind"] == "kernel-wait"
+            assert str(folder) in seen["summary"]
+        finally:
+            (folder / "memory.limit_in_bytes").write_text(str(1 << 40))  # else it cannot leave
+            os.kill(target.pid, signal.SIGSTOP)
+
+
+def _verdict_with(target: Inferior, words: str) -> dict:
+    """The first verdict with these words, which is not there at once."""
+    seen: list[dict] = []
+    for _ in range(20):
+        seen.append(diagnose(target)["verdict"])
+        if words in seen[-1]["summary"]:
+            return seen[-1]
+        time.sleep(0.1)
+    raise AssertionError(seen[-1])
+
+
 def test_a_team_that_is_larger_than_the_machine() -> None:
     with started("surroundings", "team") as target:
         for _ in range(5):  # between two regions nobody wants to run
@@ -99,6 +139,8 @@ def test_numbers_that_are_too_small_to_be_normal() -> None:
             seen.append(report["verdict"])
             if report["verdict"]["kind"] == "slow":
                 assert "100% of the numbers in self of aten::mul" in report["verdict"]["summary"]
+                kinds = [each["kind"] for each in report["explanations"]]
+                assert ("one-thread" in kinds) == (len(report["machine"]["affinity"]) > 1), kinds
                 return
         raise AssertionError(seen)
 
