@@ -244,6 +244,15 @@ def is_of_program(file: str) -> bool:
     return not is_below_library(file) or any(each in file for each in _PACKAGES)
 
 
+def package_of(file: str) -> str:
+    """The folder of the installed package that a file is in, "" for any other file."""
+    for place in _PACKAGES:
+        before, found, inside = file.partition(place)
+        if found:
+            return f"{before}{found}{inside.partition('/')[0]}"
+    return ""
+
+
 GREENLET_HUBS = ("/gevent/", "/eventlet/")
 """Parts of the paths of the libraries whose hubs switch to greenlets. greenlet alone is also loaded by others, as
 SQLAlchemy, which switches by asyncio."""

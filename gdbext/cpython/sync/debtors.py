@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.assumed_names import Waitable, is_of_program
+from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
 from gdbext.cpython.objects.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
+from gdbext.cpython.sync.pools import goes_on_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
     items,
-    local_of,
     locals_of,
     names_used,
     namespace_of,
@@ -87,8 +87,8 @@ class Debtors(Record):
     ended: tuple[ThreadObject, ...] = ()
     """Threads that have ended and whose function is one of these, or is not known any more."""
     takes_jobs: bool = False
-    """Another thread waits at a queue for jobs, by code of the installed package that has such a function: it may be
-    given one that calls it."""
+    """Another thread waits at a queue for jobs, or for what comes from outside, by code of the installed package that
+    has such a function: it may be given one that calls it, or call it itself then."""
 
 
 def methods_that_end(kind: Waitable, call: str) -> frozenset[str]:
@@ -119,10 +119,13 @@ def debtors(runtime: PythonRuntime, state: ThreadState, address: int, methods: C
     known = {each.qualname.rpartition(".")[2]: each.code for each in named}
     leads = _Leads(runtime, codes, known)
     near = (each for each in ended if not each.function or keepers[each.address] or leads.there(each))
-    files = (each.function.file or "" for each in acting)
+    files = [each.function.file or "" for each in acting]
     folders = {file.rpartition("/")[0] for file in files if any(place in file for place in _PACKAGES)}
-    takes_jobs = bool(folders) and any(_takes_jobs(runtime, each, folders, address) for each in others)
-    return Debtors(acting, idents, tuple(near), takes_jobs)
+    packages = {package_of(file) for file in files} - {""}
+    may_act = bool(packages) and any(
+        takes_jobs(runtime, each, folders, address) or goes_on_in(runtime, each, packages) for each in others
+    )
+    return Debtors(acting, idents, tuple(near), may_act)
 
 
 def flag_debtors(runtime: PythonRuntime, state: ThreadState, name: str) -> Debtors:
@@ -179,15 +182,6 @@ def _is_in(runtime: PythonRuntime, state: ThreadState, codes: Collection[int], c
     if any(frame.code in codes for frame in frames):
         return True
     return calls is not None and any(calls.by_frame(each) for each in frames[:_FRAMES] if is_of_program(each.file))
-
-
-def _takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
-    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
-    frames = runtime.frames.stack(state).frames[:_FRAMES]
-    for frame, caller in zip(frames, frames[1:]):
-        if frame.function.rpartition(".")[2] == "get" and frame.file.endswith("/queue.py"):
-            return caller.file.rpartition("/")[0] in folders and local_of(runtime, frame, "self") not in (0, address)
-    return False
 
 
 def _of_threads(runtime: PythonRuntime, threads: Iterable[ThreadObject]) -> Iterator[tuple[PythonFunction, int]]:

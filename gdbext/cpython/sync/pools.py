@@ -12,16 +12,17 @@ Lib/concurrent/futures/process.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.assumed_names import is_of_program, package_of
 from gdbext.cpython.threads.frame_variables import attributes, items, local_of, locals_of, referent
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _SETS = {"wait": "not_done", "as_completed": "pending"}
@@ -177,3 +178,26 @@ def jobs_in_queue(runtime: PythonRuntime, queue: int) -> frozenset[int]:
 
 def _is(frame: PythonFrame, file: str, function: str) -> bool:
     return frame.function.rpartition(".")[2] == function and frame.file.endswith(file)
+
+
+_FRAMES = 12
+"""Innermost Python frames that are read."""
+
+
+def takes_jobs(runtime: PythonRuntime, state: ThreadState, folders: Collection[str], address: int) -> bool:
+    """A thread waits in ``get()`` of another queue.Queue, called by code of one of these folders."""
+    frames = runtime.frames.stack(state).frames[:_FRAMES]
+    for frame, caller in zip(frames, frames[1:]):
+        if frame.function.rpartition(".")[2] == "get" and frame.file.endswith("/queue.py"):
+            return caller.file.rpartition("/")[0] in folders and local_of(runtime, frame, "self") not in (0, address)
+    return False
+
+
+def goes_on_in(runtime: PythonRuntime, state: ThreadState, packages: Collection[str]) -> bool:
+    """A thread stands in code of one of these packages and waits for no other thread: for a peer, perhaps."""
+    for frame in runtime.frames.stack(state).frames[:_FRAMES]:
+        if (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]) in assumed_names.WAITING_FUNCTIONS:
+            return False
+        if is_of_program(frame.file):
+            return package_of(frame.file) in packages
+    return False

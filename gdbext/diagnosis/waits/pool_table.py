@@ -225,6 +225,9 @@ TENSORPIPE = Pool(
     library="libtorch", named=("TP_",), spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
     workers="tensorpipe threads",
 )  # fmt: skip
+_ANYIO_WORKER = (("_asyncio.py", "run"),)
+ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
+TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
 _LOKY_WORKER = (("process_executor.py", "_process_worker"),)
 LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
 LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
@@ -236,7 +239,7 @@ FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
 STRANGERS = (
     JEMALLOC, POLARS, RAYON, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY,
-    LOKY_MANAGER, BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
+    LOKY_MANAGER, ANYIO, TRIO, BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
 )  # fmt: skip
 """Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
 crates/polars-stream/src/async_executor, polars-core/src/lib.rs; tokio src/runtime/scheduler/multi_thread/park.rs,
@@ -244,7 +247,8 @@ worker.rs, blocking/pool.rs; onnxruntime include/onnxruntime/core/platform/Eigen
 modules/core/src/parallel_impl.cpp; Eigen unsupported/Eigen/CXX11/src/ThreadPool; gRPC
 src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and channel; Ray
 src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h, epoll_loop.cc; the process
-executor of loky and the pool of billiard; CPython's multiprocessing: forkserver, resource_tracker."""
+executor of loky and the pool of billiard; CPython's multiprocessing: forkserver, resource_tracker;
+the worker threads of AnyIO (its backend for asyncio) and the thread cache of trio."""
 
 POOLS = (
     OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, CUDA_DRIVER, RPC, FUTURES,

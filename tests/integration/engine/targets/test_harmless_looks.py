@@ -20,6 +20,11 @@ UNHARMED = {
     "sigtimedwait": 10, "semop": 0, "io_getevents": 1,
 }  # fmt: skip
 """What each call returns where nobody stopped it."""
+_NUMBERS = {
+    "write": {1}, "send": {44}, "recv MSG_WAITALL": {45}, "recv SO_RCVTIMEO": {45}, "epoll_wait": {232, 281},
+    "sigtimedwait": {128}, "semop": {65, 220}, "io_getevents": {208}, "read": procfs.SYSCALLS["read"],
+}  # fmt: skip
+"""The system calls on x86-64 that each of them is (arch/x86/entry/syscalls/syscall_64.tbl)."""
 
 
 class BlockedCalls:
@@ -35,11 +40,13 @@ class BlockedCalls:
         wait_until(lambda: all(map(self._is_asleep, procfs.threads(self.process.pid))), "all sleep")
 
     def _is_asleep(self, tid: int) -> bool:
-        """In its call, the main thread in read: not for a moment, for the GIL or to end."""
+        """In the very call that it is for, the main thread in read: not in another one for a moment, as for memory."""
         call = procfs.syscall(self.process.pid, tid)[0]
-        if tid == self.process.pid:
-            return call in map(str, procfs.SYSCALLS["read"])
-        return call.isdecimal() and int(call) not in procfs.SYSCALLS["futex"]
+        name = next((name for name, each in self.tids.items() if each == tid), "read")
+        return call in map(str, _NUMBERS[name])
+
+    def calls(self) -> dict[int, tuple[str, ...]]:
+        return {tid: procfs.syscall(self.process.pid, tid) for tid in procfs.threads(self.process.pid)}
 
     def results(self) -> dict[str, list[object]]:
         output, _ = self.process.communicate("go\n", timeout=60)
@@ -52,7 +59,7 @@ def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early() -> No
     for _ in range(LOOKS):
         target = brief_look(program.process.pid)
         session, found = Session(target).settled(inspect_threads)
-        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {})
+        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {}), program.calls()
         assert len(found.threads) == len(program.tids) + 1
         assert session.target.threads_that_ran() == ()
         target.close()

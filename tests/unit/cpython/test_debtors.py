@@ -1,0 +1,44 @@
+"""Who may end a wait for an object of an installed package: a thread that stands in code of the very package, and waits
+for no other thread."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gdbext.cpython.abi.assumed_names import package_of
+from gdbext.cpython.sync.pools import goes_on_in
+from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.runtime import PythonRuntime
+
+SITE = "/env/lib/python3.11/site-packages"
+LIBRARY = "/usr/lib/python3.11"
+SELECT = (f"{LIBRARY}/selectors.py", "EpollSelector.select")
+RECEIVES = (f"{SITE}/websockets/sync/connection.py", "Connection.recv_events")
+GET = (f"{LIBRARY}/queue.py", "Queue.get")
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([SELECT, RECEIVES], True),
+        ([RECEIVES], True),
+        ([GET, RECEIVES], False),
+        ([SELECT, (f"{SITE}/other/loop.py", "run"), RECEIVES], False),
+        ([("/srv/app.py", "serve"), RECEIVES], False),
+        ([SELECT], False),
+    ],
+)
+def test_a_thread_in_the_package_may_act(frames: list[tuple[str, str]], expected: bool) -> None:
+    stack = SimpleNamespace(frames=[SimpleNamespace(file=file, function=function) for file, function in frames])
+    runtime = SimpleNamespace(frames=SimpleNamespace(stack=lambda _: stack))
+    assert goes_on_in(cast(PythonRuntime, runtime), cast(ThreadState, 0), {f"{SITE}/websockets"}) is expected
+
+
+def test_packages_of_files() -> None:
+    assert package_of(RECEIVES[0]) == f"{SITE}/websockets"
+    assert package_of(f"{SITE}/alone.py") == f"{SITE}/alone.py"
+    assert package_of("/usr/lib/python3/dist-packages/numpy/core/a.py") == "/usr/lib/python3/dist-packages/numpy"
+    assert package_of("/srv/app.py") == package_of(SELECT[0]) == ""
