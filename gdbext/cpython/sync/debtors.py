@@ -28,8 +28,6 @@ from gdbext.cpython.threads.frame_variables import (
     namespace_of,
     variables,
 )
-from gdbext.cpython.threads.loop_names import names_of_code
-from gdbext.cpython.threads.object_text import codes_of_traceback
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -153,7 +151,7 @@ def error_in_future(runtime: PythonRuntime, state: ThreadState, codes: Collectio
         except GdbextError:
             continue
         error = attributes(runtime, value).get(assumed_names.FUTURE_ERROR, 0) if is_future else 0
-        if error and not set(codes).isdisjoint(codes_of_traceback(runtime, error)):
+        if error and not set(codes).isdisjoint(_codes_of_traceback(runtime, error)):
             return error
     return 0
 
@@ -171,8 +169,21 @@ def _at_hand(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> Iterator[
             yield from items(runtime, value)
 
 
+def _codes_of_traceback(runtime: PythonRuntime, error: int) -> Iterable[int]:
+    from gdbext.cpython.threads.object_text import codes_of_traceback
+
+    return codes_of_traceback(runtime, error)
+
+
+def _names_of(runtime: PythonRuntime, code: int) -> LoopNames | None:
+    """The names that the code object at an address loads anywhere."""
+    from gdbext.cpython.threads.loop_names import names_of_code
+
+    return names_of_code(runtime, code)
+
+
 def _sets(runtime: PythonRuntime, function: PythonFunction, name: str) -> bool:
-    loaded = names_of_code(runtime, function.code)
+    loaded = _names_of(runtime, function.code)
     return loaded is not None and name not in loaded.names and name in names_used(runtime, function.code)
 
 
@@ -226,7 +237,7 @@ class _Leads:
             if todo & set(self._acting):
                 return True
             seen |= todo
-            named = (names_of_code(self._runtime, each) for each in todo)
+            named = (_names_of(self._runtime, each) for each in todo)
             called = {name for names in named if names is not None for name in names.names}
             todo = {self._known[name] for name in called if name in self._known} - seen
         return bool(todo & set(self._acting))
@@ -345,7 +356,7 @@ class _Calls:
 
     def acting(self, function: PythonFunction, namespace: int) -> Acting | None:
         """The function with the method that it calls, None where it calls none; ``namespace``: its globals."""
-        names = names_of_code(self._runtime, function.code)
+        names = _names_of(self._runtime, function.code)
         wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
         if names is None or not wanted:
             return None
@@ -379,7 +390,7 @@ class _Calls:
 
     def may_be_it(self, function: PythonFunction) -> bool:
         """The function calls the method of an attribute that has the name under which an object keeps this one."""
-        names = names_of_code(self._runtime, function.code)
+        names = _names_of(self._runtime, function.code)
         members = names.members if names is not None else ()
         return any(
             each.name in self._methods and each.kind is LoadKind.ATTRIBUTE and self._holders.have(each.owner)
@@ -405,7 +416,7 @@ class _Calls:
 
     def by_frame(self, frame: PythonFrame) -> bool:
         """The code of a frame calls a method of the object by a name that the frame has for it."""
-        names = names_of_code(self._runtime, frame.code)
+        names = _names_of(self._runtime, frame.code)
         wanted = [each for each in names.members if each.name in self._methods] if names is not None else []
         if not wanted:
             return False

@@ -22,7 +22,6 @@ from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.object_items import deque_items, set_items
 from gdbext.cpython.sync.locks import read_lock
 from gdbext.cpython.threads.frame_variables import attributes, global_variables, locals_of
-from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import Frame, LocalVariable, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import tensor_text
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
@@ -131,6 +130,8 @@ class FrameLocals:
 
     def text(self, address: int) -> str:
         """The short text of an object. Raises nothing."""
+        from gdbext.cpython.threads.object_text import describe
+
         return describe(self._runtime, address, _WIDTH, self._special)
 
     def _type_name(self, address: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -26,9 +27,11 @@ from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
 from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
-from gdbext.torch.stack.lookup_sites import SiteFinder, static_handles
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
+
+if TYPE_CHECKING:
+    from gdbext.torch.stack.lookup_sites import SiteFinder
 
 _KEYSET_ARGUMENTS = 4
 """Arguments of a call among which its keyset can be."""
@@ -224,6 +227,8 @@ class CallRecovery:
         frame, function = stack.frames[0], stack.function(0)
         if function is None:
             return False
+        from gdbext.torch.stack.lookup_sites import static_handles
+
         sites = self._lookups.find(function.start, function.size, static_handles(self._symbolizer, function))
         if sites is None or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):
             return False
@@ -242,6 +247,8 @@ class CallRecovery:
 
     @cached_property
     def _lookups(self) -> SiteFinder:
+        from gdbext.torch.stack.lookup_sites import SiteFinder
+
         dispatcher = self._dispatcher
         backends, table = dispatcher.keys.num_backends, dispatcher.first_entry
         return SiteFinder(self._memory, self._modules, self._symbolizer, backends, table)
