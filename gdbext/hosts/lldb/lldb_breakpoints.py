@@ -15,7 +15,7 @@ import lldb
 from gdbext.errors import MemoryFault, ProbesRefused, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
-from gdbext.hosts.lldb.lldb_target import is_there
+from gdbext.hosts.lldb.lldb_target import is_there, read_memory
 from gdbext.hosts.lldb.selection import Callback, attach_callback, drop_callback
 from gdbext.hosts.resume.breakpoint_setter import holds
 
@@ -50,9 +50,8 @@ class StoppedAt:
 
     def word(self, address: int) -> int:
         """The 8 bytes at an address. Raises MemoryFault."""
-        error = lldb.SBError()
-        data = self._frame.GetThread().GetProcess().ReadMemory(address, 8, error)
-        if error.Fail() or data is None or len(data) != 8:
+        data = read_memory(self._frame.GetThread().GetProcess(), address, 8)
+        if data is None:
             raise MemoryFault(address, 8)
         return int.from_bytes(data, "little")
 

@@ -16,7 +16,14 @@ from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError
-from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_native, is_there
+from gdbext.hosts.lldb.lldb_target import (
+    LldbTarget,
+    current_target,
+    float_register,
+    is_native,
+    is_there,
+    read_memory,
+)
 from gdbext.hosts.lldb.selection import attach_callback, drop_callback, keep_callback
 from gdbext.hosts.resume.host import probes_are_elsewhere
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
@@ -218,11 +225,10 @@ class LldbRunControl:
 
     def read(self, address: int, size: int) -> bytes:
         """Memory as it is now. Raises MemoryFault."""
-        error = lldb.SBError()
-        data = self._process.ReadMemory(address, size, error) if 0 <= address <= _WORD - size and size > 0 else None
-        if error.Fail() or data is None or len(data) != size:
+        data = read_memory(self._process, address, size) if 0 <= address <= _WORD - size and size > 0 else None
+        if data is None:
             raise MemoryFault(address, size)
-        return bytes(data)
+        return data
 
     def register(self, name: str) -> int:
         """A register of the thread that a handler is called for. Raises TargetError."""

@@ -198,7 +198,7 @@ def attach_callback(breakpoint: lldb.SBBreakpoint, callback: Callback) -> str:
     TargetError.
 
     LLDB's lock is taken for all of a call: SBProcess.ReadMemory takes that of the process first and then waits for
-    this, which "process detach" has, and which waits for the other one (LLDB 22; older ones lend no lock).
+    this, which "process detach" has, and which waits for the other one. LLDB before 21 lends no lock: see read_memory.
     """
     target = breakpoint.GetTarget()
     lock = target.GetAPIMutex() if hasattr(target, "GetAPIMutex") else nullcontext()
