@@ -19,10 +19,9 @@ one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, ClassVar
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
 

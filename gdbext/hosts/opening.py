@@ -5,8 +5,7 @@ A look that the kernel may never answer is supervised (engine/targets/live/super
 
 from __future__ import annotations
 
-from enum import Enum
-
+from gdbext.engine.record import Enum
 from gdbext.engine.targets import budget
 
 TYPE_CHECKING = False

@@ -5,10 +5,10 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from math import isfinite
 from typing import Any
 
+from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Hexadecimal, Section
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 

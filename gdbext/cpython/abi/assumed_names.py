@@ -13,9 +13,7 @@ multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that 
 
 from __future__ import annotations
 
-from enum import Enum
-
-from gdbext.engine.record import late_pattern
+from gdbext.engine.record import Enum, late_pattern
 
 TAKES_GIL = (
     "take_gil",

@@ -9,9 +9,8 @@ newer version, or one that a tracer has replaced.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 
 class LoadKind(Enum):

@@ -7,12 +7,11 @@ version numbers. The records themselves are in ``versions.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, Optional, Union
 
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.engine.layouts.declarations import U64, Member, Struct
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 Version = tuple[int, int]
 """A minor version: (3, 11)."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from enum import Enum
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
@@ -38,7 +37,7 @@ from gdbext.engine.glibc.sync_objects import recorded_owner
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.errors import BadData, GdbextError
 

@@ -12,13 +12,12 @@ Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.sync.locks import HAS_PARKED, parked_on
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
 _INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3

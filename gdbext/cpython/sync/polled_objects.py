@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
@@ -31,7 +30,7 @@ from gdbext.cpython.threads.frame_variables import (
     variables,
 )
 from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:

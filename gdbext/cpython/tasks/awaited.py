@@ -10,13 +10,12 @@ trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is to
 from __future__ import annotations
 
 import math
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.object_items import set_items
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, local_of
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:

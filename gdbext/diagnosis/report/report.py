@@ -9,11 +9,10 @@ The text for people is made here, too: the lines of the view, and what all repor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, one_line
 from gdbext.engine.vocabulary import Section

@@ -19,11 +19,10 @@ Verdict: the answer to "why does it hang?".
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import is_below_library
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Resource, Wait, WaitEdge

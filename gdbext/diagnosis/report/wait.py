@@ -13,11 +13,10 @@ WaitEdge: one thread waits for another.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Union
 
 from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Certainty, Hexadecimal
 
 if TYPE_CHECKING:

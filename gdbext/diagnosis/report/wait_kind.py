@@ -5,9 +5,7 @@ A new kind is a row here and a recogniser in waits/. No other place lists kinds.
 
 from __future__ import annotations
 
-from enum import Enum
-
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 
 class Relation(Enum):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
 
 if TYPE_CHECKING:

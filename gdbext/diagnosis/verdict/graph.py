@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from types import MappingProxyType
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import WaitEdge
 from gdbext.diagnosis.verdict.recursion import Recursion
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ read here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_workers
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 from gdbext.engine.vocabulary import byte_size, counted, of_many
 

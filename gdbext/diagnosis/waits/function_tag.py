@@ -8,12 +8,11 @@ of every release wheel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from typing import Generic, TypeVar
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.versions import EVALUATES
-from gdbext.engine.record import Record, late_pattern
+from gdbext.engine.record import Enum, Record, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import cached_property
 from typing import Optional
 
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.errors import TargetError
 
 

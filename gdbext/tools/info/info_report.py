@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report.report import Report
@@ -23,6 +22,7 @@ from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.layouts.store import is_before
 from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Enum
 from gdbext.engine.targets.system import linux
 from gdbext.engine.vocabulary import Hexadecimal, Section, counted
 from gdbext.errors import GdbextError, SymbolFileError

@@ -14,12 +14,11 @@ The paths of all ranks as one tree: equal frames are folded, each node has the s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from enum import Enum
 
 from gdbext.diagnosis.job.job_rank import fold as ranges
 from gdbext.diagnosis.report.thread_report import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 
 class Issued(Record):

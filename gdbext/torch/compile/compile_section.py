@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import ClassVar, Union
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 
 ConfigValue = Union[bool, int, float, str, None, tuple["ConfigValue", ...], Mapping[str, "ConfigValue"]]

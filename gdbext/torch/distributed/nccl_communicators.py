@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from enum import Enum
 
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import I32, U8, U32, U64, Flag, OffsetShapes, Place, Space, Struct
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError
 

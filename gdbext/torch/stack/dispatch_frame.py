@@ -4,10 +4,9 @@ found.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.values.key_names import shown_key
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Union
 
 from gdbext.engine.layouts.declarations import Member
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA, INTRAOP_THREADS, TORCH_SYMBOLS
 from gdbext.torch.state import setting_sources as sources

@@ -1,15 +1,16 @@
-"""Records behave as the named tuples that they stand for."""
+"""Records and enumerations behave as what they stand for in the standard library."""
 
 from __future__ import annotations
 
 import copy
+import enum
 import pickle
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -102,3 +103,72 @@ def test_it_is_the_only_kind_of_named_tuple_in_the_package() -> None:
     files = [*(ROOT / "gdbext").rglob("*.py")]
     others = [file.name for file in files if "NamedTuple)" in file.read_text() and file.name != "record.py"]
     assert others == []
+
+
+class OurWords(Enum):
+    """One of ours."""
+
+    FIRST = "first"
+    """A word."""
+    SECOND = "second"
+    ALSO_FIRST = "first"
+
+    @property
+    def is_first(self) -> bool:
+        return self is OurWords.FIRST
+
+
+class TheirWords(enum.Enum):
+    """One of theirs."""
+
+    FIRST = "first"
+    SECOND = "second"
+    ALSO_FIRST = "first"  # noqa: PIE796
+
+
+class OurPairs(Enum):
+    """Members that are made of more than their value."""
+
+    traits: int
+    ONE = "one", 1
+    TWO = "two", 2
+
+    def __new__(cls, value: str, traits: int) -> OurPairs:
+        member = object.__new__(cls)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+
+def test_an_enumeration_has_what_that_of_the_standard_library_has() -> None:
+    for ours, theirs in zip(OurWords, TheirWords):
+        assert (ours.name, ours.value) == (theirs.name, theirs.value)
+        assert str(ours).partition(".")[2] == str(theirs).partition(".")[2]
+        assert f"{ours:>30}" == str(ours).rjust(30)
+        assert ours is OurWords(theirs.value)
+        assert ours is OurWords[theirs.name]
+        assert ours in OurWords
+        assert theirs not in OurWords
+    assert list(OurWords.__members__) == list(TheirWords.__members__)
+    assert [each.name for each in reversed(OurWords)] == [each.name for each in reversed(TheirWords)]
+    assert OurWords.ALSO_FIRST is OurWords.FIRST
+    assert OurWords.FIRST.is_first
+    assert len(OurWords) == len(TheirWords)
+    assert {OurWords.FIRST: 1}[OurWords("first")] == 1
+    assert [(each.value, each.traits) for each in OurPairs] == [("one", 1), ("two", 2)]
+    assert OurPairs("two") is OurPairs.TWO
+
+
+@pytest.mark.parametrize("value", ["third", None, []])
+def test_a_value_that_there_is_not_is_told_as_there(value: object) -> None:
+    with pytest.raises(ValueError, match="is not a valid TheirWords") as theirs:
+        TheirWords(value)
+    with pytest.raises(ValueError, match="is not a valid OurWords") as ours:
+        OurWords(value)
+    assert str(ours.value) == str(theirs.value).replace("Their", "Our")
+
+
+def test_a_member_is_one_wherever_it_goes() -> None:
+    assert copy.copy(OurWords.FIRST) is OurWords.FIRST
+    assert copy.deepcopy([OurWords.FIRST]) == [OurWords.FIRST]
+    assert pickle.loads(pickle.dumps(OurWords.SECOND)) is OurWords.SECOND

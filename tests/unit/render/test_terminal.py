@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from gdbext.diagnosis.report import json_report
 from gdbext.diagnosis.report import report as report_module
 from gdbext.diagnosis.report.report import render_text
 from gdbext.engine import terminal
+from gdbext.engine.record import Enum
 from gdbext.hosts.cli import launcher
 from gdbext.render.style import Style, escape
 from gdbext.tools.table import Outcome

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Enum, Record
 
 
 class ProcessState(Enum):
