@@ -24,7 +24,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.schema import hidden_result, schema_results, schema_types
+from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import AS_IT_IS, CallSites, FoundArgument, KeptArguments, Sighting, judged
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
 from gdbext.torch.stack.kernel_match import (
@@ -35,7 +35,7 @@ from gdbext.torch.stack.kernel_match import (
     parameters,
     registered_signature,
 )
-from gdbext.torch.stack.known_fallbacks import STABLE_TYPES, RecoveredCall, returns_from_stable, stable_words
+from gdbext.torch.stack.known_fallbacks import STABLE_TUPLE, RecoveredCall, stable_values
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
@@ -238,18 +238,10 @@ class ArgumentRecovery:
         self, stack: NativeStack, call: DispatchCall, _recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """The words that an operator with the stable ABI was given. Its results are written over the first of them."""
-        words = stable_words(self._memory, self._sites, stack, call, count)
-        text = operator.schema.text if words and operator.schema is not None else ""
-        lost = len(schema_results(text)) if text and returns_from_stable(stack, call.kernel or 0) else 0
-        for number, ((kind, _), word) in enumerate(zip(schema_types(text) if text else (), words)):
-            if number < lost:
-                continue
-            if kind.endswith("?") and not word:
-                yield number, Sighting(Value("None"), Certainty.VERIFIED, "its StableIValues")
-            elif kind in STABLE_TYPES:
-                value = self._values.read(STABLE_TYPES[kind], [word])
-                certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
-                yield number, Sighting(value, certainty, "its StableIValues")
+        text = operator.schema.text if operator.schema is not None else ""
+        for number, value, place in stable_values(self._memory, self._values, self._sites, stack, call, text, count):
+            certain = (value.proven or value.text == "None") and place != STABLE_TUPLE
+            yield number, Sighting(value, Certainty.VERIFIED if certain else Certainty.INFERRED, place)
 
     def _by_names(
         self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int

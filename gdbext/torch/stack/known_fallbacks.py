@@ -10,19 +10,26 @@ call makes anew of the arguments and the thread's state, so that it may have key
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import demangle
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
+from gdbext.errors import GdbextError
 from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.registry.schema import schema_results, schema_types
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
+from gdbext.torch.values.containers import vector_span
+
+if TYPE_CHECKING:
+    from gdbext.torch.values.cpp_values import CppValues, Value
 
 _PYTHON_DISPATCHER = "PythonDispatcher"
 _KEYSET_ARGUMENTS = 3
@@ -76,6 +83,135 @@ def returns_from_stable(stack: NativeStack, kernel: int) -> bool:
     return kernel < 2 or (
         inner is not None and any(one.startswith(assumed_symbols.STABLE_HANDLES) for one in inner.names)
     )
+
+
+STABLE_TUPLE = "the wrapper's tuple"
+
+
+def stable_values(
+    memory: Memory, values: CppValues, sites: CallSites, stack: NativeStack, call: DispatchCall, text: str, count: int
+) -> Iterator[tuple[int, Value, str]]:
+    """The arguments, by number, of an operator with the stable ABI and the schema ``text``, and where they were found.
+    Raises MemoryFault, BadData."""
+    from gdbext.torch.values.cpp_values import Value
+
+    words = stable_words(memory, sites, stack, call, count) if text else ()
+    lost = len(schema_results(text)) if words and returns_from_stable(stack, call.kernel or 0) else 0
+    kinds = [kind for kind, _ in schema_types(text)] if words else []
+    for number, (kind, word) in enumerate(zip(kinds, words)):
+        if number >= lost and kind.endswith("?") and not word:
+            yield number, Value("None"), _STABLE_WORDS
+        elif number >= lost and kind in STABLE_TYPES:
+            yield number, values.read(STABLE_TYPES[kind], [word]), _STABLE_WORDS
+    if kinds and not lost:
+        for number, value in StableTuple(memory, values, kinds, words).values(stack, call.kernel or 0):
+            yield number, value, STABLE_TUPLE
+
+
+_STABLE_WORDS = "its StableIValues"
+_SHAPES = {"Tensor": (16, 8), "str": (32, 8), **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
+           **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1))}  # fmt: skip
+"""Bytes and alignment of what the wrapper makes of a StableIValue: a tensor is a shared pointer of its handle."""
+_READ_AS = {"str": "std::__cxx11::basic_string<", "int": "long", "SymInt": "long", "float": "double", "bool": "bool",
+            "ScalarType": "c10::ScalarType", "Layout": "c10::Layout", "MemoryFormat": "c10::MemoryFormat"}  # fmt: skip
+_WRAPPERS = 6
+"""Frames of the wrapper, without optimisation: ``boxer::boxed_fn``, ``boxer_impl::boxed_fn``, ``std::apply``, …"""
+
+
+class StableTuple:
+    """The ``std::tuple`` of its arguments that an extension's wrapper has in its frame while its kernel runs
+    (``boxer_impl`` of torch/csrc/stable/library.h, 2.9 to 2.13), found by those of which the words are known.
+
+    Optionals and lists are nowhere else. libstdc++ has a tuple's elements in reverse.
+    """
+
+    def __init__(self, memory: Memory, values: CppValues, kinds: Sequence[str], words: Sequence[int]) -> None:
+        """``kinds`` are types of the schema."""
+        self._memory = memory
+        self._values = values
+        self._kinds = kinds
+        self._words = words
+        self._offsets: list[int] = []
+        self._size = 0
+        for shape in map(_shape, reversed(kinds)):
+            if shape is None or "Tensor" not in kinds:
+                self._size = 0
+                break
+            self._offsets.insert(0, _aligned(self._size, shape[1]))
+            self._size = self._offsets[0] + shape[0]
+
+    def values(self, stack: NativeStack, kernel: int) -> Iterator[tuple[int, Value]]:
+        """The arguments that nothing else has, by number; none where there is no such tuple, or several that differ.
+        Raises MemoryFault."""
+        low, high = stack.frames[max(kernel - _WRAPPERS, 0)].sp, stack.frames[kernel].sp
+        raw = self._memory.read(low, high - low) if self._size and 0 < high - low <= _WRAPPERS_BYTES else b""
+        found = [low + at for at in range(0, len(raw) - self._size + 1, 8) if self._is_at(raw, at, low)]
+        for number, kind in enumerate(self._kinds if found else ()):
+            seen = [self._read(kind, one + self._offsets[number]) for one in found]
+            if kind not in STABLE_TYPES and seen[0] is not None and all(one == seen[0] for one in seen):
+                yield number, seen[0]
+
+    def _is_at(self, raw: bytes, at: int, low: int) -> bool:
+        """All that is known of the arguments is so there."""
+        return all(
+            self._may_be(kind, word, raw[at + offset :], low + at + offset)
+            for kind, word, offset in zip(self._kinds, self._words, self._offsets)
+        )
+
+    def _may_be(self, kind: str, word: int, raw: bytes, address: int) -> bool:
+        if kind in STABLE_TYPES:
+            size = 1 if kind == "bool" else 8
+            return raw[:size] == word.to_bytes(8, "little")[:size]
+        if kind.endswith("?"):
+            size = _SHAPES[kind[:-1]][0] if "[" not in kind else 24
+            return raw[size] == bool(word)
+        if "[" in kind:
+            begin, end, capacity = (int.from_bytes(raw[each : each + 8], "little") for each in (0, 8, 16))
+            return begin <= end <= capacity and not (begin | end | capacity) & 7 and bool(begin) == bool(capacity)
+        if kind == "str":
+            data, length = (int.from_bytes(raw[each : each + 8], "little") for each in (0, 8))
+            return (data == address + 16) == (length <= _INSIDE)
+        return True
+
+    def _read(self, kind: str, address: int) -> Value | None:
+        """The object there of a type of the schema; None where it cannot be read."""
+        try:
+            if kind.endswith("?"):
+                size = (_shape(kind[:-1]) or (0, 0))[0]
+                return self._read(kind[:-1], address) if self._memory.u8(address + size) else None
+            if kind == "Tensor":
+                return self._values.read(STABLE_TYPES[kind], [self._memory.u64(address)])
+            element = kind.partition("[")[0]
+            if element == kind:
+                return self._values.stored(_READ_AS[kind], address)
+            if element != "Tensor":
+                return self._values.stored(f"std::vector<{_READ_AS[element]}, std::allocator<", address)
+            from gdbext.torch.values.cpp_values import LIST_LIMIT, joined
+
+            first, count = vector_span(self._memory, address, _SHAPES[element][0], LIST_LIMIT)
+            handles = self._memory.words(first, 2 * count)[::2]
+            return joined([self._values.read(STABLE_TYPES[element], [one]) for one in handles], count)
+        except (GdbextError, KeyError):
+            return None
+
+
+_INSIDE = 15
+"""Bytes of a text that a string of libstdc++ holds in itself."""
+_WRAPPERS_BYTES = 1 << 16
+
+
+def _shape(kind: str) -> tuple[int, int] | None:
+    """Bytes and alignment of what a schema type is in C++ there, None for one that is not known."""
+    if kind.endswith("?"):
+        inner = _shape(kind[:-1])
+        return None if inner is None else (_aligned(inner[0] + 1, inner[1]), inner[1])
+    if "[" in kind:
+        return None if kind.startswith("bool[") else (24, 8)
+    return _SHAPES.get(kind)
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
 
 
 class KnownFallbacks:

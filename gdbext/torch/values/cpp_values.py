@@ -195,7 +195,7 @@ class CppValues:
         if length > _LONGEST:
             raise BadData(f"a list of {length} elements")
         size = self._size(inner)
-        return _joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
+        return joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
 
     def _size(self, kind: str) -> int:
         """Bytes of an element of that type. Raises BadData for a type that is not known."""
@@ -220,7 +220,7 @@ class CppValues:
         """A c10::List: a vector of IValues."""
         size, items = self.ivalue_size, structures.ListImpl(self._space, implementation)
         first, count = vector_span(self._memory, items.list, size, _LONGEST)
-        return _joined([self.boxed(first + size * each) for each in range(min(count, LIST_LIMIT))], count)
+        return joined([self.boxed(first + size * each) for each in range(min(count, LIST_LIMIT))], count)
 
     def _tensor_list_reference(self, address: int) -> Value:
         """An IListRef<at::Tensor>: an ArrayRef, or the address of a List."""
@@ -344,7 +344,8 @@ class CppValues:
         return Value(str(self._memory.i64(payload))) if tag == "Int" else Value("a symbolic number")
 
 
-def _joined(values: Sequence[Value], count: int) -> Value:
+def joined(values: Sequence[Value], count: int) -> Value:
+    """A list of ``count`` elements, the first of which are these."""
     texts = [value.text for value in values]
     more = [f"… {count - len(values)} more"] if count > len(values) else []
     text = f"[{', '.join([*texts, *more])}]"

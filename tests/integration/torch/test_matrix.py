@@ -47,23 +47,28 @@ def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -
     the one runs to which its functor points.
 
     An exception has left a kernel; ``callBoxedForDispatchKey`` has called one; classes that own what they hold are
-    passed by the address of a copy."""
+    passed by the address of a copy; what a kernel with the stable ABI was given is in its wrapper's tuple."""
     with matrix.started(matrix.host(), matrix.build("O3-s-hidden", name="fallbacks")) as program:
         document = matrix.look(program)
         score = matrix.compare(program.truth, document)
         assert not score.wrong
-        assert (score.found, score.right) == (10, 10), matrix.report("", score)
+        assert (score.found, score.right) == (11, 11), matrix.report("", score)
         (thread,) = [one for one in document["threads"] if one["tid"] == program.case("device")["tid"]]
         (inner, *outer) = [step["arguments"][0]["value"] for step in thread["dispatch"]]
         assert inner in (None, "f32[4] cpu")
         assert outer == [None, None]
         assert not any(thread["dispatch_doubt"] for thread in document["threads"])
-        (thread,) = [one for one in document["threads"] if one["tid"] == program.case("owners")["tid"]]
-        assert [one["value"] for one in thread["dispatch"][0]["arguments"]] == OWNED
+        for name, given in GIVEN.items():
+            (thread,) = [one for one in document["threads"] if one["tid"] == program.case(name)["tid"]]
+            assert [one["value"] for one in thread["dispatch"][0]["arguments"]] == given
 
 
-OWNED = ["f32[3] cpu", '"here"', '"a text that no string holds in itself"', "[4, 5]", "[f32[3] cpu, f32[3] cpu]",
-         '"there"', "2.5", "[0.5, 1.5]", '["x", "y"]', "7", "[True, False]", "99"]  # fmt: skip
+GIVEN = {
+    "owners": ["f32[3] cpu", '"here"', '"a text that no string holds in itself"', "[4, 5]", "[f32[3] cpu, f32[3] cpu]",
+               '"there"', "2.5", "[0.5, 1.5]", '["x", "y"]', "7", "[True, False]", "99"],
+    "stable": ["f32[3] cpu", "2.5", "7", "[4, 5]", "f32[3] cpu", "True", '"here"',
+               '"a text that no string holds in itself"', "[f32[3] cpu]", "torch.float64"],
+}  # fmt: skip
 
 
 def assert_right(program: Matrix) -> None:

@@ -5,6 +5,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
 #include <torch/library.h>
 #include <functional>
 #include <memory>
@@ -74,6 +76,15 @@ Tensor owners(const Tensor& a, std::string, const std::string&, std::vector<int6
   return a;
 }
 
+// Optionals and lists of the stable ABI: only its wrapper's tuple has them while the kernel runs.
+using Stable = torch::stable::Tensor;
+Stable stable(Stable a, std::optional<double>, std::optional<int64_t>, std::vector<int64_t>, std::optional<Stable>, bool,
+              std::string, const std::optional<std::string>&, const std::vector<Stable>&, torch::headeronly::ScalarType) {
+  enter("falls::stable", "CPU", 0, "AutogradCPU");
+  account::wait_here();
+  return a;
+}
+
 Tensor on_device() {
   auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 16, c10::DataPtr(nullptr, at::Device(at::kPrivateUse1, 0)),
                               nullptr, false);
@@ -97,6 +108,8 @@ TORCH_LIBRARY(falls, m) {
   m.def("unwound(Tensor a) -> Tensor");
   m.def("owners(Tensor a, str b, str c, int[] d, Tensor[] e, str? f, Scalar g, float[] h, str[] i, Scalar? j, bool[] k,"
         " int l) -> Tensor");
+  m.def("stable(Tensor a, float? b, int? c, int[] d, Tensor? e, bool f, str g, str? h, Tensor[] i, ScalarType j)"
+        " -> Tensor");
 }
 TORCH_LIBRARY_IMPL(falls, CPU, m) {
   m.impl("leaf", &leaf);
@@ -104,11 +117,12 @@ TORCH_LIBRARY_IMPL(falls, CPU, m) {
   m.impl("unwound", &unwound);
   m.impl("owners", &owners);
 }
+STABLE_TORCH_LIBRARY_IMPL(falls, CPU, m) { m.impl("stable", TORCH_BOX(&stable)); }
 TORCH_LIBRARY_IMPL(falls, Meta, m) { m.impl("twin", &twin_meta); }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&to_cpu>()); }
 
 extern "C" __attribute__((visibility("default"))) int matrix_main(const char* truth, const char*) {
-  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}, {"owners"}};
+  static account::Case cases[] = {{"device"}, {"twin"}, {"unwound"}, {"for key"}, {"owners"}, {"stable"}};
   std::function<void()> bodies[] = {
       [] { call("falls::leaf", on_device()); },
       [] {
@@ -134,10 +148,18 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
         handle.call(a, "here", "a text that no string holds in itself", {4, 5}, {a, a}, "there", 2.5,
                     c10::List<double>({0.5, 1.5}), {"x", "y"}, 7, c10::List<bool>({true, false}), 99);
       },
+      [] {
+        auto a = at::ones({3});
+        Stack stack{a, 2.5, 7, std::vector<int64_t>{4, 5}, a, true, "here", "a text that no string holds in itself",
+                    c10::List<Tensor>({a}), at::kDouble};
+        at::AutoDispatchBelowAutograd below;
+        going("callBoxed");
+        find("falls::stable").callBoxed(&stack);
+      },
   };
   FILE* out = std::fopen((std::string(truth) + ".part").c_str(), "w");
   std::fprintf(out, "{\"pid\": %d, \"cases\": [", getpid());
-  for (int number = 0; number < 5; ++number) {
+  for (int number = 0; number < 6; ++number) {
     auto* one = &cases[number];
     std::thread([one, body = bodies[number]] {
       account::mine = one;
@@ -146,7 +168,7 @@ extern "C" __attribute__((visibility("default"))) int matrix_main(const char* tr
     }).detach();
     for (int patience = 0; one->waits == 0 && patience < 20000; ++patience) usleep(500);
     account::print(out, *one);
-    std::fputs(number < 4 ? ",\n" : "\n]}\n", out);
+    std::fputs(number < 5 ? ",\n" : "\n]}\n", out);
   }
   std::fclose(out);
   std::rename((std::string(truth) + ".part").c_str(), truth);
