@@ -57,6 +57,8 @@ _SHIFT_DISTANCE = 256
 
 
 _PASSAGE = struct.Struct("<QQ")
+_NAMED = 3
+"""Functions that are not seen and named, of each library."""
 _WORTH_A_CHILD = 1 << 26
 """Bytes of code, which one process goes through in a quarter of a second."""
 
@@ -142,10 +144,21 @@ class AllCalls:
     def not_seen_in(self, module: Module) -> int:
         """Number of functions of one library that call operators, or report that there is no kernel, and of which no
         lookup is found."""
+        return len(self._unseen(module))
+
+    def named_not_seen(self, module: Module) -> str:
+        """The first of these functions by their names: ``mine::f, mine::g, …``; "" for torch's own libraries."""
+        if module not in self._extensions:
+            return ""
+        functions = (self._session.symbolizer.function(start) for start in sorted(self._unseen(module)))
+        names = [plain_name(function.demangled[0]) for function in functions if function is not None]
+        return ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
+
+    def _unseen(self, module: Module) -> set[int]:
         seen = {each.function.start for each in self.lookups_in(module)} | {*self.copies(module)}
         calls = self._calls_of_imports(module, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
         callers = {function.start for function in self._functions_at(calls)}
-        return len(callers - seen)
+        return callers - seen
 
     def open_at(self, lookup: int) -> IsOpen | None:
         """Tell where the function around a lookup is still inside of what it dispatches then: not behind the call of

@@ -83,11 +83,13 @@ class TracePlaces:
         return self._found[module.start]
 
     def _shared(self, only: Collection[str] = ()) -> Iterator[tuple[str, DispatchSite]]:
-        for module in AllCalls(self._session, self._functions).modules(only):
+        calls = AllCalls(self._session, self._functions)
+        for module in calls.modules(only):
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             found = self._torch if is_torch else self._sites_of(module)
-            self.unseen[module.name] += found.unseen
+            names = calls.named_not_seen(module) if found.unseen else ""
+            self.unseen[f"{module.name}: {names}" if names else module.name] += found.unseen
             yield from ((path, site) for site in found.sites if site.shared)
 
     def _of_operators(self, operators: Collection[Operator]) -> Iterator[TracePlace]:
@@ -104,7 +106,7 @@ class TracePlaces:
 
 
 def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
-    """``7 in libtorch_cpu.so`` for each library that has some."""
+    """``7 in libtorch_cpu.so``, ``1 in ops.so: mine::f`` for each library that has some."""
     return tuple(f"{count} in {name}" for name, count in sorted(unseen.items()) if count)
 
 
