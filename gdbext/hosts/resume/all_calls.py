@@ -57,8 +57,6 @@ _SHIFT_DISTANCE = 256
 
 
 _PASSAGE = struct.Struct("<QQ")
-_NAMED = 3
-"""Functions that are not seen and named, of each library."""
 _WORTH_A_CHILD = 1 << 26
 """Bytes of code, which one process goes through in a quarter of a second."""
 
@@ -135,26 +133,15 @@ class AllCalls:
         """A sentence for each library that calls operators in ways that are not among ``own_lookups``."""
         found = []
         for module in self._extensions:
-            count = self.not_seen_in(module)
+            count = len(self.not_seen_in(module))
             if count:
                 functions = "1 function" if count == 1 else f"{count} functions"
                 found.append(f"{functions} of {module.name} look operators up in a way that is not recognised")
         return found
 
-    def not_seen_in(self, module: Module) -> int:
-        """Number of functions of one library that call operators, or report that there is no kernel, and of which no
-        lookup is found."""
-        return len(self._unseen(module))
-
-    def named_not_seen(self, module: Module) -> str:
-        """The first of these functions by their names: ``mine::f, mine::g, …``; "" for torch's own libraries."""
-        if module not in self._extensions:
-            return ""
-        functions = (self._session.symbolizer.function(start) for start in sorted(self._unseen(module)))
-        names = [plain_name(function.demangled[0]) for function in functions if function is not None]
-        return ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
-
-    def _unseen(self, module: Module) -> set[int]:
+    def not_seen_in(self, module: Module) -> set[int]:
+        """The starts of those functions of a library that call operators, or report that there is no kernel, and of
+        which no lookup is found."""
         seen = {each.function.start for each in self.lookups_in(module)} | {*self.copies(module)}
         calls = self._calls_of_imports(module, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
         callers = {function.start for function in self._functions_at(calls)}

@@ -221,7 +221,7 @@ class SiteScanner:
                 site = self._inlined_site(module, lookup.function, sites, event, True)
             if site is not None:
                 found[site.offset] = site
-        return LibrarySites(tuple(found[offset] for offset in sorted(found)), self._all_calls.not_seen_in(module))
+        return LibrarySites(tuple(found[offset] for offset in sorted(found)), len(self._all_calls.not_seen_in(module)))
 
     # --- what is not seen ------------------------------------------------------------------------
 

@@ -27,10 +27,12 @@ from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
 from gdbext.tools.probes.site_scan import COLD, DispatchSite, LibrarySites, ProbePlaces, SiteScanner
 from gdbext.torch.assumed_symbols import OPERATOR_STRUCT
+from gdbext.torch.registry.kernel import plain_name
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
+    from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.tools.probes.site_scan import SiteScanner
     from gdbext.torch.registry.operators import Operator
 
@@ -88,7 +90,8 @@ class TracePlaces:
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             found = self._torch if is_torch else self._sites_of(module)
-            names = calls.named_not_seen(module) if found.unseen else ""
+            is_own = found.unseen and not module.name.startswith("libtorch")
+            names = named(self._session.symbolizer, calls.not_seen_in(module)) if is_own else ""
             self.unseen[f"{module.name}: {names}" if names else module.name] += found.unseen
             yield from ((path, site) for site in found.sites if site.shared)
 
@@ -103,6 +106,17 @@ class TracePlaces:
                     continue
                 inside = sites[bisect_left(offsets, start) : bisect_left(offsets, start + size)]
                 yield from (TracePlace(path, site, operator.address) for site in inside)
+
+
+_NAMED = 3
+"""Functions of a library that are not seen and named."""
+
+
+def named(symbolizer: Symbolizer, starts: Collection[int]) -> str:
+    """The first of the functions that start there by their names: ``mine::f, mine::g, …``."""
+    functions = (symbolizer.function(start) for start in sorted(starts))
+    names = [plain_name(function.demangled[0]) for function in functions if function is not None]
+    return ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
 
 
 def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
