@@ -232,7 +232,7 @@ def pool_results():
 
 def pool_import():
     """A module that uses a pool while it is imported: the job cannot be handed out."""
-    tells("deadlock", "(import lock of a module)", "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
+    tells("deadlock", "(import lock of a module", "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
           never=["the job is lost"])  # fmt: skip
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, os.getcwd())

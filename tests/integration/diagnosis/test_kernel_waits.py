@@ -258,7 +258,7 @@ def frozen(pid: int, is_unified: bool) -> Iterator[str]:
     pytest.skip("no control group can be frozen here")
 
 
-@pytest.mark.parametrize(("scenario", "is_unified"), zip(NO_WAITS, [False, True]), ids=["v1", "v2"])
+@pytest.mark.parametrize(("scenario", "is_unified"), list(zip(NO_WAITS, [False, True])), ids=["v1", "v2"])
 def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
     with kernel_waits(scenario) as target, frozen(target.pid, is_unified) as group:
         for _ in range(LOOKS):
