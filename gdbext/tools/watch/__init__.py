@@ -182,7 +182,8 @@ class Watch:
         moved = dispatched = time.monotonic()
         hangs = tried = False
         dispatches = 0
-        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
+        made = f"; the folder {self._args.save} was made" if self._folder.is_new else ""
+        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s{made}")
         while True:
             self._sleep(interval)
             if not tried and self._find_subjects():

@@ -71,6 +71,7 @@ class EvidenceFolder:
         """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written there."""
         self._folder = folder
         self.dispatch = dispatch
+        self.is_new = folder is not None and not _is_there(folder)
         if folder is not None:
             Workplace(folder).close()
 
@@ -100,6 +101,14 @@ class EvidenceFolder:
             run_aside(self.dispatch, ["ranks", "--reports", f"{stem}.json"], place, f"{stem}.txt")
             _publish(place, stem, _JOB_ENDINGS)
         return tuple(f"job.{ending}" for ending in _JOB_ENDINGS)
+
+
+def _is_there(folder: str) -> bool:
+    try:
+        os.close(whole_file.open_folder(folder))
+    except OSError:
+        return False
+    return True
 
 
 def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
