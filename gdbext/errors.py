@@ -139,6 +139,9 @@ class MemoryFault(GdbextError):
 
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")
+        if reason == NOT_RECORDED:
+            self.why = "nothing asked for that memory when the recording was made"
+            self.help = "let the recording be made with the command that asks for it (--record FILE)"
         self.reason = reason
         self.address = address
         self.size = size
