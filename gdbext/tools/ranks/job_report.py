@@ -91,6 +91,8 @@ class RankReport(Record):
     slowed: str = ""
     """The likeliest reason why it is slow, where it runs; "" where none is known."""
 
+    nccl: tuple[str, ...] = ()
+    """What NCCL's communicators of its groups say, for people: errors, and the ranks that their proxy waits for."""
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""
     thread: int | None = None

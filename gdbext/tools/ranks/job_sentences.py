@@ -123,8 +123,8 @@ def _own_words(report: RankReport, servers: Collection[int]) -> str:
 
 
 def besides(reports: Sequence[RankReport], text: str) -> str:
-    """The threads of a rank that use one group, and exceptions that ranks handle while they wait for others: what the
-    sentence ``text`` of the verdict does not say yet."""
+    """The threads of a rank that use one group, exceptions that ranks handle while they wait for others, and what NCCL
+    waits for in these: what the sentence ``text`` of the verdict does not say yet."""
     told = []
     for report in [each for each in reports if each.wait is not None and each.wait.also_in][:NAMED]:
         group = f"group {report.wait.group}" if report.wait is not None and report.wait.group else "one group"
@@ -139,6 +139,8 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
             raised.setdefault(report.handling, []).append(report)
     for error, ranks in list(raised.items())[:NAMED]:
         told.append(f"{labels(ranks)} {_verb(ranks, 'handle')} {error} meanwhile.")
+    for report in [each for each in reports if each.waits_for_ranks and each.nccl][:NAMED]:
+        told.append(f"NCCL's communicator in {report.label} {'; '.join(report.nccl[:NAMED])}.")
     return "".join(f" {each}" for each in told)
 
 

@@ -9,13 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job.job_rank import expand, fold
 from gdbext.diagnosis.report.thread_report import FindingKind, RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
-from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
+from gdbext.tools.ranks.report_shapes import (
+    FAILURE,
+    MAX_COMMUNICATORS,
+    MAX_PATH,
+    MAX_RANK_GROUPS,
+    REPORT,
+    Members,
+)
+from gdbext.torch.distributed.nccl_communicators import TransferWait
 from gdbext.torch.torch_symbol import RPC_CALLS, RPC_SERVER
 
 _ISSUED = 512
@@ -79,6 +87,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         serving=_serving(working),
         handling=_text((wait or {}).get("handling") or ""),
         slowed=next((_text(each["summary"]) for each in document.get("explanations") or ()), ""),
+        nccl=tuple(_nccl(collectives.get("groups") or ()))[:MAX_COMMUNICATORS],
         known=tuple(_known(each) for each in document.get("known") or ()),
         thread=None if thread is main or thread is None else int(thread["tid"]),
     )
@@ -88,6 +97,34 @@ def _known(value: Mapping[str, Any]) -> str:
     """A known bug in one line: what it is, which versions have it, what to do."""
     affected = value["condition"] or ", ".join(value["affected"])
     return _text(f"{value['id']}, {value['title']} ({affected}); {value['cure']}. {value['url']}")
+
+
+def _nccl(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """``waits for data of rank 2 on channels 0-1 (all_reduce, group default_pg)``, by what NCCL keeps of transfers."""
+    for group in groups[:MAX_RANK_GROUPS]:
+        name = _text(group["description"] or group["name"])
+        for each in group.get("communicators") or ():
+            if each["error"]:
+                yield f"has the error {_text(each['error'])!r} (group {name})"
+            yield from _transfers(each["transfers"], group["ranks"], name)
+
+
+def _transfers(transfers: Sequence[Mapping[str, Any]], members: Members | Sequence[int], group: str) -> Iterator[str]:
+    """The other ends that transfers wait for, each with its channels."""
+    channels: dict[tuple[int, bool, str], set[int]] = {}
+    for each in transfers:
+        if each["waits_for"] == TransferWait.PEER.value and each["peer"] is not None:
+            channels.setdefault((each["peer"], each["is_send"], _text(each["operation"])), set()).add(each["channel"])
+    for (peer, is_send, operation), found in channels.items():
+        what = f"until {_end(peer, members)} takes what was sent" if is_send else f"for data of {_end(peer, members)}"
+        where = ", ".join(filter(None, (operation, f"group {group}")))
+        yield f"waits {what} on channel{'s' if len(found) > 1 else ''} {fold(found)} ({where})"
+
+
+def _end(peer: int, members: Members | Sequence[int]) -> str:
+    """A rank of a communicator as a rank of the job: torch sorts the members of a group (distributed_c10d.py, 2.4)."""
+    ranks = expand(members) if isinstance(members, Members) else sorted(members)
+    return f"rank {ranks[peer]}" if peer < len(ranks) else f"rank {peer} of the group"
 
 
 def _entered_nccl(wait: Mapping[str, Any]) -> str:

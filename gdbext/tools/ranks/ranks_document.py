@@ -108,6 +108,7 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         serving=str(value.get("serving") or ""),
         handling=str(value.get("handling") or ""),
         slowed=str(value.get("slowed") or ""),
+        nccl=tuple(map(str, value.get("nccl") or ())),
         known=tuple(map(str, value.get("known") or ())),
         thread=_number(value.get("thread")),
     )

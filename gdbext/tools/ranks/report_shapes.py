@@ -201,6 +201,10 @@ MAX_RANK_GROUPS = 4096
 MAX_ISSUED = 1024
 """Most operations of one group."""
 
+MAX_COMMUNICATORS = 64
+"""Communicators of one group, and lines about those of one process."""
+_MAX_TRANSFERS = 1 << 12
+
 _SIZES = array(array(number))
 _TEXTS = array(text)
 _COLLECTIVE_WAIT = record(
@@ -224,7 +228,8 @@ _ROW = record(
      "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
      "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count), "answers": flag,
-     "serving": text, "handling": text, "slowed": text},
+     "serving": text, "handling": text, "slowed": text,
+     "nccl": array(text, MAX_COMMUNICATORS)},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
@@ -250,11 +255,16 @@ _OPERATION = record({
     "seq": optional(number), "op": text, "state": text, "sizes": _SIZES, "dtypes": _TEXTS, "output_sizes": _SIZES,
     "output_dtypes": _TEXTS, "is_p2p": flag,
 })  # fmt: skip
-_PROCESS_GROUP = record({
-    "name": text, "description": text, "size": optional(count), "ranks": either(Members, array(count)),
-    "last_enqueued": optional(number), "last_completed": optional(number), "pending": array(_OPERATION),
-    "recent": array(_OPERATION),
-})  # fmt: skip
+_TRANSFER = record(
+    {"operation": text, "is_send": flag, "channel": number, "peer": optional(count), "waits_for": text}
+)  # fmt: skip
+_COMMUNICATOR = record({"error": text, "transfers": array(_TRANSFER, _MAX_TRANSFERS)})
+_PROCESS_GROUP = record(
+    {"name": text, "description": text, "size": optional(count), "ranks": either(Members, array(count)),
+     "last_enqueued": optional(number), "last_completed": optional(number), "pending": array(_OPERATION),
+     "recent": array(_OPERATION)},
+    {"communicators": array(_COMMUNICATOR, MAX_COMMUNICATORS)},
+)  # fmt: skip
 _IDENTITY = record({}, {
     "rank": optional(count), "size": optional(count), "host": optional(text), "job": optional(text),
     "restart": optional(count),

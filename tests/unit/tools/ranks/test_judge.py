@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.errors import BadData
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, Unreached, rows
-from gdbext.tools.ranks.rank_report_reader import _answers, _entered_nccl, _working
+from gdbext.tools.ranks.rank_report_reader import _answers, _entered_nccl, _working, read
+from gdbext.tools.ranks.ranks_document import document as document_of
+from gdbext.tools.ranks.ranks_document import read_rows
+from gdbext.tools.ranks.report_shapes import Members
 from support.recorded import jobs
 
 VERDICTS = {
@@ -131,6 +137,46 @@ def test_what_a_rank_handles_while_it_waits_for_others_is_said_once() -> None:
     assert text.endswith(f" rank 0 handles {error} meanwhile.")
     late = rank(1, summary=f"It waits, while it handles {error}.", handling=error)
     assert verdict(rank(0, wait, PENDING), late, rank(2, wait, PENDING)).verdict.summary.count(error) == 1
+
+
+def transfer(peer: int | None, channel: int, is_send: bool = False, waits_for: str = "peer") -> dict[str, object]:
+    return {
+        "operation": "all_reduce", "is_send": is_send, "channel": channel, "peer": peer, "waits_for": waits_for,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("as_set", [False, True])
+def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: bool) -> None:
+    document = copy.deepcopy(jobs.documents("nccl")[0])
+    group = document["collectives"]["groups"][0]
+    group.update(ranks=Members("3,5,9-10") if as_set else [9, 3, 10, 5], description="tp")
+    transfers = [transfer(2, 1), transfer(2, 0), transfer(0, 4, is_send=True), transfer(None, 7), transfer(7, 2)]
+    transfers += [transfer(1, 3, waits_for="device")]
+    group["communicators"] = [{"error": "remote error", "transfers": transfers}]
+    row = read(document, "x.json")
+    assert isinstance(row, RankReport)
+    assert row.nccl == (
+        "has the error 'remote error' (group tp)",
+        "waits for data of rank 9 on channels 0-1 (all_reduce, group tp)",
+        "waits until rank 3 takes what was sent on channel 4 (all_reduce, group tp)",
+        "waits for data of rank 7 of the group on channel 2 (all_reduce, group tp)",
+    )
+    assert read_rows(document_of(judge(rows([row]))), "y.json")[0][0].nccl == row.nccl
+
+
+def test_what_the_proxy_of_a_waiting_rank_waits_for_is_in_the_sentence() -> None:
+    words = "waits for data of rank 1 on channel 0 (all_reduce, group default_pg)"
+    waiting, late = rank(0, IN_FIRST, PENDING, nccl=(words,)), rank(1, nccl=("waits for data of rank 0",))
+    text = verdict(waiting, late, rank(2, IN_FIRST, PENDING)).verdict.summary
+    assert text.endswith(f" NCCL's communicator in rank 0 {words}.")
+    assert "communicator in rank 1" not in text
+
+
+def test_transfers_that_are_not_as_the_schema_has_them_are_refused() -> None:
+    document = copy.deepcopy(jobs.documents("nccl")[0])
+    document["collectives"]["groups"][0]["communicators"] = [{"error": "", "transfers": [transfer(-1, 0)]}]
+    with pytest.raises(BadData):
+        read(document, "x.json")
 
 
 def test_a_rank_that_is_missing_and_waited_for_is_dead() -> None:
