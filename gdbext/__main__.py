@@ -44,18 +44,18 @@ class QuickFinder:
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """The module, or None, as Python asks each finder in sys.meta_path."""
-        if not fullname.startswith("gdbext.") or sys.pycache_prefix:
+        if not fullname.startswith("gdbext.") or sys.pycache_prefix or sys.flags.optimize:
             return None
         place = f"{_ROOM}/{fullname.replace('.', '/')}"
         folder, name = place.rsplit("/", 1)
-        try:
-            return self._spec(fullname, f"{place}/", "__init__", place)
-        except OSError:
-            pass
-        try:
-            return self._spec(fullname, f"{folder}/", name, "")
-        except (OSError, ValueError, EOFError, TypeError):
-            return None
+        for where, file, package in ((f"{place}/", "__init__", place), (f"{folder}/", name, "")):
+            try:
+                return self._spec(fullname, where, file, package)
+            except OSError:
+                continue
+            except (ValueError, EOFError, TypeError):
+                return None
+        return None
 
     def _spec(self, fullname: str, folder: str, name: str, package: str) -> ModuleSpec | None:
         source = f"{folder}{name}.py"

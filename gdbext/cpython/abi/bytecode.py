@@ -86,6 +86,12 @@ def _loop(form: Bytecode, code: bytes, at: int) -> list[_Step] | None:
     return [step for step in steps if start <= step.start < end]
 
 
+def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
+    """The instruction at byte ``at`` is in the innermost loop around that at byte ``around``, as far as code can be
+    followed."""
+    return any(step.start <= at < step.end for step in _loop(form, code, around) or ())
+
+
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
     """The numbers (in co_consts) of the constants that code loads, in the innermost loop around ``at`` where that is
     given; empty where there is no loop, or the code cannot be followed."""

@@ -386,6 +386,7 @@ class PyTracebackObject(PyObject, of="PyTracebackObject", cpp="", size=40):
 
     tb_next = Link(lambda: PyTracebackObject, at=16)
     tb_frame = Link(lambda: PyFrameObject, at=24)
+    tb_lasti = I32(at=32)  # in bytes of code
 
 
 class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):

@@ -17,6 +17,7 @@ from gdbext.cpython.abi.bytecode import (
     all_loads,
     constants,
     enters_with,
+    is_in_loop,
     loop_around,
     methods_before,
 )
@@ -90,6 +91,18 @@ def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
         )
     except (GdbextError, IndexError):
         return None
+
+
+def is_in_loop_of(runtime: PythonRuntime, frame: PythonFrame, at: int) -> bool:
+    """The instruction at byte ``at`` of the frame's code is in the innermost loop around the frame's own one."""
+    form = BYTECODES.get(runtime.layout.abi.version)
+    if form is None:
+        return False
+    try:
+        code, own = _code_of(runtime, frame)
+        return is_in_loop(form, code, own, at)
+    except (GdbextError, IndexError):
+        return False
 
 
 _INNER = 16

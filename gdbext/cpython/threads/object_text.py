@@ -163,12 +163,17 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception that a variable of this function has, and that this very function has caught: its traceback begins
-    there. None for none. Raises nothing."""
+    """The exception that a variable of this function has, and that the loop around its instruction has caught: its
+    traceback begins there. None for none. Raises nothing."""
+    from gdbext.cpython.threads.loop_names import is_in_loop_of
+
     try:
         for value in locals_of(runtime, frame).values():
             text = exception_text(runtime, value)
-            if text and codes_of_traceback(runtime, value)[:1] == [frame.code]:
+            first = _first_of_traceback(runtime, value) if text else None
+            if first is None or codes_of_traceback(runtime, value)[:1] != [frame.code]:
+                continue
+            if is_in_loop_of(runtime, frame, first.tb_lasti):
                 return _handled(runtime, value, text)
     except GdbextError:
         pass
@@ -221,21 +226,26 @@ def codes_of_traceback(runtime: PythonRuntime, exception: int) -> list[int]:
     known. PyBaseExceptionObject: dict, args, notes (since 3.11), traceback. Raises nothing."""
     found: list[int] = []
     try:
-        words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
-        address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
+        entry = _first_of_traceback(runtime, exception)
         form = runtime.layout.abi.frames
-        while address and len(found) < _TRACEBACKS:
-            entry = PyTracebackObject(runtime.space, address)
+        while entry is not None and len(found) < _TRACEBACKS:
             frame = entry.tb_frame
             if isinstance(form, FrameObjects):
                 found.append(frame.f_code)
             else:
                 code = PyInterpreterFrame(runtime.space, frame.f_frame).value(form.code)
                 found.append(code & ~form.tag_bits)
-            address = entry.tb_next.address
+            entry = entry.tb_next if entry.tb_next.address else None
     except GdbextError:
         return []
     return found
+
+
+def _first_of_traceback(runtime: PythonRuntime, exception: int) -> PyTracebackObject | None:
+    """The outermost frame of an exception's traceback; None where it has none. Raises GdbextError."""
+    words = runtime.memory.words(exception + _EXCEPTION_ARGS + 8, 2)
+    address = next((each for each in words if each and runtime.objects.type_of(each).name == "traceback"), 0)
+    return PyTracebackObject(runtime.space, address) if address else None
 
 
 def _named(info: python_objects.TypeInfo, plain: str, text: str) -> str:

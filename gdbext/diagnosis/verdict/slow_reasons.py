@@ -50,7 +50,7 @@ _RECOMPILED = 8
 _AFFINITY_VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
-_COLLECTOR = ("gc_collect", "_PyGC_Collect", "gc_alloc", "subtract_refs", "deduce_unreachable", "move_unreachable",
+_COLLECTOR = ("gc_collect", "_PyGC_Collect", "subtract_refs", "deduce_unreachable", "move_unreachable",
               "visit_decref", "visit_reachable", "_Py_RunGC", "PyGC_Collect")  # fmt: skip
 """Functions of CPython's collector (Modules/gcmodule.c; from 3.13 on Python/gc.c and gc_free_threading.c)."""
 _INNER = 12

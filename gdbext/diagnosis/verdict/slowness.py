@@ -151,7 +151,8 @@ def collects_again(looks: Sequence[Slowness | None]) -> int | None:
     first, last = looks[0], looks[-1]
     if first is None or last is None or first.collection is None or last.collection is None:
         return None
-    return last.collector if first.collector == last.collector and first.collection != last.collection else None
+    is_another = first.collector == last.collector and not first.collection.is_same(last.collection)
+    return last.collector if is_another else None
 
 
 def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness | None:

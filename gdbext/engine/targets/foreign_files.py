@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16
 _MOST_LINKS = 40
 """Links of one path that are followed, as the kernel does (MAXSYMLINKS, include/linux/namei.h)."""
 _MOST_SILENT = 2
-"""Folders that do not answer, from which on no other one is asked."""
+"""Folders of one file system that do not answer, from which on no other one of it is asked."""
 Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
 """Has a child of ours do something; None where the kernel does not let it go on."""
 
@@ -55,6 +55,7 @@ class ForeignFiles:
         self._ask: Ask | None = None
         self._served: tuple[str, ...] = ()
         self._answering: dict[str, bool] = {}
+        self._silent: dict[str, int] = {}
         self._source_belongs: Callable[[str], bool] = lambda _: True
 
     @classmethod
@@ -113,18 +114,20 @@ class ForeignFiles:
 
     def answers(self, path: str) -> bool:
         """The file system of that file answers. Where it needs a server a child finds out, once for each folder."""
-        if self._ask is None or not self._is_served(path):
+        place = self._server_of(path) if self._ask is not None else ""
+        if self._ask is None or not place:
             return True
         folder = path.rpartition("/")[0]
         if folder not in self._answering:
-            silent = sum(not each for each in self._answering.values())
+            silent = self._silent.get(place, 0)
             found = self._ask(lambda: self._touched(path)) if silent < _MOST_SILENT else None
             self._answering[folder] = found is not None
+            self._silent[place] = silent + (found is None)
         return self._answering[folder]
 
-    def _is_served(self, path: str) -> bool:
-        """The path leads into a file system that needs a server: links are followed one by one, and none beyond the
-        place where that is mounted, so that nobody has to answer."""
+    def _server_of(self, path: str) -> str:
+        """The place of the file system which the path leads into and which needs a server, "" for none: links are
+        followed one by one, and none beyond that place, so that nobody has to answer."""
         at, links, rest = "", 0, path.split("/")[::-1]
         while rest and links <= _MOST_LINKS:
             part = rest.pop()
@@ -133,14 +136,14 @@ class ForeignFiles:
                 continue
             at = f"{at}/{part}"
             if f"{at}/".startswith(self._served):
-                return True
+                return max((each for each in self._served if f"{at}/".startswith(each)), key=len)
             try:
                 link = os.readlink(f"{self.root}{at}")  # noqa: PTH115 - pathlib is slow to import
             except OSError:
                 continue
             at, links = "" if link.startswith("/") else at.rpartition("/")[0], links + 1
             rest += link.split("/")[::-1]
-        return links > _MOST_LINKS
+        return "/" if links > _MOST_LINKS else ""
 
     def _touched(self, path: str) -> bytes:
         self._ask = None  # in the child, which ends after this

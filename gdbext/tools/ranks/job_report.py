@@ -92,7 +92,7 @@ class RankReport(Record):
     """The likeliest reason why it is slow, where it runs; "" where none is known."""
 
     nccl: tuple[str, ...] = ()
-    """What NCCL's communicators of its groups say, for people: errors, and the ranks that their proxy waits for."""
+    """The errors of NCCL's communicators, and the ranks that their proxies wait for; for people."""
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""
     thread: int | None = None

@@ -122,7 +122,7 @@ def _transfers(transfers: Sequence[Mapping[str, Any]], members: Members | Sequen
 
 
 def _end(peer: int, members: Members | Sequence[int]) -> str:
-    """A rank of a communicator as a rank of the job: torch sorts the members of a group (distributed_c10d.py, 2.4)."""
+    """A rank of a communicator as a rank of the job: new_group of torch 2.4 sorts its members."""
     ranks = expand(members) if isinstance(members, Members) else sorted(members)
     return f"rank {ranks[peer]}" if peer < len(ranks) else f"rank {peer} of the group"
 

@@ -255,18 +255,18 @@ class Dispatcher:
 
     def _read_names(self) -> dict[str, int]:
         names: dict[str, int] = {}
+        self.nameless.clear()
         unpack = struct.Struct("<Q").unpack_from
-        for entry in self._slots:
+        slots = self.__dict__.pop("_slots", None) or self._read_slots()  # read again, those of another moment
+        for entry in slots:
             address = unpack(entry.raw, 2 * self.strings.size)[0]
             try:
                 names[self._name_in(entry)] = address
             except MemoryFault as error:
                 self.nameless[address] = error
-            except BadData:
-                self.__dict__.pop("_slots", None)  # where it is read again, those of another moment
-                raise
         if self.nameless and not names:
             raise next(iter(self.nameless.values()))
+        self.__dict__["_slots"] = slots
         return names
 
     def _name_in(self, entry: MapEntry) -> str:

@@ -316,13 +316,20 @@ def served_places(pid: int) -> list[str]:
     except OSError:
         return []
     return [
-        mount[0].split()[4].replace("\\040", " ")
+        _unescaped(mount[0].split()[4])
         for mount in mounts
         if len(mount) == 2
         and mount[1].startswith(SERVED)
         and not mount[1].startswith(("fusectl", "fuse.lxcfs"))
         and " / / " not in mount[0]
     ]
+
+
+def _unescaped(place: str) -> str:
+    """The path as it is: the kernel writes these four as octal digits there (fs/proc_namespace.c)."""
+    for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        place = place.replace(f"\\{digits}", character)
+    return place
 
 
 def _paths_of(pid: int) -> Iterator[str]:

@@ -114,12 +114,23 @@ def _received(child: int, output: int, seconds: float) -> bytes | None:
             data += found
             continue
         if _has_ended(child):  # and a child of its own has the pipe, which was left behind
-            return bytes(data)
+            return bytes(data + _rest(output))
         place = place_of(child, child)
         if place != kept or not _is_kept(child, place.call):
             kept, since = place, time.monotonic()
         elif time.monotonic() - since >= seconds:
             return None
+
+
+def _rest(output: int) -> bytes:
+    """Everything that was written between our last look and its end."""
+    data = bytearray()
+    while select.select([output], [], [], 0)[0]:
+        found = os.read(output, _PIPE_SIZE)
+        if not found:
+            break
+        data += found
+    return bytes(data)
 
 
 def _has_ended(child: int) -> bool:

@@ -344,8 +344,15 @@ def _locked_files(pid: int, own: bool = False) -> Iterator[list[str]]:
         rows = _locks()
     except OSError:
         return
-    found = [*_files_in([row for row in rows if "WRITE" in row], pid, own)]
+    found = [*_files_in([row for row in rows if "WRITE" in row and (_is_of_sqlite(row) or not own)], pid, own)]
     yield from found or (() if own else _files_in(rows, pid, own))
+
+
+def _is_of_sqlite(row: Sequence[str]) -> bool:
+    """The bytes that it locks are those of a database, or of its -shm file (PENDING_BYTE of SQLite's os.h, and
+    UNIX_SHM_BASE of os_unix.c)."""
+    first = row[6] if len(row) > 6 else ""
+    return row[1] != "FLOCK" and first.isdecimal() and (int(first) >= 1 << 30 or 120 <= int(first) <= 128)
 
 
 def _files_in(rows: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[list[str]]:

@@ -48,6 +48,12 @@ class Socket(Record):
     """Connections that the listener has not accepted."""
 
 
+_IPV4 = 8
+"""Digits of an address of IPv4 in a table, whose bytes stand in the order of this machine's words."""
+_LOOPBACK_V6 = "00000000000000000000000001000000"
+"""::1 in a table of IPv6 (net/ipv6/tcp_ipv6.c), on a little-endian machine."""
+
+
 class SocketTables:
     """The sockets of the network namespace of process ``pid``; each table is read once, when it is first asked.
 
@@ -72,7 +78,7 @@ class SocketTables:
                 found = _socket_of(family, mine, other)
                 is_queued = other is not None and other[9] == "0" and found.state == _TCP_STATES[1]
                 if is_queued or found.state == SYN_SENT:
-                    listener, queued = table.listener(mine[2])
+                    listener, queued = table.listener(mine[2], mine[1])
                     return found._replace(listener=listener, queued=queued)
                 return found
         return None
@@ -98,13 +104,20 @@ class _Table:
             if time.monotonic() > deadline:
                 return
 
-    def listener(self, address: str) -> tuple[int, int]:
+    def listener(self, address: str, other: str) -> tuple[int, int]:
         """The inode of the only socket that listens at an address of this table, and its connections that nobody has
-        accepted (sk_ack_backlog, where others have bytes to read: net/ipv4/tcp_ipv4.c); 0 for none."""
+        accepted (sk_ack_backlog, where others have bytes to read: net/ipv4/tcp_ipv4.c); 0 for none. ``other``: the
+        address of who connects. Who listens at all addresses of this machine listens at none of another one."""
         host, _, port = address.partition(":")
-        ends = {address, f"{'0' * len(host)}:{port}"}
+        ends = {address, f"{'0' * len(host)}:{port}"} if self._is_here(host, other) else {address}
         found = [row for row in self.by_inode.values() if row[1] in ends and _TCP_STATES[int(row[3], 16)] == LISTEN]
         return (int(found[0][9]), int(found[0][4].partition(":")[2], 16)) if len(found) == 1 else (0, 0)
+
+    def _is_here(self, host: str, other: str) -> bool:
+        """The address is one of this machine: a loopback, that of the other end, or one that a socket is bound to."""
+        is_loopback = host.endswith("7F") if len(host) == _IPV4 else host == _LOOPBACK_V6
+        here = {other.partition(":")[0], *(row[1].partition(":")[0] for row in self.by_inode.values())}
+        return is_loopback or host in here
 
 
 def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
