@@ -167,9 +167,9 @@ def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
     assert found.speaks_for[-1] == "SymPy works on an expression of 77 parts"
 
 
-def collecting(done, generation=2):
+def collecting(done, generation=2, survivors=9):
     found = Explanation(ExplanationKind.GARBAGE_COLLECTION, "it collects", against=("one look",))
-    return Slowness(MachineSection(None), (found,), Collection(generation, 9, done), 1)
+    return Slowness(MachineSection(None), (found,), Collection(generation, survivors, done), 1)
 
 
 NO_COLLECTION = Slowness(MachineSection(None), ())
@@ -194,6 +194,7 @@ def test_how_long_a_collection_takes_is_told_by_samples(looks, told):
 def test_who_collects_anew_has_left_its_place():
     assert collects_again([collecting(3), collecting(4)]) == 1
     assert collects_again([collecting(3), collecting(3)]) is None
+    assert collects_again([collecting(3), collecting(3, survivors=8)]) is None, "counted in the middle of one"
     assert collects_again([collecting(3), NO_COLLECTION]) is None
     assert over_samples([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
     stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.supervision import streamed_by_child
 
 RECORD = struct.Struct("<QI")
@@ -48,3 +49,21 @@ def test_who_stops_listening_leaves_no_child() -> None:
     assert children.read_text() != before
     stream.close()
     assert children.read_text() == before
+
+
+def test_what_a_child_writes_before_it_ends_comes_though_its_parent_looks_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent finds nothing to read, and when it looks again the child has written and ended; its end of the pipe
+    lives on in a child of its own."""
+    ours, theirs = os.pipe()
+    text = bytes(20_000)
+
+    def has_ended(_child: int) -> bool:
+        os.write(theirs, text)
+        return True
+
+    monkeypatch.setattr(supervision, "_has_ended", has_ended)
+    try:
+        assert supervision._received(os.getpid(), ours, 1.0) == text
+    finally:
+        os.close(ours)
+        os.close(theirs)
