@@ -8,7 +8,7 @@ newer version, or one that a tracer has replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.engine.record import Enum, Record
 
@@ -79,17 +79,23 @@ def _loop(form: Bytecode, code: bytes, at: int) -> list[_Step] | None:
     steps = list(_steps(form, code))
     if any(step.role == "x" for step in steps):
         return None
-    loops = [(target, step.end) for step in steps for target in _targets(form, step) if target <= at < step.end]
+    loops = _loops(form, steps, at)
     if not loops:
         return None
     start, end = max(loops)
     return [step for step in steps if start <= step.start < end]
 
 
+def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> list[tuple[int, int]]:
+    """Where each loop around byte ``at`` begins and ends: by jumps backwards, also from handlers at the code's end."""
+    return [(target, step.end) for step in steps for target in _targets(form, step) if target <= at < step.end]
+
+
 def is_in_loop(form: Bytecode, code: bytes, around: int, at: int) -> bool:
-    """The instruction at byte ``at`` is in the innermost loop around that at byte ``around``, as far as code can be
-    followed."""
-    return any(step.start <= at < step.end for step in _loop(form, code, around) or ())
+    """The instruction at byte ``at`` is in a loop around that at byte ``around``, as far as code can be followed."""
+    steps = list(_steps(form, code))
+    known = not any(step.role == "x" for step in steps)
+    return known and any(start <= at < end for start, end in _loops(form, steps, around))
 
 
 def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:

@@ -94,7 +94,7 @@ def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
 
 
 def is_in_loop_of(runtime: PythonRuntime, frame: PythonFrame, at: int) -> bool:
-    """The instruction at byte ``at`` of the frame's code is in the innermost loop around the frame's own one."""
+    """The instruction at byte ``at`` of the frame's code is in a loop around the frame's own one."""
     form = BYTECODES.get(runtime.layout.abi.version)
     if form is None:
         return False

@@ -163,7 +163,7 @@ def handled_error(runtime: PythonRuntime, state: ThreadState) -> HandledError | 
 
 
 def caught_error(runtime: PythonRuntime, frame: PythonFrame) -> HandledError | None:
-    """The exception that a variable of this function has, and that the loop around its instruction has caught: its
+    """The exception that a variable of this function has, and that a loop around its instruction has caught: its
     traceback begins there. None for none. Raises nothing."""
     from gdbext.cpython.threads.loop_names import is_in_loop_of
 
