@@ -87,7 +87,7 @@ def _loop(form: Bytecode, code: bytes, at: int) -> list[_Step] | None:
 
 
 def _loops(form: Bytecode, steps: Sequence[_Step], at: int) -> list[tuple[int, int]]:
-    """Where each loop around byte ``at`` begins and ends: by jumps backwards, also from handlers at the code's end."""
+    """The beginning and end of each loop around byte ``at``: jumps backwards, also from handlers at the code's end."""
     return [(target, step.end) for step in steps for target in _targets(form, step) if target <= at < step.end]
 
 
