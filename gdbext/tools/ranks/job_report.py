@@ -93,6 +93,10 @@ class RankReport(Record):
 
     nccl: tuple[str, ...] = ()
     """The errors of NCCL's communicators, and the ranks that their proxies wait for; for people."""
+    nccl_peers: tuple[int, ...] = ()
+    """The ranks of the job that the proxies of NCCL's communicators wait for."""
+    device: str = ""
+    """The call in which its thread waits for the device, with the stream or event, for people; "" where it does not."""
     known: tuple[str, ...] = ()
     """The known bugs that fit it, each with versions, cure and link; for people."""
     thread: int | None = None

@@ -139,9 +139,39 @@ def besides(reports: Sequence[RankReport], text: str) -> str:
             raised.setdefault(report.handling, []).append(report)
     for error, ranks in list(raised.items())[:NAMED]:
         told.append(f"{labels(ranks)} {_verb(ranks, 'handle')} {error} meanwhile.")
-    for report in [each for each in reports if each.waits_for_ranks and each.nccl][:NAMED]:
-        told.append(f"NCCL's communicator in {report.label} {'; '.join(report.nccl[:NAMED])}.")
+    told += _through_nccl(reports, text)
     return "".join(f" {each}" for each in told)
+
+
+def _through_nccl(reports: Sequence[RankReport], text: str) -> list[str]:
+    """``rank 3 launched #41 all_reduce of group tp and waits for it (cudaStreamSynchronize of stream 7); NCCL's
+    communicator there waits for data of rank 2 on channel 1; rank 2: …`` for ranks that wait for others.
+
+    The words of a rank at which such a chain ends are added once, and not where ``text`` has them already.
+    """
+    known = {report.rank: report for report in reports}
+    told: list[str] = []
+    for report in [each for each in reports if each.waits_for_ranks and each.nccl][:NAMED]:
+        parts = [f"{report.label} {_launched(report)}; NCCL's communicator there {'; '.join(report.nccl[:NAMED])}"]
+        for peer in report.nccl_peers[:NAMED]:
+            end = known.get(peer)
+            own = "no report" if end is None else end.summary.rstrip(".")
+            is_link = end is not None and end.nccl_peers  # it waits for another one itself, and says so
+            if not is_link and not any(own in each for each in (text, *told)):
+                parts.append(f"{ranks_text([peer])}: {own}")
+        told.append(f"{'; '.join(parts)}.")
+    return told
+
+
+def _launched(report: RankReport) -> str:
+    """The operation as what the rank launched, where it waits for its device; else as what it waits in."""
+    wait = report.wait
+    if wait is None or not wait.on_device:
+        return wait.phrase if wait is not None else "waits"
+    number = f"#{wait.seq} " if wait.seq is not None else ""
+    group = f" of group {wait.group}" if wait.group else ""
+    call = f" ({report.device})" if report.device else ""
+    return f"launched {number}{wait.op}{group} and waits for it{call}"
 
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:

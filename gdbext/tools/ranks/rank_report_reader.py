@@ -11,8 +11,9 @@ from typing import Any
 
 from gdbext.diagnosis.job.job_rank import expand, fold
 from gdbext.diagnosis.report.thread_report import FindingKind, RunState, is_users_file
-from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
 from gdbext.tools.ranks.report_shapes import (
@@ -20,6 +21,7 @@ from gdbext.tools.ranks.report_shapes import (
     MAX_COMMUNICATORS,
     MAX_PATH,
     MAX_RANK_GROUPS,
+    MAX_TRANSFERS,
     REPORT,
     Members,
 )
@@ -88,6 +90,8 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         handling=_text((wait or {}).get("handling") or ""),
         slowed=next((_text(each["summary"]) for each in document.get("explanations") or ()), ""),
         nccl=tuple(_nccl(collectives.get("groups") or ()))[:MAX_COMMUNICATORS],
+        nccl_peers=_proxies_wait_for(collectives.get("groups") or ()),
+        device=_device((wait or {}).get("device")),
         known=tuple(_known(each) for each in document.get("known") or ()),
         thread=None if thread is main or thread is None else int(thread["tid"]),
     )
@@ -121,9 +125,40 @@ def _transfers(transfers: Sequence[Mapping[str, Any]], members: Members | Sequen
         yield f"waits {what} on channel{'s' if len(found) > 1 else ''} {fold(found)} ({where})"
 
 
+def _proxies_wait_for(groups: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The ranks of the job that transfers of NCCL wait for, each once, in order."""
+    found: set[int] = set()
+    for group in groups[:MAX_RANK_GROUPS]:
+        peers = {
+            each["peer"] for communicator in group.get("communicators") or () for each in communicator["transfers"]
+            if each["waits_for"] == TransferWait.PEER.value and each["peer"] is not None
+        }  # fmt: skip
+        ranks = _members_in_order(group["ranks"]) if peers else ()
+        found.update(ranks[peer] for peer in peers if peer < len(ranks))
+    return tuple(sorted(found))[:MAX_TRANSFERS]
+
+
+def _members_in_order(members: Members | Sequence[int]) -> Sequence[int]:
+    """The ranks of the job by their ranks in a group: new_group of torch 2.4 sorts its members."""
+    return expand(members) if isinstance(members, Members) else sorted(members)
+
+
+def _device(value: Mapping[str, Any] | None) -> str:
+    """``cudaStreamSynchronize of stream 35 of cuda:0``; "" without such a wait."""
+    if value is None:
+        return ""
+    stream, event = (int(value[name], 16) if value.get(name) else None for name in ("stream", "event"))
+    wait = DeviceWait(
+        _text(value.get("call") or "a call of the driver"), DeviceWork.UNKNOWN, device=_number(value.get("device")),
+        stream=None if stream is None else Hexadecimal(stream), event=None if event is None else Hexadecimal(event),
+        stream_id=_number(value.get("stream_id")),
+    )  # fmt: skip
+    return f"{wait.call} of {wait.object}" if wait.object else wait.call
+
+
 def _end(peer: int, members: Members | Sequence[int]) -> str:
-    """A rank of a communicator as a rank of the job: new_group of torch 2.4 sorts its members."""
-    ranks = expand(members) if isinstance(members, Members) else sorted(members)
+    """A rank of a communicator as a rank of the job."""
+    ranks = _members_in_order(members)
     return f"rank {ranks[peer]}" if peer < len(ranks) else f"rank {peer} of the group"
 
 

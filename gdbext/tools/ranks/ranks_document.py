@@ -109,6 +109,8 @@ def _row(value: Mapping[str, Any]) -> job_report.RankReport:
         handling=str(value.get("handling") or ""),
         slowed=str(value.get("slowed") or ""),
         nccl=tuple(map(str, value.get("nccl") or ())),
+        nccl_peers=tuple(map(int, value.get("nccl_peers") or ())),
+        device=str(value.get("device") or ""),
         known=tuple(map(str, value.get("known") or ())),
         thread=_number(value.get("thread")),
     )

@@ -203,7 +203,7 @@ MAX_ISSUED = 1024
 
 MAX_COMMUNICATORS = 64
 """Communicators of one group, and lines about those of one process."""
-_MAX_TRANSFERS = 1 << 12
+MAX_TRANSFERS = 1 << 12
 
 _SIZES = array(array(number))
 _TEXTS = array(text)
@@ -229,7 +229,7 @@ _ROW = record(
     {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
      "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count), "answers": flag,
      "serving": text, "handling": text, "slowed": text,
-     "nccl": array(text, MAX_COMMUNICATORS)},
+     "nccl": array(text, MAX_COMMUNICATORS), "nccl_peers": array(count, MAX_TRANSFERS), "device": text},
 )  # fmt: skip
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
@@ -242,7 +242,8 @@ FAILURE = record({"errors": array(_ERROR)})
 _WAIT = record(
     {"kind": text, "owner": optional(record({"tid": number}))},
     {"collective": optional(_COLLECTIVE_WAIT), "name": text, "handling": text,
-     "device": optional(record({}, {"nccl_call": text}))},
+     "device": optional(record({}, {"nccl_call": text, "call": text, "stream": optional(text), "event": optional(text),
+                                    "stream_id": optional(number), "device": optional(count)}))},
 )  # fmt: skip
 _PYTHON_FRAME = record({"level": number, "function": text, "file": optional(text), "line": optional(number)})
 _STEP = record({"level": number, "op": optional(text)}, {"key": optional(text)})
@@ -258,7 +259,7 @@ _OPERATION = record({
 _TRANSFER = record(
     {"operation": text, "is_send": flag, "channel": number, "peer": optional(count), "waits_for": text}
 )  # fmt: skip
-_COMMUNICATOR = record({"error": text, "transfers": array(_TRANSFER, _MAX_TRANSFERS)})
+_COMMUNICATOR = record({"error": text, "transfers": array(_TRANSFER, MAX_TRANSFERS)})
 _PROCESS_GROUP = record(
     {"name": text, "description": text, "size": optional(count), "ranks": either(Members, array(count)),
      "last_enqueued": optional(number), "last_completed": optional(number), "pending": array(_OPERATION),

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, Unreached, rows
-from gdbext.tools.ranks.rank_report_reader import _answers, _entered_nccl, _working, read
+from gdbext.tools.ranks.rank_report_reader import _answers, _device, _entered_nccl, _working, read
 from gdbext.tools.ranks.ranks_document import document as document_of
 from gdbext.tools.ranks.ranks_document import read_rows
 from gdbext.tools.ranks.report_shapes import Members
@@ -161,15 +161,51 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
         "waits until rank 3 takes what was sent on channel 4 (all_reduce, group tp)",
         "waits for data of rank 7 of the group on channel 2 (all_reduce, group tp)",
     )
-    assert read_rows(document_of(judge(rows([row]))), "y.json")[0][0].nccl == row.nccl
+    assert row.nccl_peers == (3, 9)
+    assert read_rows(document_of(judge(rows([row]))), "y.json")[0][0] == row
 
 
-def test_what_the_proxy_of_a_waiting_rank_waits_for_is_in_the_sentence() -> None:
+ON_DEVICE = CollectiveWait("all_reduce", 1, "tp", on_device=True)
+
+
+def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does() -> None:
+    """Rank 0 waits for the data of rank 2, that one for the data of rank 1: the chain ends there."""
+    stream = {"call": "cudaStreamSynchronize", "stream": "0x7f00", "event": None, "stream_id": 7, "device": 0}
+    first, second = (f"waits for data of rank {peer} on channel 1 (all_reduce, group tp)" for peer in (2, 1))
+    gil = "MainThread (tid 9) waits for the device (cudaMalloc) with the GIL in hand"
+    end = rank(1, None, PENDING, kind="gil-in-device-call", summary=f"{gil}.")
+    found = verdict(
+        rank(0, ON_DEVICE, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream)), end,
+        rank(2, ON_DEVICE, PENDING, nccl=(second,), nccl_peers=(1,)),
+    )  # fmt: skip
+    launched = "launched #1 all_reduce of group tp and waits for it"
+    of_stream = "cudaStreamSynchronize of stream 7 of cuda:0"
+    assert f" rank 0 {launched} ({of_stream}); NCCL's communicator there {first}. rank 2 {launched}; " in (
+        found.verdict.summary
+    )
+    assert found.verdict.summary.endswith(f"communicator there {second}; rank 1: {gil}.")
+
+
+def test_a_rank_that_a_proxy_waits_for_and_that_gave_no_report() -> None:
+    words = "waits for data of rank 2 on channel 0 (all_reduce, group tp)"
+    text = verdict(rank(0, IN_FIRST, PENDING, nccl=(words,), nccl_peers=(2,)), rank(1)).verdict.summary
+    assert text.endswith(f" rank 0 waits in #1 all_reduce; NCCL's communicator there {words}; rank 2: no report.")
+
+
+def test_what_the_proxy_of_a_waiting_rank_waits_for_is_in_the_sentence_once() -> None:
     words = "waits for data of rank 1 on channel 0 (all_reduce, group default_pg)"
-    waiting, late = rank(0, IN_FIRST, PENDING, nccl=(words,)), rank(1, nccl=("waits for data of rank 0",))
+    waiting = rank(0, IN_FIRST, PENDING, nccl=(words,), nccl_peers=(1,))
+    late = rank(1, nccl=("has the error 'remote error'",))
     text = verdict(waiting, late, rank(2, IN_FIRST, PENDING)).verdict.summary
-    assert text.endswith(f" NCCL's communicator in rank 0 {words}.")
-    assert "communicator in rank 1" not in text
+    assert text.endswith(f" NCCL's communicator there {words}.")
+    assert "remote error" not in text, "it waits for no rank"
+    assert text.count("It sleeps") == 1, "what the late rank does is said already"
+
+
+def test_the_call_of_a_thread_that_waits_for_a_device() -> None:
+    event = {"call": "cudaEventSynchronize", "stream": None, "event": "0x7f10", "stream_id": None, "device": 0}
+    assert (_device(event), _device(None)) == ("cudaEventSynchronize of event 0x7f10", "")
+    assert _device({"call": "", "nccl_call": "ncclSend"}) == "a call of the driver"
 
 
 def test_transfers_that_are_not_as_the_schema_has_them_are_refused() -> None:
