@@ -181,6 +181,8 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
         return True
     if children is None or session.target.recorded is not None:  # those of a recording are none of this machine's
         return False
+    if any(child.is_rank for child in children.children):
+        return True
     for child in children.children[:MAX_EXAMINED]:
         try:
             if is_one_of_several(parse_environ(read_file(child.pid, "environ"))):
@@ -376,15 +378,14 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
     found = supervision.by_child(lambda: _packed(_looked_at(known)), supervision.STUCK_SECONDS)
     if not found:
         return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    verdict, summary, line, stands = found.decode().split("\0")
-    return replace(known, verdict=verdict, summary=summary, line=line, stands=bool(stands))
+    verdict, summary, line, stands, is_rank = found.decode().split("\0")
+    return replace(known, verdict=verdict, summary=summary, line=line, stands=bool(stands), is_rank=bool(is_rank))
 
 
 def _packed(report: ChildReport) -> bytes:
     """The result of a look, as it travels from one process of ours to another."""
-    return "\0".join((report.verdict, report.summary, report.line, "x" * report.stands)).encode(
-        "utf-8", "backslashreplace"
-    )
+    told = (report.verdict, report.summary, report.line, "x" * report.stands, "x" * report.is_rank)
+    return "\0".join(told).encode("utf-8", "backslashreplace")
 
 
 def _looked_at(known: ChildReport) -> ChildReport:
@@ -408,4 +409,7 @@ def _looked_at(known: ChildReport) -> ChildReport:
     line = (main.user_line or main.python_line) if main is not None else ""
     finding = found.judgement.verdict.finding
     stands = main is not None and main.stands
-    return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands)
+    is_rank = found.collectives is not None
+    return replace(
+        known, verdict=finding.kind.value, summary=finding.summary, line=line, stands=stands, is_rank=is_rank
+    )

@@ -43,6 +43,8 @@ class ChildReport:
     """The child whose child it is; None for a child of the examined process itself."""
     stands: bool = False
     """Its main thread waits at a line of the program's own files, and not for a time."""
+    is_rank: bool = False
+    """Process groups were found in it: it is a rank of a job."""
 
     @property
     def heading(self) -> str:

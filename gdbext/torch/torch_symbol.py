@@ -23,6 +23,11 @@ that was asked for; with any order allowed (2.6 and later) every worker may brin
 LOADER_WORKER = ("worker.py", "_worker_loop")
 """(file, function) of the main function of a DataLoader's worker processes (torch/utils/data/_utils/worker.py)."""
 
+SPAWN_JOINS = (("torch/multiprocessing/spawn.py", "join"),)
+"""(file, function) that waits for the processes of torch.multiprocessing.spawn; without it, it waits for pipes."""
+SPAWN_PROCESSES = "processes"
+"""The attribute of its ``self`` (ProcessContext) with the list of multiprocessing.Process."""
+
 PIN_MEMORY_THREADS = (("pin_memory.py", "_pin_memory_loop"), ("pin_memory.py", "do_one_step"))
 """(file, function) of the main function of the threads of torch/utils/data/_utils/pin_memory.py; without it an idle one
 is called a waiting thread."""

@@ -202,6 +202,8 @@ PROCESS_PARENT = "_parent_pid"
 """An attribute of every multiprocessing.process.BaseProcess."""
 POPEN_PID = "pid"
 """The attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen with the child's process id."""
+POPEN_WAITS = (("multiprocessing/popen_fork.py", "wait"), ("multiprocessing/popen_forkserver.py", "poll"))
+"""(file, function) that wait with a limit for the end of the process of ``self``, a Popen, by polling its sentinel."""
 POPEN_ARGUMENTS = "args"
 """The attribute of subprocess.Popen with the command."""
 PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})

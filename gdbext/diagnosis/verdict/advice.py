@@ -320,7 +320,7 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Li
     elif any(thread.loop is not None and thread.loop.tasks for thread in involved):
         yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
     else:
-        yield "Look at the other end: the peer that should send."
+        yield "Look at who is at the other end: it should send, take what is sent, or open it."
 
 
 def _gil_in_device_call(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:

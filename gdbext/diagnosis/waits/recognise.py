@@ -218,7 +218,7 @@ def _state_of(thread: ThreadSnapshot) -> State:
         asked = _at_prompt(thread, wait)
         if asked is not None:
             return asked
-    return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_workers(thread, wait)))
+    return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_processes(thread, wait)))
 
 
 def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:

@@ -10,9 +10,9 @@ is only a queue, a poll or a sleep; what ends it is a child process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from gdbext.cpython.abi.assumed_names import POPEN_PID, PROCESS_POPEN
+from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -33,7 +33,15 @@ from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evi
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.errors import GdbextError
-from gdbext.torch.torch_symbol import LOADER_FILE, LOADER_IN_ORDER, LOADER_NEXT, LOADER_TASKS, LOADER_WORKERS
+from gdbext.torch.torch_symbol import (
+    LOADER_FILE,
+    LOADER_IN_ORDER,
+    LOADER_NEXT,
+    LOADER_TASKS,
+    LOADER_WORKERS,
+    SPAWN_JOINS,
+    SPAWN_PROCESSES,
+)
 
 _LONGEST = 512
 _FRAMES = 3
@@ -151,13 +159,63 @@ _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
 """Kinds of waits that the loader waits in, from version to version."""
 
 
+_JOIN_DEPTH = 6
+"""Innermost Python frames in which it is looked for who waits for the end of processes."""
+
+
+def joined_processes(runtime: PythonRuntime, states: Sequence[ThreadState]) -> tuple[int, ...]:
+    """The pids whose end is waited for through their pipes (join of multiprocessing with a limit, or of torch's spawn);
+    () where that is not what the thread does. Raises nothing."""
+    for state in states:
+        for frame in runtime.frames.stack(state).frames[:_JOIN_DEPTH]:
+            try:
+                if _is_join(frame.file, frame.function, POPEN_WAITS):
+                    pid = runtime.dicts.attribute(locals_of(runtime, frame).get("self", 0), POPEN_PID)
+                    return (runtime.objects.integer(pid),) if pid else ()
+                if _is_join(frame.file, frame.function, SPAWN_JOINS):
+                    processes = runtime.dicts.attribute(locals_of(runtime, frame).get("self", 0), SPAWN_PROCESSES)
+                    listed_ones = runtime.objects.list_items(processes)[:_MAX_WORKERS] if processes else ()
+                    return tuple(pid for pid in (_pid_of(runtime, each) for each in listed_ones) if pid)
+            except GdbextError:
+                continue
+    return ()
+
+
+def _is_join(file: str, function: str, functions: Collection[tuple[str, str]]) -> bool:
+    return any(file.endswith(ending) and function.rpartition(".")[2] == name for ending, name in functions)
+
+
+def for_processes(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait for the end of child processes, or for what the loader's workers bring; ``wait`` itself for others."""
+    found = for_workers(thread, wait)
+    if found is not wait or wait.kind is not WaitKind.IO or thread.process.python is None:
+        return found
+    if not any(
+        _is_join(frame.file, frame.function, (*POPEN_WAITS, *SPAWN_JOINS)) for frame in thread.python[:_JOIN_DEPTH]
+    ):
+        return wait
+    python = thread.process.python
+    children = _children(thread, joined_processes(python.runtime, python.states(thread.tid)))
+    if not children:
+        return wait
+    resource = Resource(
+        WaitKind.CHILD_PROCESS, 0, f"child process{'es' if len(children) > 1 else ''} {listed(children)}"
+    )
+    evidence = (*wait.evidence, f"below the code that joins processes it {wait.phrase}")
+    return wait._replace(resource=resource, evidence=evidence, children=children)
+
+
+def _children(thread: ThreadSnapshot, pids: Sequence[int]) -> tuple[ChildProcess, ...]:
+    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    return tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
+
+
 def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
     batch = _awaited_batch(thread) if wait.kind in _BELOW else None
     if batch is None:
         return wait
-    known = thread.process.outside.children() if thread.process.outside is not None else {}
-    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in batch.pids)
+    workers = _children(thread, batch.pids)
     name = f"the DataLoader's worker process{'es' if len(workers) > 1 else ''} {listed(workers)}"
     if batch.number is not None:
         name += f", which makes batch {batch.number}"

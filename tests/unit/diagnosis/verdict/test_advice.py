@@ -139,7 +139,7 @@ def test_the_child_that_writes_to_its_parent_is_named():
 
 def test_children_that_nobody_knows():
     assert "dispatch-diagnose --children" in children()
-    assert "the peer that should send" in told(thread(1, wait("io", name="read on fd 5, whose other end is held by 5")))
+    assert "who is at the other end" in told(thread(1, wait("io", name="read on fd 5, whose other end is held by 5")))
 
 
 def test_a_stopped_process_is_let_go_on():

@@ -1,4 +1,4 @@
-"""A DataLoader that waits for its worker processes."""
+"""A DataLoader that waits for its worker processes, and who waits for the end of processes through their pipes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class PythonWithThreads(Python):
 
 
 def polls(*files):
-    frames = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
+    named = [(each, "f") if isinstance(each, str) else each for each in files]
+    frames = [Frame(level, FrameKind.PYTHON, name, file=file) for level, (file, name) in enumerate(named)]
     process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
     return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
 
@@ -52,3 +53,28 @@ def test_the_worker_that_makes_the_next_batch_is_named(monkeypatch):
     wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
     assert wait.resource.name == "the DataLoader's worker process 51, which makes batch 9"
     assert wait.children == (ChildProcess(51),)
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("/lib/python3.11/multiprocessing/popen_fork.py", "Popen.wait"),
+        ("/lib/python3.8/multiprocessing/popen_fork.py", "wait"),
+        ("/lib/python3.11/multiprocessing/popen_forkserver.py", "Popen.poll"),
+        ("/site-packages/torch/multiprocessing/spawn.py", "ProcessContext.join"),
+    ],
+)
+def test_who_joins_processes_through_their_pipes_waits_for_them(monkeypatch, file, function):
+    monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50, 51))
+    wait = polls("/lib/python3.11/multiprocessing/connection.py", (file, function), "train.py")
+    assert wait.kind is WaitKind.CHILD_PROCESS
+    assert wait.resource.name == "child processes 50 (python, stopped) and 51"
+    assert wait.children == (STOPPED, ChildProcess(51))
+
+
+def test_another_function_of_that_file_joins_nothing(monkeypatch):
+    monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50,))
+    wait = polls(
+        "/lib/python3.11/multiprocessing/connection.py", ("/site-packages/torch/multiprocessing/spawn.py", "f")
+    )
+    assert wait.kind is WaitKind.IO
