@@ -91,7 +91,7 @@ def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """The object that a task waits for. Raises nothing."""
     found = _awaited(runtime, task)
     timed = found.timed or any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
-    return found._replace(timed=timed or any(_type(runtime, each) == "Timeout" for each in task.entered))
+    return found._replace(timed=timed or any(type_name(runtime, each) == "Timeout" for each in task.entered))
 
 
 def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
@@ -159,7 +159,7 @@ def _process(runtime: PythonRuntime, subject: int, attribute: str, awaited: int)
 def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | None:
     """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
     the task there, wrap_future() the job of an executor."""
-    if _type(runtime, future) != "_asyncio.Future":
+    if type_name(runtime, future) != "_asyncio.Future":
         return None
     try:
         callback = FutureObj(runtime.space, future).fut_callback0
@@ -177,7 +177,7 @@ def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | Non
 
 
 def _is_task(runtime: PythonRuntime, address: int) -> bool:
-    return _type(runtime, address) in _TASK_TYPES
+    return type_name(runtime, address) in _TASK_TYPES
 
 
 def _tasks_of(runtime: PythonRuntime, container: int) -> tuple[int, ...]:
@@ -228,7 +228,8 @@ def _descriptor(runtime: PythonRuntime, task: RunningTask, file: str) -> int | N
         return None
 
 
-def _type(runtime: PythonRuntime, address: int) -> str:
+def type_name(runtime: PythonRuntime, address: int) -> str:
+    """The name of an object's type; "" for no object, and for what cannot be read."""
     try:
         return runtime.objects.type_of(address).name if address else ""
     except GdbextError:
@@ -285,7 +286,8 @@ def _parked(runtime: PythonRuntime, address: int) -> Awaited:
     """The object in whose parking lot the task is, and the task that has it where it keeps that."""
     own = attributes(runtime, address)
     if "_owner" in own:
-        return Awaited(Awaitable.LOCK, address, holder=own["_owner"] if _is_trio_task(runtime, own["_owner"]) else 0)
+        owner = own["_owner"] if type_name(runtime, own["_owner"]) == "Task" else 0
+        return Awaited(Awaitable.LOCK, address, holder=owner)
     if "_borrowers" in own:
         holders = task_members(runtime, own["_borrowers"])
         return Awaited(Awaitable.LIMITER, address, holder=holders[0] if len(holders) == 1 else 0)
@@ -314,11 +316,4 @@ def task_members(runtime: PythonRuntime, address: int) -> list[int]:
         found = set_items(runtime, address)[:_TASKS] if address else []
     except GdbextError:
         return []
-    return [each for each in dict.fromkeys(found) if _is_trio_task(runtime, each)]
-
-
-def _is_trio_task(runtime: PythonRuntime, address: int) -> bool:
-    try:
-        return bool(address) and runtime.objects.type_of(address).name == "Task"
-    except GdbextError:
-        return False
+    return [each for each in dict.fromkeys(found) if type_name(runtime, each) == "Task"]

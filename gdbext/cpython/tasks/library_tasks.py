@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.object_items import collected_objects, deque_items
 from gdbext.cpython.objects.objects import base_classes
-from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members
+from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members, type_name
 from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
@@ -116,7 +116,7 @@ def _task(runtime: PythonRuntime, address: int, runner: int, stack: set[int]) ->
         return None
     runs = outer.address in stack
     frames = [] if runs else [each for each in coroutine_chain(runtime, coroutine)[0] if not each.file.endswith(_TRAPS)]
-    scheduled = _type(runtime, own.get("_next_send_fn", 0)) not in ("", "NoneType")
+    scheduled = type_name(runtime, own.get("_next_send_fn", 0)) not in ("", "NoneType")
     variables = _locals(runtime, frames[0]) if frames else {}
     entered = tuple(dict.fromkeys(each for frame in frames for each in entered_objects(runtime, frame)))
     waiter = 0 if scheduled or runs or not frames else address
@@ -129,13 +129,6 @@ def _locals(runtime: PythonRuntime, frame: PythonFrame) -> Mapping[str, int]:
         return locals_of(runtime, frame)
     except GdbextError:
         return {}
-
-
-def _type(runtime: PythonRuntime, address: int) -> str:
-    try:
-        return runtime.objects.type_of(address).name if address else ""
-    except GdbextError:
-        return ""
 
 
 GREENLET = "greenlet"
@@ -251,7 +244,9 @@ class _Greenlets:
             return None
         if not words or words[_SELF // 8] != address:
             return None
-        at = next((at for at, word in enumerate(words) if at > _STACK and _type(runtime, _object(word)) == "frame"), 0)
+        at = next(
+            (at for at, word in enumerate(words) if at > _STACK and type_name(runtime, _object(word)) == "frame"), 0
+        )
         start, _, copy, saved = words[at - _STACK : at - _STACK + 4] if at else (0, 0, 0, 0)
         if not start:
             return None
@@ -289,13 +284,13 @@ class _Greenlets:
         called = self._self_of(method)
         if called in self._suspended:
             return [called]
-        waiter = next((each for each in (called, method) if _type(self._runtime, each).endswith("Waiter")), 0)
+        waiter = next((each for each in (called, method) if type_name(self._runtime, each).endswith("Waiter")), 0)
         return [each for each in self._members(waiter) if each in self._suspended] if waiter else []
 
     def _woken_by(self, candidate: int) -> Iterator[int]:
         """The suspended greenlets that a timer has: among its arguments (gevent's Timeout), or by the method that it
         calls. One that was stopped has neither."""
-        if not _type(self._runtime, candidate).lower().endswith("timer"):
+        if not type_name(self._runtime, candidate).lower().endswith("timer"):
             return
         words = [*self._members(candidate), *attributes(self._runtime, candidate).values()]
         for word in map(_object, words):
@@ -305,7 +300,7 @@ class _Greenlets:
     def _items_of(self, address: int) -> Sequence[int]:
         """Those of a tuple; none of anything else."""
         with suppress(GdbextError):
-            if _type(self._runtime, address) == "tuple":
+            if type_name(self._runtime, address) == "tuple":
                 return self._runtime.objects.tuple_items(address)
         return ()
 
@@ -313,7 +308,7 @@ class _Greenlets:
         """The items of an object's lists and queues."""
         for word in self._members(address):
             with suppress(GdbextError):
-                kind = _type(self._runtime, _object(word))
+                kind = type_name(self._runtime, _object(word))
                 if kind == "list":
                     yield from self._runtime.objects.list_items(word, _LINKS)
                 elif kind == "collections.deque":

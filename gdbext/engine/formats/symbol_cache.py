@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import compress
 from mmap import ACCESS_READ, mmap
@@ -95,20 +95,19 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
 
 def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) -> Built:
     """(numbers of the entries whose names contain all needles, nothing)."""
-    numbers = array("I")
-    before = 0
-    for table in tables:
-        numbers.extend(before + number for number in table.numbers_with(needles))
-        before += table.count
-    return numbers, array("I")
+    return _numbers(tables, lambda table: table.numbers_with(needles))
 
 
 def build_numbers_named(tables: Sequence[SymbolTable], name: bytes) -> Built:
     """(numbers of the entries that have that name, nothing)."""
+    return _numbers(tables, lambda table: table.numbers_named(name))
+
+
+def _numbers(tables: Sequence[SymbolTable], numbers_of: Callable[[SymbolTable], Iterable[int]]) -> Built:
     numbers = array("I")
     before = 0
     for table in tables:
-        numbers.extend(before + number for number in table.numbers_named(name))
+        numbers.extend(before + number for number in numbers_of(table))
         before += table.count
     return numbers, array("I")
 

@@ -301,6 +301,30 @@ class CoreTarget(Target):
         return self._core.data[at:end] if end >= 0 else None
 
 
+class LentCore(CoreTarget):
+    """A core that a debugger has loaded: its threads have the debugger's numbers."""
+
+    program = ""
+    """The path of the executable that the debugger was given."""
+
+    def number_threads(self, numbers: Mapping[int, int]) -> None:
+        """``numbers``: thread id to the debugger's number."""
+        for thread in super().threads():
+            thread.number = numbers.get(thread.tid)
+
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, by the debugger's number; those that it does not show come last."""
+        return sorted(super().threads(), key=lambda thread: (thread.number is None, thread.number or thread.tid))
+
+    def local_path(self, path: str) -> str:
+        """The path below the sysroot; ``program`` where that of the executable is not found there."""
+        local = super().local_path(path)
+        if self.program and path == self.executable() and self.foreign.exists(local) is False:
+            self.foreign.give(self.program)
+            return self.program
+        return local
+
+
 def signal_of(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal | None:
     """The signal that ended the process. The kernel dumps only for fatal ones; gcore also writes what it stopped by."""
     number = thread.current_signal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import gdb
 from gdbext import log
 from gdbext.engine.formats.elf_core import is_core
 from gdbext.engine.targets.base_target import Target, TargetThread
-from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.engine.targets.core_target import LentCore
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, NotPermitted, ProgramEnded, TargetError, TargetGone
@@ -127,7 +127,7 @@ def let_go(job: Job, runs_on: bool) -> None:
         return  # it is gone
 
 
-class GdbCoreTarget(CoreTarget):
+class GdbCoreTarget(LentCore):
     """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
 
     ``sysroot`` None means the one that is set in gdb.
@@ -137,26 +137,12 @@ class GdbCoreTarget(CoreTarget):
 
     def __init__(self, path: str, inferior: gdb.Inferior, sysroot: str | None = None) -> None:
         super().__init__(path, gdb_sysroot() if sysroot is None else sysroot)
-        self._program = getattr(inferior.progspace, "filename", None)
-        numbers = {thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()}
-        for thread in super().threads():
-            thread.number = numbers.get(thread.tid)
-
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, by gdb's number; those that gdb does not show come last."""
-        return sorted(super().threads(), key=lambda thread: (thread.number is None, thread.number or thread.tid))
+        self.program = getattr(inferior.progspace, "filename", None) or ""
+        self.number_threads({thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()})
 
     def selected_thread(self) -> TargetThread | None:
         """gdb's selected thread, asked anew each time."""
         return selected_of(self.threads())
-
-    def local_path(self, path: str) -> str:
-        """The path below gdb's sysroot; the program is the one that gdb was given, where it is not found there."""
-        local = super().local_path(path)
-        if self._program and path == self.executable() and self.foreign.exists(local) is False:
-            self.foreign.give(str(self._program))
-            return str(self._program)
-        return local
 
 
 _FILE_LINE = re.compile(r"^\s*`(/.*)', ", re.M)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import lldb
 
 from gdbext.engine.formats.elf_core import is_core
 from gdbext.engine.targets.base_target import TargetThread
-from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.engine.targets.core_target import LentCore
 from gdbext.engine.targets.system import linux
 from gdbext.errors import TargetError
 from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
@@ -17,7 +16,7 @@ from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
 _SYSROOT_LINE = re.compile(r"^\s*Sysroot: (/.*)$", re.MULTILINE)
 
 
-class LldbCoreTarget(CoreTarget):
+class LldbCoreTarget(LentCore):
     """``sysroot`` None means the one of LLDB's platform. Raises TargetError, BadCore, ForeignArchitecture."""
 
     debugger = "lldb"
@@ -33,15 +32,9 @@ class LldbCoreTarget(CoreTarget):
         super().__init__(path, sysroot_of(process) if sysroot is None else sysroot)
         self._process = process
         self._selected = selected
-        self._program = process.GetTarget().GetExecutable().fullpath
+        self.program = process.GetTarget().GetExecutable().fullpath
         threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
-        numbers = {thread.GetThreadID(): thread.GetIndexID() for thread in threads}
-        for thread in super().threads():
-            thread.number = numbers.get(thread.tid)
-
-    def threads(self) -> Sequence[TargetThread]:
-        """All threads, by LLDB's number; those that LLDB does not show come last."""
-        return sorted(super().threads(), key=lambda thread: (thread.number is None, thread.number or thread.tid))
+        self.number_threads({thread.GetThreadID(): thread.GetIndexID() for thread in threads})
 
     def selected_thread(self) -> TargetThread | None:
         """The thread that the command is about, else LLDB's selected one."""
@@ -49,14 +42,6 @@ class LldbCoreTarget(CoreTarget):
         threads = self.threads()
         found = [thread for thread in threads if selected.IsValid() and thread.tid == selected.GetThreadID()]
         return next(iter(found or threads), None)
-
-    def local_path(self, path: str) -> str:
-        """The path below the sysroot; the program is the one that LLDB was given, where it is not found there."""
-        local = super().local_path(path)
-        if self._program and path == self.executable() and self.foreign.exists(local) is False:
-            self.foreign.give(str(self._program))
-            return str(self._program)
-        return local
 
 
 def _core_path(process: lldb.SBProcess) -> str:

@@ -230,13 +230,11 @@ def register_values(
     where: Mapping[str, SavedArgument],
     register: Callable[[str], int],
     word: Callable[[int], int | None],
-    cfa: int | None = None,
 ) -> list[KeptWord | None]:
-    """The values of the argument registers as the function was called; None where one did not survive. ``cfa`` is the
-    top of its caller's stack, where that is known."""
+    """The values of the argument registers as the function was called; None where one did not survive."""
     found: list[KeptWord | None] = []
     for name in architecture.argument_registers:
         holder = where.get(name)
-        value = holder.word(register, word, cfa) if holder is not None else None
+        value = holder.word(register, word, None) if holder is not None else None
         found.append(None if holder is None or value is None else KeptWord(value, holder.size))
     return found

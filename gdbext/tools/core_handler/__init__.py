@@ -106,7 +106,8 @@ class CoreHandlerProgram(Program):
         args = self.parse(argv)
         if not 0 < args.seconds <= 600 or args.keep < 1 or args.disk < 1:
             raise UsageError("--seconds takes up to 600; --keep and --disk at least 1")
-        began = time.monotonic()
+        deadline = _called_at() + args.seconds
+        signal.setitimer(signal.ITIMER_REAL, max(_GRACE, deadline + _GRACE - time.monotonic()))
         folder = Path(args.dir)
         os.close(whole_file.open_folder(str(folder), make=True))
         if not is_ours(str(folder)):
@@ -114,7 +115,7 @@ class CoreHandlerProgram(Program):
         crash = _Crash(args, folder)
         with _Places(folder, crash.user):
             crash.hurry()
-            crash.look(dispatch, began + args.seconds)
+            crash.look(dispatch, deadline)
             signal.setitimer(signal.ITIMER_REAL, 0)
             crash.keep()
             _make_room(folder, crash.stem, args.keep, args.disk << 20)
@@ -123,8 +124,8 @@ class CoreHandlerProgram(Program):
 
 def _called_at() -> float:
     """The moment on the monotonic clock at which the kernel started this process: the crash waits since then."""
-    began = started_at(os.getpid())
-    return time.monotonic() - (time.time() - began if began is not None else 0.0)
+    began, now = started_at(os.getpid()), time.time()
+    return time.monotonic() - (max(0.0, now - began) if began is not None else 0.0)
 
 
 class _Places:

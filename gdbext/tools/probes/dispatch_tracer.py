@@ -124,7 +124,7 @@ class DispatchTracer:
 
     def __init__(
         self, architecture: Architecture, pid: int, places: Sequence[TracePlace],
-        wanted: Collection[int] = (), only: Filter = EVERYTHING, ring_bytes: int = RING_BYTES,
+        wanted: Collection[int] = (), only: Filter = EVERYTHING,
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
         self.places = [*places]
@@ -135,7 +135,7 @@ class DispatchTracer:
         self._ring: UniformRing | None = None
         self._snapshots: Ring | None = None
         try:
-            ring = self.probes.own(kernel.memory(RING, 0, 0, ring_bytes))
+            ring = self.probes.own(kernel.memory(RING, 0, 0, RING_BYTES))
             self._states = states = self.probes.own(kernel.memory(HASH, 8, THREAD_STATE, _MAX_THREADS))
             blank = self.probes.own(kernel.memory(ARRAY, 4, THREAD_STATE, 1))
             self._relations = self.probes.own(kernel.memory(HASH, 16, 8, _MAX_RELATIONS))
@@ -143,7 +143,7 @@ class DispatchTracer:
             maps = TraceMaps(
                 ring, states, blank, self.probes.lost.descriptor, self.probes.wanted, self._relations, snapshots
             )
-            self._ring = UniformRing(ring, ring_bytes, RECORD)
+            self._ring = UniformRing(ring, RING_BYTES, RECORD)
             self._snapshots = Ring(snapshots, SNAPSHOT_BYTES)
             self.probes.want(wanted)
             self.probes.place(pid, places, lambda: program(architecture, maps, only))

@@ -213,11 +213,11 @@ _KIND = "dispatch-sites-6"
 class SiteStore:
     """The sites of libraries, from the cache where it has them."""
 
-    def __init__(self, session: Session, scanner: SiteScanner, cache: SymbolCache | None = None) -> None:
+    def __init__(self, session: Session, scanner: SiteScanner) -> None:
         probing = session.memory.architecture.probing
         self._registers = tuple(sorted(probing.saved)) if probing is not None else ()
         self._scanner = scanner
-        self._cache = SymbolCache() if cache is None else cache
+        self._cache = SymbolCache()
 
     def begin(self, module: Module) -> Callable[[], LibrarySites]:
         """Begin with one library, and give what brings that to its end. Both raise SymbolFileError."""

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.operators import Operator
 
 
-Clock = Callable[[], float]
-
-
 @dataclass(frozen=True)
 class Limits:
     """The limits of what is shown: at most ``events`` dispatches, none deeper than ``depth``, one thread only, 0 or
@@ -56,7 +53,6 @@ class Tracer:
         read: ReadMemory,
         limits: Limits,
         watched: Callable[[Operator], bool],
-        clock: Clock = time.perf_counter,
     ) -> None:
         """``read`` reads memory as it is now; ``watched`` says whether an operator is part of the trace."""
         self.depth = Depth(callers)
@@ -70,14 +66,13 @@ class Tracer:
         self._sink = sink
         self._limits = limits
         self._watched = watched
-        self._clock = clock
-        self._begin = clock()
+        self._begin = time.perf_counter()
         self._started = not limits.since
         self._found: dict[tuple[int, str, int], LookupResult] = {}
 
     def now(self) -> float:
         """Microseconds since the trace began."""
-        return (self._clock() - self._begin) * 1e6
+        return (time.perf_counter() - self._begin) * 1e6
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: StopPlace, bits: int) -> bool:
         """A lookup with keyset ``bits`` in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""

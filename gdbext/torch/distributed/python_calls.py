@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _RENDEZVOUS = "elastic/rendezvous/dynamic_rendezvous.py"
 _LAUNCHER = "torch/distributed/launcher/api.py"
 _LONGEST = 200
-_NESTED = 8
 
 
 class GivenRank(Record):

@@ -142,6 +142,25 @@ def limited_child(pid: int) -> dict[str, str]:
     return next((status for status in found if status.get("NoNewPrivs") == "1"), {})
 
 
+def test_a_handler_that_cannot_end_its_look_ends(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """As where its folder's disk does not answer; the time counts from the kernel's call of it."""
+    pipe, kernels_end = os.pipe()
+    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds=1.5"]
+    with subprocess.Popen(command, stdin=pipe) as handler:
+        os.close(pipe)
+        wait_until(lambda: handler.poll() is not None or limited_child(handler.pid), "it looks")
+        handler.send_signal(signal.SIGSTOP)
+        (child,) = procfs.children(handler.pid)
+        alarm = 1 << (signal.SIGALRM - 1)
+        try:
+            wait_until(lambda: int(procfs.status(handler.pid)["ShdPnd"], 16) & alarm, "its time is over", 20)
+        finally:
+            handler.send_signal(signal.SIGCONT)
+        assert handler.wait(60) == -signal.SIGALRM
+    os.close(kernels_end)
+    wait_until(lambda: procfs.status(child).get("State", "Z")[0] == "Z", "the look ends with it")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has rights to drop")
 @pytest.mark.parametrize("process", [os.getuid(), NOBODY], indirect=True)
 def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
