@@ -34,6 +34,9 @@ WORTH_SEARCHING = 1 << 16
 _PATIENCE, _PAUSE = 1.5, 0.01
 """Seconds for which another one that builds an index is waited for, and between two questions."""
 
+_LOCKS = ".building"
+"""The file of which each index that is built locks a byte of its own."""
+
 _log = logger(__name__)
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIII")
@@ -173,7 +176,7 @@ class SymbolCache:
         if not key:
             _log.debug("index of %s: built, nothing keeps it", kind)
             return build(tables)
-        with self._one_at_a_time():
+        with self._one_at_a_time(name):
             arrays = self.load(name)
             if arrays is None:
                 _log.debug("index of %s: built for %s", kind, name)
@@ -182,14 +185,15 @@ class SymbolCache:
         return arrays
 
     @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        """Wait for another process that builds an index: of ten crashes at the same moment one builds it, and nine
-        have it. Who has waited for long builds it as well."""
+    def _one_at_a_time(self, name: str) -> Iterator[None]:
+        """Wait for another process that builds the same index: of ten crashes at the same moment one builds it, and
+        nine have it. Who has waited for long builds it as well."""
         import fcntl
 
         try:
             self._make_folder()
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(f"{self.folder}/{_LOCKS}", flags, 0o600)
         except OSError:
             yield
             return
@@ -197,7 +201,7 @@ class SymbolCache:
             deadline = time.monotonic() + _PATIENCE
             while time.monotonic() < deadline:
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, crc32(name.encode()))
                     break
                 except OSError:
                     time.sleep(_PAUSE)

@@ -80,6 +80,24 @@ def import_stubs(module: Module, architecture: Architecture, names: Collection[s
     return found
 
 
+Part = tuple[int, int]
+"""First and last half of a part of a library's code: (0, 1) is the first half."""
+WHOLE: Part = (0, 2)
+HALVES: tuple[Part, ...] = ((0, 1), (1, 2))
+
+
+def text_pieces(module: Module, overlap: int, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
+    """The code of a library in pieces with their absolute addresses, each with the first ``overlap`` bytes of the next;
+    the first half has those of the second one, too."""
+    image = module.image
+    text = image.sections.get(".text") if image is not None else None
+    if image is not None and text is not None:
+        first, end = (text.size * each // 2 for each in part)
+        size = min(end + overlap, text.size) - first
+        for start, code in image.pieces(text.address + first, size, overlap):
+            yield module.base + start, code
+
+
 class CodeReader:
     """Reads instructions from a module's file where possible (a core may lack them), else from memory."""
 

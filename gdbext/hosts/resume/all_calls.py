@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.process.code_reader import import_stubs, imported_slots
+from gdbext.engine.process.code_reader import HALVES, WHOLE, Part, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
-from gdbext.engine.targets.live.supervision import streamed_by_child
+from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.errors import MemoryFault
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
@@ -39,7 +39,7 @@ from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
 from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, SiteFinder, frame_at
 from gdbext.torch.stack.roles import Role, classify
-from gdbext.torch.structures import OperatorEntry
+from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -217,26 +217,26 @@ class AllCalls:
 
     def table_accesses(self, module: Module) -> list[int]:
         """Addresses where a function of one library computes which entry of an operator's table it wants, ascending."""
-        return sorted({address for address, _ in self.passages(module, ())})
+        return sorted({address for address, _ in self.passages(module, tuple)})
 
-    def passages(self, module: Module, targets: Collection[int]) -> Iterator[tuple[int, int]]:
+    def passages(self, module: Module, targets: Callable[[], Collection[int]]) -> Iterator[tuple[int, int]]:
         """(address, target) of the direct calls of ``targets`` in one library, and (address, 0) of its table accesses,
-        some of them twice. A large library is gone through by a child of ours from now on, while whoever has asked
-        does something else, and then works on what it has found.
+        some of them twice. A large library is gone through by a child of ours from now on, which asks for the targets,
+        while whoever has asked does something else, and then works on what it has found.
         """
-        find = partial(self._packed_passages, module, frozenset(targets), self._displacements)
-        pieces = find()
-        if self._is_work_for_two(module):
-            pieces = streamed_by_child(find, _PASSAGE.size)
-            next(pieces)
-        return chain.from_iterable(map(_PASSAGE.iter_unpack, pieces))
+        find = partial(self._packed_passages, module, targets, self._displacements)
+        if self._is_work_for_many(module):
+            halves = [begun_by_child(partial(find, half), _PASSAGE.size) for half in HALVES]
+            return chain.from_iterable(map(_PASSAGE.iter_unpack, chain.from_iterable(halves)))
+        return chain.from_iterable(map(_PASSAGE.iter_unpack, find(WHOLE)))
 
     def _packed_passages(
-        self, module: Module, targets: Collection[int], displacements: Sequence[int]
+        self, module: Module, targets: Callable[[], Collection[int]], displacements: Sequence[int], part: Part
     ) -> Iterator[bytes]:
         architecture, shift = self._session.memory.architecture, self._functions.finder.shift
-        for start, code in self._text(module, 2 * _SHIFT_DISTANCE):
-            calls = architecture.direct_calls(code, [target - start for target in targets])
+        wanted = frozenset(targets())
+        for start, code in text_pieces(module, 2 * _SHIFT_DISTANCE, part):
+            calls = architecture.direct_calls(code, [target - start for target in wanted])
             found = [(start + at, start + target) for at, target in calls]
             for displacement in displacements:
                 accesses = architecture.table_accesses(code, displacement, shift, _SHIFT_DISTANCE)
@@ -246,9 +246,9 @@ class AllCalls:
     @cached_property
     def _displacements(self) -> Sequence[int]:
         """Those of the first entry of an operator's table, and of the first one behind those of the backends."""
-        return self._table, self._table + KEYSET_BITS * self._session.dispatcher.kernels.size
+        return self._table, self._table + KEYSET_BITS * KernelFunctionStruct.shape(self._session.layout).size
 
-    def _is_work_for_two(self, module: Module) -> bool:
+    def _is_work_for_many(self, module: Module) -> bool:
         text = module.image.sections.get(".text") if module.image is not None else None
         is_large = text is not None and text.size >= _WORTH_A_CHILD
         return is_large and self.may_use_children
@@ -263,7 +263,7 @@ class AllCalls:
         architecture = self._session.memory.architecture
         return {
             start + offset: start + target
-            for start, code in self._text(module, _CALL)
+            for start, code in text_pieces(module, _CALL)
             for offset, target in architecture.direct_calls(code, [target - start for target in targets])
         }
 
@@ -274,18 +274,11 @@ class AllCalls:
         slots = imported_slots(module.image, names) if module.image is not None else ()
         through = (
             start + offset
-            for start, code in (self._text(module, _CALL) if slots else ())
+            for start, code in (text_pieces(module, _CALL) if slots else ())
             for offset, _ in architecture.slot_calls(code, {module.base + slot - start for slot in slots})
         )
         stubs = import_stubs(module, architecture, names)
         return sorted({*through, *self.direct_calls(module, {*also, *stubs})})
-
-    def _text(self, module: Module, overlap: int) -> Iterator[tuple[int, bytes]]:
-        image = module.image
-        text = image.sections.get(".text") if image is not None else None
-        if image is not None and text is not None:
-            for start, code in image.pieces(text.address, text.size, overlap):
-                yield module.base + start, code
 
     def boxed_calls(self) -> list[int]:
         """Places where ``callBoxed`` calls a kernel's boxed function, with its four arguments in their registers."""

@@ -14,7 +14,7 @@ The keyset is the first argument of ``at::_ops::NAME::redispatch``, behind a hid
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.instruction import Instruction
@@ -186,12 +186,12 @@ class SiteScanner:
             return LibrarySites
         if not module.name.startswith(_TORCH):
             return lambda: self._of_others(module)
-        lookups, reports = self._lookups(module), self._reports(module)
-        passages = self._all_calls.passages(module, {*lookups, *reports})
-        return lambda: self._of_torch(module, reports, passages)
+        passages = self._all_calls.passages(module, lambda: {*self._lookups(module), *self._reports(module)})
+        return lambda: self._of_torch(module, passages)
 
-    def _of_torch(self, module: Module, reports: Collection[int], passages: Iterable[tuple[int, int]]) -> LibrarySites:
+    def _of_torch(self, module: Module, passages: Iterable[tuple[int, int]]) -> LibrarySites:
         found: dict[int, DispatchSite] = {}
+        reports = self._reports(module)
         reporting, seen_at = [], set[int]()
         events: dict[int, tuple[DispatchEvent, bool]] = {}
         for address, target in passages:

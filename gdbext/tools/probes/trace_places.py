@@ -4,8 +4,8 @@ The places of libraries that a process loads while its dispatches are counted or
 
 Where the functions return that have a lookup inside: their ``ret`` instructions.
 
-The places of a library, found once and kept in the user's cache folder: looking through 280 MB of code takes a second,
-in a process of its own.
+The places of a library, found once and kept in the user's cache folder: looking through 280 MB of code takes half a
+second of processor time, in processes of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zlib import crc32
 
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.targets.live.supervision import streamed_by_child
+from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
@@ -64,16 +64,25 @@ class TracePlaces:
         """Those in these libraries alone, which all operators share."""
         return [TracePlace(path, site, filtered=filtered) for path, site in self._shared(paths)]
 
+    def begin(self) -> None:
+        """Start children of ours that go through the libraries, while the caller reads something else."""
+        self._begun  # noqa: B018
+
+    @cached_property
+    def _begun(self) -> tuple[Callable[[], LibrarySites], Iterator[bytes]]:
+        """A function that gives the places of libtorch_cpu, and an iterator that ends when those of the other libraries
+        are kept; children go through both."""
+        module = self._entries.module
+        kept: Iterator[bytes] = iter(())
+        if not self._store.has(module):
+            others = AllCalls(self._session, self._functions).modules()
+            kept = self._store.keep_by_child([each for each in others if each.name != OPERATOR_STRUCT.library])
+        return self._store.begin(module), kept
+
     @cached_property
     def _torch(self) -> LibrarySites:
-        """Those of libtorch_cpu. While one child goes through it, and another one through the other libraries, names
-        of operators are read."""
-        module = self._entries.module
-        if self._store.has(module):
-            return self._store.begin(module)()
-        others = AllCalls(self._session, self._functions).modules()
-        kept = self._store.keep_by_child([each for each in others if each.name != OPERATOR_STRUCT.library])
-        finish = self._store.begin(module)
+        """Those of libtorch_cpu. While children go through the libraries, names of operators are read."""
+        finish, kept = self._begun
         self._functions.read_names()
         found = finish()
         deque(kept, 0)
@@ -249,9 +258,7 @@ class SiteStore:
 
         if not self._scanner.may_use_children:
             return iter(())
-        kept = streamed_by_child(keep, 1)
-        next(kept)
-        return kept
+        return begun_by_child(keep, 1)
 
     def has(self, module: Module) -> bool:
         """The cache has the places of the library."""

@@ -245,11 +245,12 @@ class ProbeTrace:
         """Trace until something ends it; ``flush`` writes what the sink has been given. Raises GdbextError."""
         self._flush = flush
         session, request = self._session, self._request
+        places = TracePlaces(session)
+        places.begin()
         operators = TracedOperators(session.dispatcher, request)
         for error in operators.unknown:
             raise error
         process, target = WatchedProcess(session.target.pid), report_target(session)
-        places = TracePlaces(session)
         chosen = places.everything() if request.everything else places.of(operators.all())
         wanted = () if request.everything else [operator.address for operator in operators.all()]
         architecture, pid = session.memory.architecture, session.target.pid

@@ -173,10 +173,17 @@ def _end(child: int) -> None:
         time.sleep(0.001)
 
 
-def streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
-    """Have a child of ours make what ``produce`` gives, on another processor, while we work on what came already;
-    in pieces of whole records of ``size`` bytes, the first of none: the child has begun then. Where it does not come to
-    its end, all is made here, once more. Only for a process of one thread."""
+def begun_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+    """Start a child of ours that makes what ``produce`` gives, on another processor, while we work on what came; in
+    pieces of whole records of ``size`` bytes. Where it does not come to its end, all is made here, once more. Only for
+    a process of one thread."""
+    pieces = _streamed_by_child(produce, size)
+    next(pieces)
+    return pieces
+
+
+def _streamed_by_child(produce: Callable[[], Iterator[bytes]], size: int) -> Iterator[bytes]:
+    """The pieces, and first one of no bytes: the child has begun then."""
     output, into = os.pipe()
     child = os.fork()
     if not child:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.targets.live import supervision
-from gdbext.engine.targets.live.supervision import streamed_by_child
+from gdbext.engine.targets.live.supervision import begun_by_child
 
 RECORD = struct.Struct("<QI")
 
@@ -23,7 +23,7 @@ def numbers(count: int, ends: Callable[[], None] = lambda: None) -> Iterator[byt
 
 
 def test_everything_comes_in_whole_records() -> None:
-    pieces = list(streamed_by_child(lambda: numbers(40_000), RECORD.size))
+    pieces = list(begun_by_child(lambda: numbers(40_000), RECORD.size))
     assert all(len(piece) % RECORD.size == 0 for piece in pieces)
     assert [each for each, _ in RECORD.iter_unpack(b"".join(pieces))] == list(range(40_000))
 
@@ -37,14 +37,14 @@ def test_where_the_child_ends_early_the_work_is_done_here(signal: int) -> None:
             os.kill(os.getpid(), signal)
             raise ValueError("of the child")
 
-    found = {each for piece in streamed_by_child(lambda: numbers(300, fail), 12) for each in RECORD.iter_unpack(piece)}
+    found = {each for piece in begun_by_child(lambda: numbers(300, fail), 12) for each in RECORD.iter_unpack(piece)}
     assert found == {(each, each % 7) for each in range(300)}
 
 
 def test_who_stops_listening_leaves_no_child() -> None:
     children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     before = children.read_text()
-    stream = streamed_by_child(lambda: numbers(10_000_000), RECORD.size)
+    stream = begun_by_child(lambda: numbers(10_000_000), RECORD.size)
     next(stream)
     assert children.read_text() != before
     stream.close()
