@@ -15,7 +15,7 @@ from support.programs.ways import WAYS, Look
 if TYPE_CHECKING:
     from support.recorded.recordings import Replay
 
-pytest_plugins = [f"support.plugins.{name}" for name in ("alone", "dispositions", "groups", "markers")]
+pytest_plugins = [f"support.plugins.{name}" for name in ("alone", "dispositions", "garbage", "groups", "markers")]
 pytest.register_assert_rewrite("support.recorded.scenario_checks")
 
 

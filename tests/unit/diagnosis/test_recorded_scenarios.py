@@ -15,7 +15,7 @@ from support.recorded.scenario_checks import (
     check_verdict,
     check_waits_of_every_kind,
 )
-from support.recorded.scenarios import ON_DEVICES, RECORDED, REPORTED, SCENARIOS
+from support.recorded.scenarios import KNOWN, ON_DEVICES, RECORDED, REPORTED, SCENARIOS
 
 COMMANDS = (
     ("dispatch-bt", "--all", "--native"),
@@ -54,6 +54,11 @@ def test_the_truth(recorded: Replay) -> None:
         check_waits_of_every_kind(recorded.document("all-threads"), recorded.truth)
     if recorded.name == "missing-kernel":
         check_missing_kernel(report, recorded.truth)
+
+
+def test_no_known_bug_fits_where_it_is_not(recorded: Replay) -> None:
+    known = recorded.diagnosis.get("known", ())
+    assert sorted(each["id"] for each in known) == KNOWN.get(recorded.name, [])
 
 
 def test_the_report_is_that_of_the_recorded_run(recorded: Replay, update_golden: bool) -> None:

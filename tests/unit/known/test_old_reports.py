@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.inspection import inspect_threads, with_known_bugs
 from gdbext.errors import BadData
 from gdbext.hosts.cli import launcher
 from gdbext.known.catalogue import own_entries
@@ -18,15 +17,6 @@ from gdbext.known.signatures import matches
 from gdbext.tools.known import report_facts
 from support.recorded import recordings
 from support.recorded.recordings import Replay
-from support.recorded.scenarios import KNOWN
-
-
-@pytest.mark.parametrize("name", recordings.names())
-def test_no_entry_fits_where_its_bug_is_not(name: str, replay: Callable[[str], Replay]) -> None:
-    """Of all recorded programs; and what is told of a process is told again of its report, as far as it has it."""
-    session = replay(name).session
-    known = with_known_bugs(session, inspect_threads(session)).known
-    assert sorted(match.bug.id for match in known) == KNOWN.get(name, [])
 
 
 @pytest.fixture

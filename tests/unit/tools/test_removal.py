@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
 DEBUGGERS = ("hosts.gdb", "hosts.lldb", "init", "lldb_init", "hosts.debug_server")
 """What only the Python of a debugger, or one with PyTorch, can import."""
 CHECK = """
-import importlib, json, sys
+import importlib, json, os, sys
 sys.path.append(sys.argv[1])
 for name in json.loads(sys.argv[2]):
     importlib.import_module(name)
@@ -27,15 +28,18 @@ from gdbext.hosts.cli import launcher
 from gdbext.tools import table
 helps = [table.help_text(row) for row in table.TABLE]
 assert all(row.name in text for row, text in zip(table.TABLE, helps))
-sys.exit(launcher.main(sys.argv[3:]))
+for words in json.loads(sys.argv[3]):
+    status = launcher.main(words)
+    sys.stdout.flush()
+    os.write(1, b"\\0%d\\0" % status)
 """
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package: one for all tools, so that Python compiles it once."""
+    """A copy of the package, with what Python has compiled of it: one for all tools."""
     package = tmp_path_factory.mktemp("copy") / "gdbext"
-    shutil.copytree(ROOT / "gdbext", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "gdbext", package)
     return package
 
 
@@ -70,9 +74,14 @@ def _is_of(row: ast.Call, tool: str) -> bool:
     return any(isinstance(each, ast.Constant) and place.match(str(each.value)) for each in row.args)
 
 
-def run(package: Path, modules: list[str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-c", CHECK, str(package.parent), json.dumps(modules), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(package: Path, modules: list[str], *lines: str) -> list[tuple[int, str]]:
+    """The status and the text of each command line about the recording, all in one process that imports the modules."""
+    commands = [["-r", str(RECORDING), *line.split()] for line in lines]
+    command = [sys.executable, "-I", "-c", CHECK, str(package.parent), json.dumps(modules), json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    texts, statuses = done.stdout.split("\0")[:-1:2], done.stdout.split("\0")[1::2]
+    assert len(statuses) == len(lines), done.stderr
+    return list(zip(map(int, statuses), texts))
 
 
 def modules(package: Path) -> list[str]:
@@ -81,17 +90,21 @@ def modules(package: Path) -> list[str]:
     return [f"gdbext.{name.removesuffix('.__init__')}" for name in kept if name != "__init__"]
 
 
+@pytest.fixture(scope="module")
+def expected(whole: Path) -> dict[str, Any]:
+    """The report with all tools."""
+    ((_, text),) = run(whole, [], "dispatch-diagnose --json")
+    report: dict[str, Any] = json.loads(text)
+    return report
+
+
 @pytest.mark.parametrize("tool", ["autograd", "values", "collectives"])
-def test_the_rest_works_without_a_tool(tool: str, whole: Path, tmp_path: Path) -> None:
-    expected = run(whole, [], "-r", str(RECORDING), "dispatch-diagnose", "--json")
+def test_the_rest_works_without_a_tool(tool: str, whole: Path, expected: dict[str, Any], tmp_path: Path) -> None:
+    lines = ("dispatch-diagnose --json", "dispatch-bt", "dispatch-bt --values", "dispatch-info", "--help")
     with without(tool, whole, tmp_path):
-        done = run(whole, modules(whole), "-r", str(RECORDING), "dispatch-diagnose", "--json")
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == json.loads(expected.stdout)
-        for words in (["dispatch-bt"], ["dispatch-bt", "--values"], ["dispatch-info"]):
-            done = run(whole, [], "-r", str(RECORDING), *words)
-            assert done.returncode == 0, done.stderr
-        listed = run(whole, [], "--help").stdout
-        assert "dispatch-diagnose" in listed
-        assert f"dispatch-{tool} " not in listed
-        assert run(whole, [], "-r", str(RECORDING), f"dispatch-{tool}").returncode == 2
+        done = run(whole, modules(whole), *lines, f"dispatch-{tool}")
+    assert [status for status, _ in done] == [0] * len(lines) + [2]
+    assert json.loads(done[0][1]) == expected
+    listed = done[len(lines) - 1][1]
+    assert "dispatch-diagnose" in listed
+    assert f"dispatch-{tool} " not in listed

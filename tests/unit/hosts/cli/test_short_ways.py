@@ -175,13 +175,15 @@ def test_what_reports_suggest_is_taken() -> None:
 
 LIVE = frozenset(("-p", "--samples", "--children", "scripts/dispatch"))
 """What needs a process, or is about others."""
+DEEP = "boxed-recursion-fallback-0"
+"""25,000 frames, each report of which takes six seconds: its suggestions are of the kinds that others have."""
 
 
 def test_what_is_suggested_can_be_pasted(capfd: pytest.CaptureFixture[str]) -> None:
     """One of each kind: the same command and options, with other numbers and names."""
     shapes: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for name, _, words in suggestions():
-        if not LIVE & set(words):
+        if name != DEEP and not LIVE & set(words):
             shapes.setdefault((words[0], *(word for word in words if word.startswith("-"))), (name, words))
     assert len(shapes) > 5
     for name, words in shapes.values():
