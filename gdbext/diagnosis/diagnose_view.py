@@ -47,6 +47,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield from _cycle_lines(verdict.finding.cycle, known, style)
     yield from _titled("What may slow it down", explanation_lines(report), style)
     yield from _evidence(report, involved, style)
+    yield from _titled("The device, as the host knows it", device_lines(report), style)
     yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
     yield from _other_threads(report, involved, style)
@@ -96,6 +97,16 @@ def explanation_lines(report: Report) -> Iterator[str]:
         if report.why:
             yield from (f"      for: {text}" for text in each.speaks_for)
             yield from (f"      against: {text}" for text in each.against)
+
+
+def device_lines(report: Report) -> tuple[str, ...]:
+    """The lines on devices that threads wait for: PyTorch's own bookkeeping, and the system's words."""
+    if not any(each.name == "device" for each in report.sections):
+        return ()
+    from gdbext.diagnosis.job.devices import DeviceSection
+
+    section = report.find_section(DeviceSection)
+    return section.lines if section is not None else ()
 
 
 def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:

@@ -36,6 +36,7 @@ def main():
     first, hung, event = torch.cuda.Stream(), torch.cuda.Stream(priority=-1), torch.cuda.Event()
     library.hang_stream(ctypes.c_void_p(hung.cuda_stream))
     number, crossing = torch.ones(1, device="cuda"), torch.empty(24 << 20, dtype=torch.uint8, device="cuda")
+    pending = {"stream_id": hung.stream_id, "block": crossing.data_ptr(), "bytes": crossing.nbytes}
     crossing.record_stream(hung)
     del crossing
     event.record(hung)
@@ -72,7 +73,7 @@ def main():
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
     truth.thread("main", waits="poll", call="cudaStreamSynchronize", stream=hung.cuda_stream)
     truth.note(
-        verdict="gil-in-device-call",
+        verdict="gil-in-device-call", pending=pending,
         streams={each.cuda_stream: {"id": each.stream_id, "device": each.device_index} for each in (first, hung)},
     )
     truth.stage()

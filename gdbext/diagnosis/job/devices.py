@@ -17,10 +17,11 @@ from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
 from gdbext.engine.layouts import store
 from gdbext.engine.record import Record
-from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section
+from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section, byte_size, counted
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.layout_choice import torch_version
-from gdbext.torch.state.thread_variable import CudaStream, CudaStreams, ThreadVariables
+from gdbext.torch.state.cuda_state import CudaAllocator, CudaStream, CudaStreams, PendingEvent, PendingMemory
+from gdbext.torch.state.thread_variable import ThreadVariables
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _OLDEST = (2, 6)
 """The first release of which it was seen how streams are numbered."""
+_SHOWN = 4
+"""Events of one stream that the text names."""
 _LOWEST = 0x1000
 """A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
 
@@ -61,7 +64,14 @@ class DeviceSection(Section):
     current_streams: tuple[CurrentStream, ...]
     """Those of the threads that wait for a device."""
     core: DeviceCore
+    memory: tuple[PendingMemory, ...] = ()
+    """Blocks of PyTorch's caching allocator that wait for events, and captures of CUDA graphs that it knows."""
     problems: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """PyTorch's bookkeeping of the devices, for people."""
+        return tuple(line for each in self.memory for line in _memory_lines(each))
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -71,6 +81,30 @@ class DeviceSection(Section):
                     "(%h is the host, %p the PID), then: cuda-gdb -ex 'target cudacore FILE'",)  # fmt: skip
         return ("The device can be asked what runs on it only if the process is started with "
                 "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",)  # fmt: skip
+
+
+def _memory_lines(memory: PendingMemory) -> Iterator[str]:
+    """``cuda:0: 2 freed blocks (33 MB) wait for events of stream 35: …``"""
+    streams: dict[int, list[PendingEvent]] = {}
+    for event in memory.events:
+        streams.setdefault(event.stream_id, []).append(event)
+    for number, events in streams.items():
+        blocks = {each.block: each.bytes for each in events}
+        size, wait = byte_size(sum(blocks.values())), "waits" if len(blocks) == 1 else "wait"
+        first = ", ".join(map(_event_text, events[:_SHOWN]))
+        more = f", … {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
+        yield (f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
+               f"events of stream {number}, on which they were used: {first}{more}")  # fmt: skip
+    if memory.captures:
+        yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({memory.captures} at once)"
+    if memory.retries or memory.ooms:
+        yield (f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
+               f"out of memory {counted(memory.ooms, 'time')}")  # fmt: skip
+
+
+def _event_text(event: PendingEvent) -> str:
+    what = f"event {event.event:#x}" if event.event is not None else "an event that a thread has taken to wait for it,"
+    return f"{what} for {event.block:#x}"
 
 
 def core_settings(environ: Mapping[str, str]) -> DeviceCore:
@@ -104,7 +138,8 @@ def name_devices(
         for each in reader.current(thread)
     )
     core = core_settings(session.target.environ())
-    return DeviceSection(reader.devices, current, core, tuple(dict.fromkeys(reader.problems)))
+    memory = reader.memory(session)
+    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)))
 
 
 def _reasons(wait: DeviceWait) -> Iterator[str]:
@@ -155,6 +190,16 @@ class _StreamsOfWaits:
             return self._streams.current(thread.thread_pointer)
         except GdbextError as error:
             self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
+            return ()
+
+    def memory(self, session: Session) -> tuple[PendingMemory, ...]:
+        """The memory of each device that waits; empty where it is not known, or where CUDA was not initialised."""
+        if not self.devices:
+            return ()
+        try:
+            return CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
+        except GdbextError as error:
+            self.problems.append(f"the caching allocator: {error.what}")
             return ()
 
     def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:

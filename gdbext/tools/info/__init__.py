@@ -81,10 +81,10 @@ class InfoTool(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: it has one section, of one of three kinds."""
-        from gdbext.tools.info import cuda_allocator, held_memory, info_report, settings_view
+        from gdbext.tools.info import held_memory, info_report, settings_view
         from gdbext.torch.state.setting_sources import SettingsSection
 
-        if report.find_section(cuda_allocator.MemorySection) is not None:
+        if report.find_section(held_memory.MemorySection) is not None:
             return held_memory.render(report, style)
         if report.find_section(SettingsSection) is not None:
             return settings_view.render(report, style)

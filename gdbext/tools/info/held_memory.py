@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.cpython.abi.python_structures import PyTypeObject
 from gdbext.cpython.objects.object_items import collected_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.report import Report
-from gdbext.engine.vocabulary import Hexadecimal, byte_size, counted
+from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Hexadecimal, Section, byte_size, counted
 from gdbext.errors import GdbextError, NotTorch
 from gdbext.render.style import Style, escape
-from gdbext.tools.info.cuda_allocator import CudaAllocator, CudaMemory, HeldMemory, LargeStorage, MemorySection
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.torch.assumed_symbols import CUDA
+from gdbext.torch.state.cuda_state import CudaAllocator, CudaMemory
 from gdbext.torch.torch_symbol import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_CLASS
 
 if TYPE_CHECKING:
@@ -28,6 +30,44 @@ OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
 _SHOWN = 20
 _BASES = 64
+
+
+class HeldMemory(Record):
+    """The storages of tensors of one dtype on one device; one that tensors of several dtypes share counts as the
+    first that was found."""
+
+    dtype: str
+    device: str
+    storages: int
+    bytes: int
+
+
+class LargeStorage(Record):
+    """A storage with one of its tensors: ``tensor`` is like "f32[4, 4] cpu", ``name`` "Linear.weight" where it is a
+    parameter or buffer of a module, "" where it is not known to be."""
+
+    address: Hexadecimal
+    bytes: int
+    tensor: str
+    name: str
+
+
+@dataclass(frozen=True)
+class MemorySection(Section):
+    """``tensors`` and ``objects`` are how many were looked at, of Python's."""
+
+    name: ClassVar[str] = "memory"
+    objects: int
+    tensors: int
+    storages: int
+    bytes: int
+    held: tuple[HeldMemory, ...]
+    """Blocks with the most bytes first."""
+    largest: tuple[LargeStorage, ...]
+    truncated: tuple[str, ...]
+    problems: tuple[str, ...]
+    cuda: tuple[CudaMemory, ...] = ()
+    """Devices that were used, where a build for CUDA is loaded."""
 
 
 def read_memory(session: Session) -> MemorySection:

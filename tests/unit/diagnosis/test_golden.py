@@ -21,7 +21,7 @@ from gdbext.tools.autograd import autograd
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.frames import FramesSection
 from gdbext.tools.info import held_memory, settings_view
-from gdbext.tools.info.cuda_allocator import CudaMemory, HeldMemory, LargeStorage, MemorySection
+from gdbext.tools.info.held_memory import HeldMemory, LargeStorage, MemorySection
 from gdbext.tools.probes import latency_meter, top_view
 from gdbext.tools.probes.latency_meter import LatencyBucket, LatencyRow, LatencySection
 from gdbext.tools.probes.summary import TopRow, TopSection
@@ -31,6 +31,7 @@ from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenTh
 from gdbext.tools.values import values_section
 from gdbext.tools.values.values_section import ValuesSection
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.state.cuda_state import CudaMemory
 from gdbext.torch.state.setting_sources import Setting, SettingsSection
 from support.fakes import made_autograd, made_compile, made_tensors
 from support.recorded.recordings import Replay

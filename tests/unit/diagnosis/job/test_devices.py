@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis.job.devices import DeviceCore, core_settings
-from gdbext.torch.state.thread_variable import CudaStreams, ThreadVariables
+from gdbext.torch.state import cuda_state
+from gdbext.torch.state.cuda_state import CudaStreams
+from gdbext.torch.state.thread_variable import ThreadVariables
 from support.recorded.recordings import Replay
 
 WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
@@ -84,6 +86,17 @@ def test_why_the_allocator_waits(hung: Replay) -> None:
     assert thread["dispatch"][0]["op"] == "aten::empty"
 
 
+def test_the_block_that_waits_for_the_event_of_another_stream(hung: Replay) -> None:
+    (memory,) = hung.diagnosis["device"]["memory"]
+    (event,) = memory["events"]
+    assert {**event, "block": int(event["block"], 16), "event": None} == {**hung.truth["pending"], "event": None}
+    assert event["event"] is None, "the thread that allocates has taken it, and waits for it"
+    assert (memory["device"], memory["captures"], memory["ooms"]) == (0, 0, 0)
+    title, line = hung.text("dispatch-diagnose").partition("The device, as the host knows it\n")[1:]
+    assert title
+    assert line.startswith("cuda:0: 1 freed block (24.0 MiB) of the allocator waits for events of stream 3")
+
+
 def test_the_streams_into_which_threads_launch(hung: Replay) -> None:
     section = hung.diagnosis["device"]
     current = {each["tid"]: each for each in section["current_streams"]}
@@ -119,6 +132,24 @@ def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: 
     assert waits
     assert {each["stream_id"] for each in waits} == {None}
     assert any(each["stream"] for each in waits)  # the handle itself was read where it is passed
+
+
+@pytest.mark.parametrize(
+    ("constant", "value", "problem"),
+    [
+        ("_REACH", 64, "where the allocator keeps its active blocks is not known in this build"),
+        ("_BLOCK_SHIFTS", (16, 24), "where the allocator keeps its active blocks is not known in this build"),
+        ("_CUDA_DEVICE", 2, "which events 1 freed blocks of cuda:0 wait for is not known"),
+        ("_BLOCK_COUNT", 64, "which events 1 freed blocks of cuda:0 wait for is not known"),
+    ],
+)
+def test_an_allocator_of_another_build_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch, constant: str, value: Any, problem: str
+) -> None:
+    """Its statistics, its blocks and its events have to agree."""
+    monkeypatch.setattr(cuda_state, constant, value)
+    section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
+    assert (section["memory"], section["problems"]) == ([], [f"the caching allocator: {problem}"])
 
 
 def test_cores_of_the_device_as_the_environment_says() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
-from gdbext.tools.info.cuda_allocator import CudaAllocator
 from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.cuda_state import CudaAllocator
 from support.fakes.fake_target import FakeTarget
 
 ALLOCATOR, VARIABLE, GETTER, DEVICE, VTABLE, ELEMENTS = 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000

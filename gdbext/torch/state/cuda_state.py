@@ -1,0 +1,359 @@
+"""PyTorch's own bookkeeping of CUDA in host memory: its streams, and what its caching allocator keeps.
+
+c10/cuda/CUDAStream.cpp, seen in 2.6.0 and 2.15.0: ``streams[priorities][devices][32]`` of cudaStream_t, made when a
+device's first stream is asked for; ``current_streams``, of each thread, a number for each device. A number is 0 for the
+default stream, the cudaStream_t itself for a stream from elsewhere (even), else 1 + 2 · (1 + priority) + 32 · index.
+The sizes of two arrays prove how many devices they are for; nothing is read where they disagree.
+
+c10/cuda/CUDACachingAllocator.cpp and c10/core/CachingDeviceAllocator.h, 2.6.0 to 2.15.0. The allocator has a vector of
+one object for each device. No header says where; the function that returns the statistics loads it from there. Such an
+object begins with a mutex, the statistics are behind it, then two pools, the set of active blocks, the captures under
+way, and the events of freed blocks by stream. Where these lie differs: the set is known by its number of elements,
+which the statistics count, too, the events by what they lead to.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.code_reader import member_loads
+from gdbext.engine.process.memory import FieldLayout, Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.setting_structures import AllocatorCounts, AllocatorStatistics
+from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.values.containers import map_entries, read_map_header, vector_span
+from gdbext.torch.values.cpp_objects import ClassNames, plain_class
+from gdbext.torch.values.value_structures import StdMutex
+
+_PRIORITIES = 4
+"""The constant max_compile_time_stream_priorities of c10/cuda/CUDAStream.h."""
+_PER_POOL = 32
+_TYPE_MASK = 15
+_POINTER, _COUNTER = 8, 4
+_MOST_DEVICES = 256
+_WORD = (1 << 64) - 1
+
+
+class CudaStream(Record):
+    """A stream of PyTorch's. ``number`` is torch.cuda.Stream.stream_id, ``handle`` the cudaStream_t."""
+
+    number: int
+    device: int
+    handle: int
+
+
+class CudaStreams:
+    """Reads it from one process, each thing once. Raises BadData where this build has it otherwise."""
+
+    def __init__(self, symbolizer: Symbolizer, variables: ThreadVariables) -> None:
+        self._symbolizer = symbolizer
+        self._variables = variables
+        self._memory = variables.memory
+        self._pools: dict[int, CudaStream] | None = None
+
+    def device_count(self) -> int:
+        """The number of devices that the process uses; 0 while no stream was asked for. Raises MemoryFault."""
+        address, _ = self._place(sources.CUDA_DEVICE_COUNT, 1)
+        count = int.from_bytes(self._memory.read(address, 1), "little", signed=True)
+        return max(count, 0)
+
+    def pool(self) -> dict[int, CudaStream]:
+        """The streams that PyTorch made, by their handles. Raises MemoryFault."""
+        if self._pools is None:
+            self._pools = {each.handle: each for each in self._read_pools()}
+        return self._pools
+
+    def _read_pools(self) -> list[CudaStream]:
+        address, devices = self._arrays()
+        count = min(self.device_count(), devices)
+        found = []
+        for priority in range(_PRIORITIES if count else 0):
+            start = address + priority * devices * _PER_POOL * _POINTER
+            raw = self._memory.read(start, count * _PER_POOL * _POINTER)
+            for place in range(count * _PER_POOL):
+                handle = int.from_bytes(raw[place * _POINTER : (place + 1) * _POINTER], "little")
+                if handle:
+                    device, index = divmod(place, _PER_POOL)
+                    found.append(CudaStream(_number(priority, index), device, handle))
+        return found
+
+    def current(self, thread_pointer: int) -> tuple[CudaStream, ...]:
+        """The current stream of a thread on each device; empty where the thread has not asked for any.
+
+        Raises ThreadLocalUnknown, MemoryFault.
+        """
+        raw = self._variables.of(thread_pointer).read(sources.CUDA_CURRENT_STREAMS, _POINTER)
+        array = int.from_bytes(raw, "little") if raw is not None else 0
+        if not array:
+            return ()
+        numbers = [self._memory.i64(array + _POINTER * device) for device in range(self.device_count())]
+        return tuple(self._stream(number, device) for device, number in enumerate(numbers))
+
+    def _stream(self, number: int, device: int) -> CudaStream:
+        """The stream with that number. Raises BadData where there is none."""
+        if not number & 1:
+            return CudaStream(number, device, number & _WORD)  # the default stream, or one from elsewhere
+        priority, index = (number >> 1 & _TYPE_MASK) - 1, number >> 5
+        address, devices = self._arrays()
+        if not 0 <= priority < _PRIORITIES or not 0 <= index < _PER_POOL or device >= devices:
+            raise BadData(f"a stream with the number {number:#x} makes no sense")
+        place = ((priority * devices + device) * _PER_POOL + index) * _POINTER
+        return CudaStream(number, device, self._memory.u64(address + place))
+
+    def _arrays(self) -> tuple[int, int]:
+        """The array of streams: its address, and for how many devices it is."""
+        address, size = self._place(sources.CUDA_STREAMS, _POINTER)
+        _, counters = self._place(sources.CUDA_STREAM_COUNTERS, _COUNTER)
+        devices = size // (_PRIORITIES * _PER_POOL * _POINTER)
+        if devices * _PRIORITIES * _COUNTER != counters or not 0 < devices <= _MOST_DEVICES:
+            raise BadData("the arrays of CUDA streams have other sizes in this build")
+        return address, devices
+
+    def _place(self, variable: TorchSymbol, least: int) -> tuple[int, int]:
+        """Address and size of a variable."""
+        found = variable.find(self._symbolizer)
+        if found is None or found[1].size < least:
+            raise BadData(f"{variable.library} has no {variable.names[0]}")
+        module, symbol = found
+        return module.base + symbol.vaddr, symbol.size
+
+
+def _number(priority: int, index: int) -> int:
+    """torch.cuda.Stream.stream_id of a stream of a pool."""
+    return 1 | (priority + 1) << 1 | index << 5
+
+
+class CudaMemory(Record):
+    """The counts of CUDA's caching allocator for one device, by the names of torch.cuda.memory_stats()."""
+
+    device: int
+    statistics: Mapping[str, int]
+
+
+_POOLS = ("all", "small_pool", "large_pool")
+"""enum struct StatType: the first is the sum of the others."""
+_GETTER_SIZE = 256
+_THIS = 1
+"""The object is the second argument: before it stands where the result goes."""
+
+
+class CudaAllocator:
+    """Reads CUDA's caching allocator. Raises LayoutError, BadData, MemoryFault."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._layout = layout
+        self._space = Space(memory, layout)
+
+    def devices(self) -> tuple[CudaMemory, ...]:
+        """The counts of each device; none where CUDA was not initialised."""
+        return tuple(CudaMemory(device, counts) for device, counts, _ in self._devices())
+
+    def pending(self) -> tuple[PendingMemory, ...]:
+        """The blocks of each device that wait for events, and the captures that it knows."""
+        return tuple(_Pending(self._space, *each).read() for each in self._devices())
+
+    def _devices(self) -> Iterator[tuple[int, Mapping[str, int], int]]:
+        """(device, its counts, the address behind them in its object)."""
+        first, count = self._vector(self._allocator())
+        # A recursive mutex is as large as another one: both are a pthread_mutex_t.
+        statistics = StdMutex.shape(self._layout).size
+        for device in range(count):
+            address = self._memory.u64(first + 8 * device)
+            if address:
+                counts = address + statistics
+                yield device, self._statistics(counts), counts + AllocatorStatistics.shape(self._layout).size
+
+    def _allocator(self) -> int:
+        """The allocator in use, if it is PyTorch's own."""
+        variable = sources.CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
+        allocator = self._memory.u64(variable) if variable is not None else 0
+        if not allocator:
+            raise BadData("CUDA's allocator is not there yet")
+        names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
+        if sources.NATIVE_CUDA_ALLOCATOR not in names:
+            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
+        return allocator
+
+    def _vector(self, allocator: int) -> tuple[int, int]:
+        """The objects of devices: (address of the first pointer, how many)."""
+        getter = sources.CUDA_STATISTICS.address(self._symbolizer)
+        if getter is None:
+            raise BadData("the function that returns the statistics is not found")
+        architecture = self._memory.architecture
+        code = architecture.decode(self._memory.read(getter, _GETTER_SIZE), getter)
+        for offset in member_loads(architecture, code, _THIS):
+            with suppress(BadData):  # what it loads there is another member
+                return vector_span(self._memory, allocator + offset, 8, _MOST_DEVICES)
+        raise BadData("where the allocator keeps its devices is not known in this build")
+
+    def _statistics(self, address: int) -> Mapping[str, int]:
+        """Statistics by the names of torch.cuda.memory_stats(). Raises BadData where sums do not agree: then a thread
+        is changing them, or this is something else."""
+        shape, counts = AllocatorStatistics.shape(self._layout), AllocatorCounts.shape(self._layout)
+        found: dict[str, int] = {}
+        for field in shape.fields.values():
+            at = address + field.offset
+            if field.size == counts.size * len(_POOLS) and field.type.startswith("std::array<"):
+                pools = [self._counts(at + index * counts.size) for index in range(len(_POOLS))]
+                self._check(field.name, pools)
+                for pool, values in zip(_POOLS, pools):
+                    found.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
+            elif field.size == counts.size and field.type.endswith("::Stat"):
+                found.update({f"{field.name}.{name}": value for name, value in self._counts(at).items()})
+            elif _is_number(field):
+                found[field.name] = self._memory.i64(at)
+        if not found:
+            raise LayoutError(f"the layout of {shape.name} has nothing that is known")
+        return found
+
+    def _counts(self, address: int) -> dict[str, int]:
+        counts = AllocatorCounts(self._space, address)
+        return {member.path: counts.value(member) for member in AllocatorCounts.members()}
+
+    @staticmethod
+    def _check(name: str, pools: list[dict[str, int]]) -> None:
+        for each in (member.path for member in AllocatorCounts.members()):
+            values = [pool[each] for pool in pools]
+            if min(values) < 0 or (each != "peak" and values[0] != values[1] + values[2]):
+                raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
+
+
+def _is_number(field: FieldLayout) -> bool:
+    return field.size == 8 and field.type == "long int"
+
+
+class PendingEvent(Record):
+    """An event that a freed block of the allocator waits for: another stream used it (record_stream)."""
+
+    stream_id: int
+    """The number of that stream (torch.cuda.Stream.stream_id)."""
+    event: Hexadecimal | None
+    """The cudaEvent_t; None where a thread has taken it out, to wait for it (synchronize_and_free_events)."""
+    block: Hexadecimal
+    """The block's address on the device."""
+    bytes: int
+
+
+class PendingMemory(Record):
+    """The memory of one device that waits, as its caching allocator keeps it."""
+
+    device: int
+    events: tuple[PendingEvent, ...]
+    captures: int
+    """Captures of CUDA graphs that are under way, and other uses of private pools: the allocator asks no event then."""
+    retries: int
+    """Times that cudaMalloc failed and was tried again after memory was given back."""
+    ooms: int
+
+
+_POINTERS, _BLOCK, _EVENT = struct.Struct("<12Q"), struct.Struct("<QQQQ?"), struct.Struct("<32xQQ")
+"""A stream with its ``std::deque``; a block's size, requested size, pool, address and whether it is allocated; a
+``std::unique_ptr`` with a ``std::function`` as deleter, and the block."""
+_STREAM_AND_DEQUE, _CAPTURE, _CUDA_DEVICE = 96, 48, 1
+_BLOCK_HEAD, _BLOCK_SHIFTS = 48, (0, 8)
+"""A block begins with device, stream and a set of streams; 2.15 has a number behind them."""
+_BLOCK_COUNT = 56
+"""Bytes from a block's size to the number of its events: behind its flags stand its two neighbours."""
+_REACH, _PER_NODE = 2048, 10
+"""Bytes of the object in which the set is looked for; elements of a node of the deque (512 // 48)."""
+_MOST_EVENTS, _SAMPLE = 1024, 256
+
+
+class _Pending:
+    """Finds what waits in the object of one device. Raises BadData, MemoryFault."""
+
+    def __init__(self, space: Space, device: int, counts: Mapping[str, int], start: int) -> None:
+        self._memory = space.memory
+        self._device = device
+        self._counts = counts
+        self._start = start
+        self._shift = self._freed = 0
+
+    def read(self) -> PendingMemory:
+        """All of it; a device without active blocks has nothing that waits."""
+        retries, ooms = (self._counts.get(name, 0) for name in ("num_alloc_retries", "num_ooms"))
+        if not self._counts.get("active.all.current"):
+            return PendingMemory(self._device, (), 0, retries, ooms)
+        found = self._active_blocks()
+        _, captures = vector_span(self._memory, found + 32, _CAPTURE)
+        events = self._events(found + 32)
+        if self._freed and not events and not captures:
+            raise BadData(f"which events {self._freed} freed blocks of cuda:{self._device} wait for is not known")
+        return PendingMemory(self._device, events, captures, retries, ooms)
+
+    def _active_blocks(self) -> int:
+        """The address of the set: it has as many elements as the statistics count, and a known kind of block."""
+        active = self._counts["active.all.current"]
+        for address in range(self._start, self._start + _REACH, 8):
+            with suppress(GdbextError):
+                if read_map_header(self._memory, address).elements == active:
+                    blocks = [int.from_bytes(each.raw[:8], "little") for each in map_entries(self._memory, address, 8)]
+                    self._shift = self._shift_of(blocks, address)
+                    return address
+        raise BadData("where the allocator keeps its active blocks is not known in this build")
+
+    def _shift_of(self, blocks: list[int], limit: int) -> int:
+        """The place of a block's size: their sum is in the statistics, too; of many, those in the object's own pools
+        tell. Raises BadData, MemoryFault."""
+        for shift in _BLOCK_SHIFTS:
+            rows = [self._block(each, shift) for each in blocks[:_SAMPLE]]
+            total = sum(row[0] for row in rows)
+            is_whole = len(rows) == len(blocks) and total == self._counts.get("active_bytes.all.current")
+            if is_whole or (len(rows) < len(blocks) and any(self._start <= row[2] < limit for row in rows)):
+                self._freed = sum(not row[4] for row in rows)
+                return shift
+        raise BadData("how the allocator describes a block is not known in this build")
+
+    def _block(self, address: int, shift: int) -> tuple[int, int, int, int, bool]:
+        found: tuple[int, int, int, int, bool] = _BLOCK.unpack(
+            self._memory.read(address + _BLOCK_HEAD + shift, _BLOCK.size)
+        )
+        return found
+
+    def _events(self, start: int) -> tuple[PendingEvent, ...]:
+        """The events of the first map behind ``start`` that is one of events; none where there is no such map."""
+        for address in range(start, start + _REACH // 4, 8):
+            with suppress(GdbextError):
+                if read_map_header(self._memory, address).elements:
+                    rows = [each.raw for each in map_entries(self._memory, address, _STREAM_AND_DEQUE)]
+                    return tuple(event for row in rows for event in self._events_of(_POINTERS.unpack(row)))
+        return ()
+
+    def _events_of(self, row: tuple[int, ...]) -> Iterator[PendingEvent]:
+        """The events of one stream, oldest first. Raises BadData where it is something else, MemoryFault."""
+        kind, number, _, _, place, first, last, node, end, _, _, final = row
+        if kind != _CUDA_DEVICE | self._device << 8 or not first <= place <= last or not node <= final:
+            raise BadData("a map of other things")
+        for _ in range(_MOST_EVENTS):
+            if place == last and node < final:
+                node += 8
+                place = self._memory.u64(node)
+                last = place + _PER_NODE * 48
+            if place == end:
+                return
+            yield from self._event(number, place)
+            place += 48
+        raise BadData("the events of a stream are too many")
+
+    def _event(self, stream: int, place: int) -> Iterator[PendingEvent]:
+        """An event, whose block is freed and counts it. One that was taken out may be done with. Raises BadData,
+        MemoryFault."""
+        event, block = _EVENT.unpack(self._memory.read(place, _EVENT.size))
+        size, _, _, address, allocated = self._block(block, self._shift)
+        count = self._memory.i32(block + _BLOCK_HEAD + self._shift + _BLOCK_COUNT)
+        if not allocated and 0 < count <= _MOST_EVENTS and self._memory.u8(block) == self._device:
+            handle = Hexadecimal(self._memory.u64(event)) if event else None
+            yield PendingEvent(stream, handle, Hexadecimal(address), size)
+        elif event:
+            raise BadData("no freed block that waits for an event")
