@@ -56,6 +56,7 @@ class Diagnose(Tool):
             help="also diagnose the child processes; each is stopped for a few milliseconds",
         )
 
+        parser.add_argument("--device", action="store_true", help="also ask NVIDIA's driver and the kernel's log")
         parser.add_argument(
             "--exit-code",
             action="store_true",
@@ -125,6 +126,10 @@ class Diagnose(Tool):
         if children is not None:
             sections = (*sections, children)
             verdict = with_cause(verdict, children)
+        if args.device:
+            from gdbext.diagnosis.job.devices import system_section
+
+            sections = (*sections, system_section(session.target, session.procfs))
         told = _told(session, found, called, children)
         told = tuple(line for line in told if not _is_done(line, args))
         if found.device is not None:

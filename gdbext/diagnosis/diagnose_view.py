@@ -101,12 +101,12 @@ def explanation_lines(report: Report) -> Iterator[str]:
 
 def device_lines(report: Report) -> tuple[str, ...]:
     """The lines on devices that threads wait for: PyTorch's own bookkeeping, and the system's words."""
-    if not any(each.name == "device" for each in report.sections):
+    if not any(each.name.startswith("device") for each in report.sections):
         return ()
-    from gdbext.diagnosis.job.devices import DeviceSection
+    from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection
 
-    section = report.find_section(DeviceSection)
-    return section.lines if section is not None else ()
+    found = (report.find_section(DeviceSection), report.find_section(DeviceSystemSection))
+    return tuple(line for each in found if each is not None for line in each.lines)
 
 
 def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:

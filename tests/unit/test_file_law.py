@@ -37,6 +37,7 @@ DECLARED = {
     "engine/targets/live/debugger_guard.py": "memory that it shares with the process that started it",
     "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
     "engine/targets/system/machine.py": "files of /proc, and of control groups where our own mountinfo has them",
+    "engine/targets/system/nvidia.py": "the log of the kernel, by a constant",
     "engine/targets/system/surroundings.py": "files of /proc and /sys, and of control groups where mountinfo has them",
     "engine/targets/system/peers.py": "folders of /proc, by the caller's word",
     "engine/entry_points.py": "site folders of our own Python; what is used of them must be ours or root's",

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
+    from gdbext.engine.targets.system.procfs import ProcFs
 
 _OLDEST = (2, 6)
 """The first release of which it was seen how streams are numbered."""
 _SHOWN = 4
 """Events of one stream that the text names."""
+_FILES = 8
 _LOWEST = 0x1000
 """A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
 
@@ -115,6 +119,55 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
         environ.get("CUDA_COREDUMP_PIPE") or "corepipe.cuda.%h.%p",
         environ.get("CUDA_COREDUMP_FILE") or "core_%t_%h_%p.nvcudmp",
     )
+
+
+@dataclass(frozen=True)
+class DeviceSystemSection(Section):
+    """The system's words on the NVIDIA devices of a live process (--device)."""
+
+    name: ClassVar[str] = "device_system"
+    facts: NvidiaFacts
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The figures, the errors of the kernel's log, the open files, and what could not be had, for people."""
+        facts = self.facts
+        files = ", ".join(facts.files[:_FILES]) + (", …" if len(facts.files) > _FILES else "")
+        return (
+            *map(_figures_line, facts.figures),
+            *(f"kernel log: {each}" for each in facts.xids),
+            f"open device files: {files}" if files else "the process has no file of an NVIDIA device open",
+            *(f"unknown: {each}" for each in facts.problems),
+        )
+
+
+def system_section(target: Target, procfs: ProcFs | None) -> DeviceSystemSection:
+    """Ask the driver and the kernel, within a time limit; of a core or a recording nobody can tell."""
+    from gdbext.engine.targets.system.nvidia import NvidiaFacts, read_nvidia
+
+    if target.is_core or target.recorded is not None or procfs is None:
+        problem = "the driver is asked of a live process only"
+        return DeviceSystemSection(NvidiaFacts("", (), (), (), (problem,)))
+    return DeviceSystemSection(read_nvidia(procfs.open_files(target.pid)))
+
+
+def _figures_line(found: NvidiaFigures) -> str:
+    """``NVML's device 0 (H100, /dev/nvidia3): busy 100 % of the time, 118 of 700 W``; what is not told is left out."""
+    power = f"{found.milliwatts / 1000:.0f}" if found.milliwatts is not None else ""
+    limit = f" of {found.limit_milliwatts / 1000:.0f}" if found.limit_milliwatts else ""
+    used, total = found.memory_used, found.memory_total
+    parts = (
+        "MIG is on: what its parts do is not told" if found.mig else "",
+        f"busy {found.busy_percent} % of the time" if found.busy_percent is not None else "",
+        f"{power}{limit} W" if power else "",
+        f"{found.sm_mhz} MHz (memory {found.memory_mhz})" if found.sm_mhz is not None else "",
+        f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
+        f"{counted(found.uncorrected_errors, 'uncorrected ECC error')}" if found.uncorrected_errors else "",
+        "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
+        if found.spins else "",
+    )  # fmt: skip
+    place = f", /dev/nvidia{found.minor}" if found.minor is not None else ""
+    return f"NVML's device {found.number} ({found.name}{place}): {', '.join(filter(None, parts)) or 'tells nothing'}"
 
 
 def name_devices(

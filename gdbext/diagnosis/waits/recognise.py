@@ -223,7 +223,7 @@ def _state_of(thread: ThreadSnapshot) -> State:
 
 def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
     """The state of a thread that waits for somebody to type, None for any other."""
-    from gdbext.diagnosis.waits.prompts import is_at_prompt, with_question
+    from gdbext.diagnosis.waits.polling import is_at_prompt, with_question
 
     asked, is_heard = with_question(thread, wait)
     if is_heard is False or (asked.question and thread.dispatch):

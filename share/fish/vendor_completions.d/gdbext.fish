@@ -42,6 +42,7 @@ complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l samples -d 'look N times and tell stuck from slow; lets the process run in between'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l interval -d 'seconds between looks (default 1)'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l children -d 'also diagnose the child processes; each is stopped for a few milliseconds'
+complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l device -d 'also ask NVIDIA'\''s driver and the kernel'\''s log'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l exit-code -d 'exit with 3 where it does not go on by itself, 4 where it crashed, 0 otherwise'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l html -d 'also write a page to share: verdict, drawing, all threads, what to try; it needs'
 complete -c gdbext -n '__fish_seen_subcommand_from dispatch-diagnose diagnose' -l without-values -d 'leave variables, arguments and lines of source out of the page of --html'

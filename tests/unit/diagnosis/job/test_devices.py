@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.job.devices import DeviceCore, core_settings
+from gdbext.diagnosis.job.devices import DeviceCore, DeviceSystemSection, core_settings
+from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
 from gdbext.torch.state import cuda_state
 from gdbext.torch.state.cuda_state import CudaStreams
 from gdbext.torch.state.thread_variable import ThreadVariables
 from support.recorded.recordings import Replay
 
+FIRST = NvidiaFigures(0, "made up", 3, False, 100, 7, 118_000, 700_000, 1980, 2619, 30 << 30, 80 << 30, 2)
+SECOND = NvidiaFigures(1, "made up", 4, True, None, None, None, None, 1980, 2619, 30 << 30, 80 << 30, 2)
 WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
 
 
@@ -158,3 +161,20 @@ def test_cores_of_the_device_as_the_environment_says() -> None:
     assert (asked.user_triggered, asked.on_exception, asked.pipe) == (True, False, "/tmp/pipe.%p")
     off = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"})
     assert (off.user_triggered, off.on_exception) == (False, True)
+
+
+def test_the_systems_words_in_the_report(hung: Replay) -> None:
+    """Nobody asks this machine's driver of a recording."""
+    section = hung.document("dispatch-diagnose", "--device")["device_system"]
+    assert section["facts"]["problems"] == ["the driver is asked of a live process only"]
+    text = DeviceSystemSection(NvidiaFacts("580.65", (FIRST, SECOND), ("NVRM: Xid 79",), (), ("NVML: …",))).lines
+    assert text == (
+        "NVML's device 0 (made up, /dev/nvidia3): busy 100 % of the time, 118 of 700 W, 1980 MHz (memory 2619), "
+        "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors, a kernel that spins, as a collective does that waits for "
+        "others (inferred from busy time and power)",
+        "NVML's device 1 (made up, /dev/nvidia4): MIG is on: what its parts do is not told, 1980 MHz (memory 2619), "
+        "30.0 GiB of 80.0 GiB used, 2 uncorrected ECC errors",
+        "kernel log: NVRM: Xid 79",
+        "the process has no file of an NVIDIA device open",
+        "unknown: NVML: …",
+    )

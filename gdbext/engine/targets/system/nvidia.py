@@ -1,0 +1,204 @@
+"""The system's words on NVIDIA devices: NVML's figures, the Xid errors of the kernel's log, open device files.
+
+Each is optional. NVML is a library of the driver, which may not answer: a child of ours asks it, is ended by an alarm,
+and left behind where not even that ends it. The process that is looked at is not touched.
+
+Functions, structures and numbers: nvml.h (CUDA 12 and 13), as the package nvidia-ml-py declares them. Xid: the driver's
+line "NVRM: Xid (PCI:0000:41:00): 79, …" in the kernel's log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.live import supervision
+
+if TYPE_CHECKING:
+    from typing import Union
+
+    _Whole = Union[type[ctypes.c_uint], type[ctypes.c_ulonglong]]
+
+LIBRARY = "libnvidia-ml.so.1"
+_SECONDS = 2
+"""Seconds that the driver is given."""
+_MOST_DEVICES, _TEXT = 64, 96
+_SM_CLOCK, _MEMORY_CLOCK, _UNCORRECTED, _SINCE_START = 1, 2, 1, 0
+_KERNEL_LOG = "/dev/kmsg"
+_MOST_RECORDS, _RECORD, _MOST_XIDS = 100_000, 8192, 8
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_FILE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm|-modeset|-caps/.+)")
+_BUSY, _LITTLE_POWER = 90, 0.35
+"""Percentage of the time in which kernels ran; part of the power limit below which they do not compute much."""
+
+
+class NvidiaFigures(Record):
+    """NVML's figures of one device; None is not told: by this driver, for this device, or under MIG."""
+
+    number: int
+    """NVML's, which CUDA_VISIBLE_DEVICES does not change: another one than PyTorch's where that is set."""
+    name: str
+    minor: int | None
+    """The number of its file, /dev/nvidia0."""
+    mig: bool | None
+    busy_percent: int | None
+    """The part of the last second or so in which a kernel ran."""
+    memory_busy_percent: int | None
+    milliwatts: int | None
+    limit_milliwatts: int | None
+    sm_mhz: int | None
+    memory_mhz: int | None
+    memory_used: int | None
+    memory_total: int | None
+    uncorrected_errors: int | None
+    """ECC errors since the driver was loaded."""
+
+    @property
+    def spins(self) -> bool | None:
+        """A kernel runs all the time with little power, as one that spins does; None where that is not told."""
+        if self.busy_percent is None or self.milliwatts is None or not self.limit_milliwatts:
+            return None
+        return self.busy_percent >= _BUSY and self.milliwatts <= _LITTLE_POWER * self.limit_milliwatts
+
+
+class NvidiaFacts(Record):
+    """Everything; ``problems`` says what could not be had, and why."""
+
+    driver: str
+    figures: tuple[NvidiaFigures, ...]
+    xids: tuple[str, ...]
+    """The last Xid errors of the kernel's log, as the driver wrote them."""
+    files: tuple[str, ...]
+    """Device files that the process has open."""
+    problems: tuple[str, ...]
+
+
+def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = _KERNEL_LOG) -> NvidiaFacts:
+    """The facts; ``files``: what the process has open. Of the devices, those whose files these are, else all."""
+    problems: list[str] = []
+    opened = tuple(sorted(each for each in files if _FILE.fullmatch(each)))
+    driver, figures = _figures(library, problems)
+    numbers = {each.rpartition("nvidia")[2] for each in opened}
+    of_process = tuple(each for each in figures if str(each.minor) in numbers)
+    return NvidiaFacts(driver, of_process or figures, _xids(kernel_log, problems), opened, tuple(problems))
+
+
+# --- NVML, in a child ---------------------------------------------------------------------------
+
+
+def _figures(library: str, problems: list[str]) -> tuple[str, tuple[NvidiaFigures, ...]]:
+    answer = supervision.by_child(lambda: _asked(library), _SECONDS)
+    if not answer:
+        problems.append(f"NVML: the driver did not answer within {_SECONDS} seconds")
+        return "", ()
+    found = json.loads(answer)
+    if found["problem"]:
+        problems.append(f"NVML: {found['problem']}")
+    return found["driver"], tuple(NvidiaFigures(*row) for row in found["devices"])
+
+
+def _asked(library: str) -> bytes:
+    """Ask in the child: it is killed by an alarm where the driver makes it wait, or go round in a circle."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.alarm(_SECONDS)
+    driver, devices, problem = "", [], ""
+    try:
+        nvml = _Nvml(library)
+        driver = nvml.driver()
+        devices = list(nvml.devices())
+    except (OSError, AttributeError) as error:
+        problem = str(error)
+    return json.dumps({"driver": driver, "devices": devices, "problem": problem}).encode()
+
+
+class _Nvml:
+    """The library, loaded and initialised. Raises OSError, AttributeError where it lacks a function that all have."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+        status = self._library.nvmlInit_v2()
+        if status:
+            raise OSError(f"nvmlInit failed with {status}")
+
+    def driver(self) -> str:
+        """The driver's version, "" where it is not told."""
+        text = ctypes.create_string_buffer(_TEXT)
+        failed = self._library.nvmlSystemGetDriverVersion(text, _TEXT)
+        return "" if failed else text.value.decode("ascii", "replace")
+
+    def devices(self) -> Iterator[tuple[object, ...]]:
+        """The members of NvidiaFigures for each device."""
+        count = ctypes.c_uint()
+        status = self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        if status:
+            raise OSError(f"nvmlDeviceGetCount failed with {status}")
+        for number in range(min(count.value, _MOST_DEVICES)):
+            device = ctypes.c_void_p()
+            if not self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(number), ctypes.byref(device)):
+                yield (number, *self._device(device))
+
+    def _device(self, device: ctypes.c_void_p) -> Iterator[object]:
+        name = ctypes.create_string_buffer(_TEXT)
+        failed = self._call("nvmlDeviceGetName", device, name, _TEXT)
+        yield "" if failed else name.value.decode("utf-8", "replace")
+        yield from self._numbers("nvmlDeviceGetMinorNumber", device)
+        mig = next(self._numbers("nvmlDeviceGetMigMode", device, count=2, apart=True))
+        yield None if mig is None else bool(mig)
+        yield from self._numbers("nvmlDeviceGetUtilizationRates", device, count=2)
+        yield from self._numbers("nvmlDeviceGetPowerUsage", device)
+        yield from self._numbers("nvmlDeviceGetEnforcedPowerLimit", device)
+        for clock in (_SM_CLOCK, _MEMORY_CLOCK):
+            yield from self._numbers("nvmlDeviceGetClockInfo", device, clock)
+        total, _, used = self._numbers("nvmlDeviceGetMemoryInfo", device, count=3, kind=ctypes.c_ulonglong)
+        yield from (used, total)
+        arguments = (device, _UNCORRECTED, _SINCE_START)
+        yield from self._numbers("nvmlDeviceGetTotalEccErrors", *arguments, kind=ctypes.c_ulonglong)
+
+    def _numbers(
+        self, function: str, *arguments: object, count: int = 1, kind: _Whole = ctypes.c_uint, apart: bool = False
+    ) -> Iterator[int | None]:
+        """The numbers that it writes to where its last argument points, or (``apart``) its last arguments; None for
+        each where it refuses, or where this library does not have it."""
+        values = (kind * count)()
+        places = [ctypes.byref(values, index * ctypes.sizeof(kind)) for index in range(count if apart else 1)]
+        failed = self._call(function, *arguments, *places)
+        yield from ([None] * count if failed else list(values))
+
+    def _call(self, function: str, *arguments: object) -> int:
+        found = getattr(self._library, function, None)
+        return 1 if found is None else int(found(*arguments))
+
+
+# --- the kernel's log ---------------------------------------------------------------------------
+
+
+def _xids(path: str, problems: list[str]) -> tuple[str, ...]:
+    """The last lines of the driver about errors. Each read gives one record; none waits."""
+    found: list[str] = []
+    try:
+        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        problems.append(f"the kernel's log, for Xid errors: {error.strerror}")
+        return ()
+    try:
+        for _ in range(_MOST_RECORDS):
+            with suppress(BrokenPipeError):  # records were overwritten meanwhile
+                record = os.read(log, _RECORD)
+                if not record:
+                    break
+                found += [match.group(0).strip() for match in _XID.finditer(record.decode("utf-8", "replace"))]
+    except BlockingIOError:
+        pass  # the end of what was logged
+    except OSError as error:
+        problems.append(f"the kernel's log, for Xid errors: {error.strerror}")
+    finally:
+        os.close(log)
+    return tuple(found[-_MOST_XIDS:])
