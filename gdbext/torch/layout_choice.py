@@ -34,10 +34,11 @@ def torch_layout(
     symbolizer: Symbolizer,
     find_dispatcher: Callable[[], int],
     file: str | None = None,
-    folder: AnyPath = store.DATA,
+    folder: AnyPath | None = None,
     measure: Measure | None = None,
 ) -> Layout:
-    """The layout for the PyTorch in the target, from the layout files in ``folder``.
+    """The layout for the PyTorch in the target, from the layout files in ``folder``, by default those that are
+    shipped for the architecture of the process.
 
     In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated" where
     that was done on this machine and the live structures do not contradict it); a shipped one of the same release whose
@@ -50,6 +51,7 @@ def torch_layout(
     module = modules.named(store.TORCH_LIBRARY)
     if module is None:
         raise NotTorch("no PyTorch is loaded in this process")
+    folder = store.data_of(memory.architecture.name) if folder is None else folder
     candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
     if file is not None:
         return candidates.named(file, module)

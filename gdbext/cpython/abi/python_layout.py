@@ -128,14 +128,15 @@ class PythonLayout:
 
 
 @cache
-def layout_for(abi: PythonAbi) -> PythonLayout:
-    """The shipped layout of a version. Raises LayoutError where its table is missing."""
-    return PythonLayout(abi, store.load(table_path(abi)))
+def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
+    """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError where its table is
+    missing."""
+    return PythonLayout(abi, store.load(table_path(abi, architecture)))
 
 
-def table_path(abi: PythonAbi) -> str:
+def table_path(abi: PythonAbi, architecture: str = "") -> str:
     """The path of the shipped table's file."""
-    return f"{store.DATA}/cpython-{abi.text}.json"
+    return f"{store.data_of(architecture) if architecture else store.DATA}/cpython-{abi.text}.json"
 
 
 _HEADER = 24  # cookie, version, free_threaded

@@ -117,7 +117,7 @@ class PythonRuntime:
         problems: list[str] = []
         for abi in found.candidates:
             try:
-                layouts = python_layout.layouts(memory, location.address, layout_for(abi))
+                layouts = python_layout.layouts(memory, location.address, layout_for(abi, memory.architecture.name))
             except MemoryFault as error:
                 problems.append(f"{abi.text}: {error}")
                 continue

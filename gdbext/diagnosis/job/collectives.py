@@ -234,7 +234,7 @@ class _Communicators:
         version = nccl_version(self._session.modules)
         if version is None:
             return None
-        release = release_of(version)
+        release = release_of(version, self._session.memory.architecture.name)
         if release is None:
             what = f"the structures of NCCL {version} are not known"
             why = "its communicators and their transfers are not read"

@@ -58,11 +58,18 @@ def build_id_of_file(path: AnyPath) -> str | None:
         return None
 
 
-DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")
+DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data", os.uname().machine)
+"""The shipped layouts of this machine's architecture. Each architecture has a folder of its name: where a field lies is
+true of one of them only."""
 INDEX = "index.json"
 TORCH_LIBRARY = "libtorch_cpu.so"
 _HEX = frozenset("0123456789abcdef")
 _DOCUMENT_LIMIT = 16 << 20
+
+
+def data_of(architecture: str) -> str:
+    """The folder of the shipped layouts of an architecture (uname -m); there may be none."""
+    return DATA if architecture == os.uname().machine else f"{os.path.dirname(DATA)}/{architecture}"
 
 
 def load(path: AnyPath, match: str = "exact", full: bool = False) -> Layout:
@@ -129,6 +136,8 @@ def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dic
 def nccl_release(version: str, folder: AnyPath = DATA) -> dict[str, Any] | None:
     """The places of what is read of NCCL's own structures in that release (``2.27.5``), and what it means; None
     where it was not measured. Raises LayoutError for a damaged file."""
+    if not os.path.exists(f"{folder}/nccl.json"):
+        return None
     document = read_document(f"{folder}/nccl.json")
     try:
         number = document["releases"].get(version)
@@ -248,6 +257,8 @@ def is_before(version: str, other: str) -> bool:
 
 def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
+    if not os.path.exists(folder):
+        return {"build_ids": {}, "torch": {}}  # no layout is shipped for that architecture
     found = read_document(f"{folder}/{INDEX}")
     if not isinstance(found, dict) or not all(isinstance(found.get(k), dict) for k in ("build_ids", "torch")):
         raise LayoutError(f"{folder}/{INDEX} is damaged", help="make it again: scripts/gen_layouts.py --index")

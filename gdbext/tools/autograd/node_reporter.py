@@ -102,7 +102,9 @@ class NodeReporter:
     @cached_property
     def _saved_reader(self) -> SavedTensorReader | None:
         """None where nobody measured what the nodes of this release save."""
-        members = store.saved_members(self._version, has_cxx11_abi(self._session.layout))
+        members = store.saved_members(
+            self._version, has_cxx11_abi(self._session.layout), store.data_of(self._session.memory.architecture.name)
+        )
         if not members:
             return None
         return SavedTensorReader(self.nodes, members, self._session.tensors, self._fields)

@@ -2,7 +2,7 @@
 
 Source: NCCL's src/include/comm.h (``ncclComm``) and proxy.h, src/transport/net.cc (which counter of a transfer follows
 which), src/proxy.cc (``sub->peer``, which was the operation's root before 2.23), 2.20 to 2.30. Where members lie is
-data of each release (engine/layouts/data/nccl.json); of another release nothing is said.
+data of each release (engine/layouts/data, nccl.json); of another release nothing is said.
 
 torch's ``NCCLComm`` keeps the communicator; where in it is not needed: of what a ProcessGroupNCCL's hash tables point
 to, that is a communicator which has NCCL's two marks at its ends and is the group's rank of the group's size.
@@ -173,9 +173,9 @@ class NcclRelease(Record):
     names_peers: bool
 
 
-def release_of(version: str) -> NcclRelease | None:
+def release_of(version: str, architecture: str = "") -> NcclRelease | None:
     """That release as it was measured; None where it was not. Raises LayoutError: the data is damaged."""
-    row = store.nccl_release(version)
+    row = store.nccl_release(version, store.data_of(architecture) if architecture else store.DATA)
     if row is None:
         return None
     return NcclRelease(version, row["structs"], row["sub_size"], row["most_subs"], tuple(row["transfers"]),

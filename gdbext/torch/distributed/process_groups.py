@@ -218,7 +218,11 @@ class ProcessGroupReader:
         """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
         if not backend or self._layout.match != "exact":
             return None
-        members = store.nccl_groups(self._layout.version, containers.has_cxx11_abi(self._layout))
+        members = store.nccl_groups(
+            self._layout.version,
+            containers.has_cxx11_abi(self._layout),
+            store.data_of(self._memory.architecture.name),
+        )
         if not members:
             return None
         try:

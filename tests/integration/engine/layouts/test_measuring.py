@@ -71,7 +71,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "gdbext", tree / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
     shutil.copytree(ROOT / "scripts", tree / "scripts")
-    (tree / "gdbext/engine/layouts/data" / store.INDEX).write_text('{"build_ids": {}, "torch": {}}')
+    (tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX).write_text(
+        '{"build_ids": {}, "torch": {}}'
+    )
     found = Place(tree, tmp_path / "record", tmp_path / "scratch", tmp_path / "cache")
     found.scratch.mkdir()
     compiler = tree / "bin/g++"

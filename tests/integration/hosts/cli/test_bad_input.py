@@ -167,7 +167,8 @@ def without_layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tree")
     for name in ("gdbext", "scripts"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
-    (folder / "gdbext/engine/layouts/data/index.json").write_text('{"build_ids": {}, "torch": {}}')
+    (index,) = (folder / "gdbext/engine/layouts/data").glob("*/index.json")
+    index.write_text('{"build_ids": {}, "torch": {}}')
     (folder / "bin").mkdir()
     for name in ("sh", "readlink", "gdb"):
         (folder / "bin" / name).symlink_to(shutil.which(name) or name)

@@ -157,7 +157,7 @@ def declared() -> Iterator[type[Struct]]:
 @cache
 def layouts() -> list[Layout]:
     """Of a build of each release."""
-    folder = Path(store.__file__).parent / "data"
+    folder = Path(store.DATA)
     return [store.shipped(path) for path in sorted(folder.glob("torch-*-cxx11.json"))]
 
 

@@ -6,15 +6,20 @@ import copy
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.versions import SUPPORTED
+from gdbext.engine.arch import architectures
 from gdbext.engine.layouts import store, validate
 from gdbext.engine.layouts.layout import Layout
 from gdbext.errors import LayoutError
+from gdbext.torch import layout_choice
 from gdbext.torch.measure.measured import shorten
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
@@ -35,6 +40,50 @@ def test_shipped_versions() -> None:
 
 def test_index_is_up_to_date() -> None:
     assert store.index() == store.make_index()
+
+
+def homeless(data: Path) -> list[str]:
+    """Shipped files that are in no folder of a known architecture: offsets are true of one only."""
+    files = (path.relative_to(data) for path in data.rglob("*") if path.is_file())
+    return sorted(str(path) for path in files if path.parent.name not in architectures.names() or len(path.parts) != 2)
+
+
+def test_each_shipped_file_is_of_an_architecture() -> None:
+    assert homeless(Path(store.DATA).parent) == []
+
+
+def test_one_of_no_architecture_is_found(tmp_path: Path) -> None:
+    for name in ("torch-2.13.0.json", "vax/torch-2.13.0.json", f"{architectures.names()[0]}/torch-2.13.0.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert homeless(tmp_path) == ["torch-2.13.0.json", "vax/torch-2.13.0.json"]
+
+
+def test_a_layout_of_another_architecture_is_not_tried() -> None:
+    """By its version it would fit, and so it would by a table of CPython's."""
+    (known,) = architectures.names()
+    assert store.of_release("2.13.0", store.data_of(known))
+    other = store.data_of("aarch64")
+    assert store.of_release("2.13.0", other) == store.nearest_older("99.0", other) == []
+    assert store.by_build_id("b7066ed94f422786bd205cd2743c2722b5f366fd", other) is None
+    assert store.saved_members("2.13.0", folder=other) == {}
+    assert store.nccl_release("2.27.5", other) is None
+    with pytest.raises(LayoutError, match="aarch64/cpython-3"):
+        layout_for(next(abi for abi in SUPPORTED if abi.text == "3.12"), "aarch64")
+
+
+@pytest.mark.parametrize(("name", "found"), [("x86_64", "exact"), ("aarch64", "")])
+def test_the_layout_is_of_the_process_s_architecture(name: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_choice, "torch_version", lambda _: "2.13.0")
+    library = SimpleNamespace(build_id=store.load(TORCH).build_ids[store.TORCH_LIBRARY])
+    modules: Any = SimpleNamespace(named=lambda _: library, files=SimpleNamespace(kept=lambda _: ""))
+    memory: Any = SimpleNamespace(architecture=SimpleNamespace(name=name))
+    symbolizer: Any = None
+    if found:
+        assert layout_choice.torch_layout(modules, memory, symbolizer, lambda: 0).match == found
+    else:
+        with pytest.raises(LayoutError, match="none of this minor version is shipped"):
+            layout_choice.torch_layout(modules, memory, symbolizer, lambda: 0)
 
 
 def test_measured_facts_of_the_wheel() -> None:
