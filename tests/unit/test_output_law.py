@@ -30,7 +30,7 @@ MAKERS = {
     "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
     "hosts/hang_watcher.py": "a temporary folder of our own, mode 0700, where the one that is named cannot be written",
     "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
-    "engine/targets/live/debugger_guard.py": "/proc/self/comm",
+    "engine/targets/system/linux.py": "/proc/self/comm",
 }
 """Module, or folder with a slash → why it may make files."""
 WRITERS = {
@@ -42,6 +42,7 @@ WRITERS = {
     "tools/watch/__init__.py": DOOR,
     "tools/timeout/__init__.py": DOOR,
     "engine/targets/live/dying_process.py": "a file in memory",
+    "engine/targets/live/debugger_guard.py": "the connection to LLDB's server",
     "hosts/pytest_plugin.py": "a pipe between our own processes",
     "tools/ranks/slurm.py": "a document for another machine of ours",
     "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",

@@ -153,7 +153,10 @@ class Host(ToolHost):
             if refused
             else "--engine probes has none"
         )
-        notes = (f"a debugger that is killed (kill -9) while breakpoints are in the code ends the process; {why}",)
+        harms = not self.kept(DebuggerGuards, DebuggerGuards).has_server
+        notes = (
+            f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
+        ) * harms
         return (*notes, _SWALLOWED) if any(each.path == _PROBED for each in session.target.maps()) else notes
 
     @abstractmethod

@@ -51,7 +51,9 @@ In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A
 "breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
 next run of the program are noticed. In a second run, deleted ones are only disabled until it ends.
 
-A debugger that is killed (kill -9) while breakpoints are in the code ends the process.
+A gdb that is killed (kill -9) just when a thread has got to a breakpoint ends the process: of an operator that threads
+call hundreds of times a second most kills did, with --continue or a condition; none while it waited at a stop. Of LLDB
+a process of ours, gdbext-guard, takes over the connection to its server, and lets the process go unharmed.
 --engine probes (gdb, for a process that runs already; as root or with CAP_BPF and CAP_PERFMON) puts none there: a kill
 does no harm. A kernel probe stops the thread by a signal that the program ignores, one instruction behind the place,
 and the breakpoints are catchpoints for it. It is the default for --continue, where no breakpoint is set yet. See

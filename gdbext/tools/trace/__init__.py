@@ -50,13 +50,14 @@ debugger's own continue, a kill of the debugger does no harm, and the process is
 dispatch. But from then on it may run past the debugger's breakpoints in torch's libraries, for as long as anybody
 probes these in any process.
 
---engine breakpoints (with --verbose, or where probes are not permitted): a debugger that is killed (kill -9) meanwhile
-ends the process. Ctrl+C ends the trace and takes all breakpoints away; the process is stopped then (scripts/dispatch
-lets it go on). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols; through LLDB five times as much).
-There is one for each call and one for each redispatch of a named operator; all other operators run at full speed.
---verbose has six or more for each dispatch, --output FILE.json or FILE.html four. --all stops once for each call of
-any operator: forward and backward of a small model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm
-of 1 us 200 times. It shows calls only: the redispatches of all operators together are 3,101 functions.
+--engine breakpoints (with --verbose, or where probes are not permitted): a gdb that is killed (kill -9) meanwhile
+most often ends the process, an LLDB does not. Ctrl+C ends the trace and takes all breakpoints away; the process is
+stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols;
+through LLDB five times as much). There is one for each call and one for each redispatch of a named operator; all
+other operators run at full speed. --verbose has six or more for each dispatch, --output FILE.json or FILE.html four.
+--all stops once for each call of any operator: forward and backward of a small model take 64 times as long (118
+calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the redispatches of all operators
+together are 3,101 functions.
 """
 
 

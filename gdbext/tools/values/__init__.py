@@ -57,12 +57,13 @@ Cost: about 2 ms of processor time for each call of a named operator: two or thr
 more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
 All other operators run at full speed.
 
-A debugger that is killed (kill -9) while its breakpoints are in the code ends the process. --engine probes has none:
-kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by a signal that the program
-ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are the default where they can
-be, and a note says why where they cannot. A stop costs no more. Probes are not for code that is in no file, nor do they
-work from inside a container; a thread that blocks the signal later is not seen; and from then on the process may run
-past the debugger's own breakpoints at the same places of torch's libraries, for as long as anybody probes these.
+A gdb that is killed (kill -9) while its breakpoints are in the code most often ends the process, an LLDB does not.
+--engine probes has none: kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by
+a signal that the program ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are
+the default where they can be, and a note says why where they cannot. A stop costs no more. Probes are not for code
+that is in no file, nor do they work from inside a container; a thread that blocks the signal later is not seen; and
+from then on the process may run past the debugger's own breakpoints at the same places of torch's libraries, for as
+long as anybody probes these.
 """
 
 

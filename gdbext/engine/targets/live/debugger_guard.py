@@ -8,7 +8,8 @@ has not fetched by wait(2) is delivered at its death). The guard puts the files'
 A page of a file that somebody has written to is an anonymous one (/proc/PID/pagemap, admin-guide/mm/pagemap.rst): so it
 looks at few pages of hundreds of thousands.
 
-``start_survivor`` is for whatever must not be killed together with the program that needs it.
+LLDB's tracer is a server. The guard has LLDB's end of the connection to it, too: so it lives on when LLDB is killed,
+fetches what the threads have got to, and lets them go as the guard tells it to.
 """
 
 from __future__ import annotations
@@ -25,20 +26,18 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NoReturn
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.live.proc_checks import thread_states, tracer
-from gdbext.engine.targets.system.linux import parse_maps, signals_held, stat_fields
+from gdbext.engine.targets.live.proc_checks import parent, thread_states, tracer
+from gdbext.engine.targets.system.linux import parse_maps, start_survivor, stat_fields
 from gdbext.errors import GdbextError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-_ENTRY = 8
-_STOPPED = "T"
+_ENTRY, _STOPPED = 8, "T"
 _ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
 """The kind of a page, by the last byte of an entry of pagemap: bit 63 present, 62 swapped, 61 a page of the file."""
 _SECONDS, _PAUSE = 2.0, 0.02
@@ -47,41 +46,14 @@ _LOOK = 0.5
 _NAME = "gdbext-guard"
 
 
-def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
-    """The id of a process that does this and ends, that no signal reaches but SIGKILL, and that has these descriptors
-    only, all for None; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
-    OSError."""
-    with signals_held():
-        child = os.fork()
-        if not child:
-            _survive(work, name, None if keep is None else {*keep})
-        return child
-
-
-def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoReturn:
-    """Do it in the new process: what belongs to the program's own end, as to flush its files, is not for us."""
-    try:
-        os.setsid()  # kill -9 of the program's process group does not reach us
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):  # whoever reads what the program writes is not to wait for our end
-            os.dup2(nowhere, descriptor)
-        has = {int(each) for each in os.listdir("/proc/self/fd")}  # noqa: PTH208 - pathlib is slow to import
-        for descriptor in has - keep - {0, 1, 2} if keep is not None else ():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
-            file.write(name)
-        work()
-    finally:
-        os._exit(0)
-
-
 class DebuggerGuard:
     """Watches over one process that this one traces: until close(), until it is let go, or until we have ended."""
 
     def __init__(self, pid: int) -> None:
         """The process stands still. Without the right to write to it nothing is done."""
         self.pid = pid
+        self.has_server = False
+        """The guard can tell the server that traces the process to let it go."""
         self._mutex = RobustMutex()
         self._socket, theirs = socket.socketpair()
         self._child, files = 0, []
@@ -92,11 +64,14 @@ class DebuggerGuard:
             for name, how in (("mem", os.O_RDWR), ("pagemap", os.O_RDONLY)):
                 files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
             healer = Healer(own.breakpoint_code, pid, *files)
-            if tracer(pid, pid) == os.getpid():
+            server = tracer(pid, pid)
+            if server == os.getpid():
                 healer.note()  # LLDB leaves its breakpoints there while the process stands still
             self._mutex.lock()
-            keep = (*files, theirs.fileno())
-            self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex).run(), _NAME, keep)
+            connection = ServerConnection(connection_to(server) if parent(pid) != server else -1)
+            keep = (*files, theirs.fileno(), connection.descriptor)
+            self.has_server = connection.descriptor >= 0
+            self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex, connection).run(), _NAME, keep)
         for descriptor in files:
             os.close(descriptor)
 
@@ -129,11 +104,15 @@ class DebuggerGuards:
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which stands still, until it is let go."""
-        if self._guard is not None and self._guard.pid == pid and self._guard.is_there:
-            return
-        if self._guard is not None:
-            self._guard.close()
-        self._guard = DebuggerGuard(pid)
+        if self._guard is None or self._guard.pid != pid or not self._guard.is_there:
+            if self._guard is not None:
+                self._guard.close()
+            self._guard = DebuggerGuard(pid)
+
+    @property
+    def has_server(self) -> bool:
+        """A kill of the debugger does no harm even where breakpoints are: its server outlives it."""
+        return self._guard is not None and self._guard.has_server and self._guard.is_there
 
 
 class RobustMutex:
@@ -161,7 +140,8 @@ class RobustMutex:
 class _Watch:
     """The work of the guard's own process."""
 
-    def __init__(self, healer: Healer, debugger: socket.socket, mutex: RobustMutex) -> None:
+    def __init__(self, healer: Healer, debugger: socket.socket, mutex: RobustMutex, server: ServerConnection) -> None:
+        self._server = server
         self._healer = healer
         self._pid = healer.pid
         self._debugger = debugger
@@ -182,6 +162,8 @@ class _Watch:
                 break
             self._healer.look()
         if self._debugger.fileno() not in ended or not self._debugger.recv(1):
+            with self._server.stopped():
+                self._healer.heal()
             self._heal()
 
     def _wait_for_death(self) -> None:
@@ -191,14 +173,67 @@ class _Watch:
 
     def _heal(self) -> None:
         end = time.monotonic() + _SECONDS
-        while (
-            tracer(self._pid, self._pid) in (0, self._tracer) and time.monotonic() < end
-        ):  # else another debugger has it
+        while tracer(self._pid, self._pid) in (0, self._tracer) and time.monotonic() < end:  # else another one has it
             is_free = not tracer(self._pid, self._pid)
             self._healer.heal()
             if is_free and thread_states(self._pid).get(self._pid) == _STOPPED:
                 os.kill(self._pid, signal.SIGCONT)
             time.sleep(_PAUSE)
+
+
+class ServerConnection:
+    """The end that a killed LLDB had of its connection to the server that traces the process (gdb manual, Remote
+    Protocol). That says that the process stands still when it has fetched all stops by wait(2)."""
+
+    _STOP, _STOPPED = b"\x03$?#3f", re.compile(rb"\$[TSWX][0-9a-f]{2}")
+    """An interrupt is answered by who lets the process run, the question by who does not."""
+    _DETACH, _DONE = b"$D#44", re.compile(rb"\$(OK|E)")
+
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor``: -1 where there is no server."""
+        self.descriptor = descriptor
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process stands still meanwhile, and is let go: in vain where no server answers."""
+        self._ask(self._STOP, self._STOPPED)
+        yield
+        self._ask(self._DETACH, self._DONE)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def _ask(self, request: bytes, answer: re.Pattern[bytes]) -> None:
+        """Write that, and wait for what answers it."""
+        ours, said, end = [self.descriptor], b"", time.monotonic() + _SECONDS
+        with contextlib.suppress(OSError):
+            os.write(self.descriptor, request)
+            while not answer.search(said) and select.select(ours, [], [], max(0, end - time.monotonic()))[0]:
+                data = os.read(self.descriptor, PAGE)
+                if not data:
+                    return
+                said += data
+
+
+def connection_to(server: int) -> int:
+    """The descriptor of this process whose other end a child of ours has, by a pair of sockets; -1 for none."""
+    if server == 0 or parent(server) != os.getpid():
+        return -1
+    from gdbext.engine.targets.system.socket_table import SocketTables
+
+    theirs, tables = {*_sockets(server).values()}, SocketTables(os.getpid())
+    peers = ((descriptor, tables.find(inode)) for descriptor, inode in _sockets(os.getpid()).items())
+    return next((descriptor for descriptor, found in peers if found is not None and found.peer in theirs), -1)
+
+
+def _sockets(pid: int) -> dict[int, int]:
+    """Descriptor → inode, of all sockets of a process. Raises OSError."""
+    found, folder = {}, f"/proc/{pid}/fd"
+    for name in os.listdir(folder):  # noqa: PTH208 - pathlib is slow to import
+        with contextlib.suppress(OSError):
+            kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")  # noqa: PTH115
+            if kind == "socket":
+                found[int(name)] = int(inode[1:-1])
+    return found
 
 
 def _is_ending(pid: int) -> bool:

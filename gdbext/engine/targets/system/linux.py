@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
@@ -17,6 +17,7 @@ from gdbext.engine.targets.base_target import MemoryMapping
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import NoReturn
 
 PAGE_SIZE = 4096
 
@@ -157,6 +158,35 @@ def signals_held(numbers: Collection[int] = ()) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_survivor(work: Callable[[], None], name: str, keep: Iterable[int] | None = None) -> int:
+    """The id of a process that does this and ends, that no signal reaches but SIGKILL, and that has these descriptors
+    only, all for None; ``name`` is what ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h). Raises
+    OSError."""
+    with signals_held():
+        child = os.fork()
+        if not child:
+            _survive(work, name, None if keep is None else {*keep})
+        return child
+
+
+def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoReturn:
+    """Do it in the new process: what belongs to the program's own end, as to flush its files, is not for us."""
+    try:
+        os.setsid()  # kill -9 of the program's process group does not reach us
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):  # whoever reads what the program writes is not to wait for our end
+            os.dup2(nowhere, descriptor)
+        has = {int(each) for each in os.listdir("/proc/self/fd")}  # noqa: PTH208 - pathlib is slow to import
+        for descriptor in has - keep - {0, 1, 2} if keep is not None else ():
+            with suppress(OSError):
+                os.close(descriptor)
+        with suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write(name)
+        work()
+    finally:
+        os._exit(0)
 
 
 def parse_environ(data: bytes) -> dict[str, str]:

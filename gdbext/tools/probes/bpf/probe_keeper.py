@@ -31,8 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.live.debugger_guard import start_survivor
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import signals_held, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf import probe_keeper
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused

@@ -55,7 +55,7 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
             lines = editor.console(command)
             assert len(stops(editor, lines)) == 1, lines
             assert said in console_text(lines)
-            assert "killed (kill -9) while breakpoints are in the code" in console_text(lines)
+            assert "a gdb that is killed (kill -9) while breakpoints are in the code" in console_text(lines)
         lines = editor.console(SAMPLES)
         assert "samples over" in console_text(lines)
         assert not [line for line in lines if "exited" in line or "thread-group" in line], lines

@@ -7,6 +7,7 @@ import mmap
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,14 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live import debugger_guard
-from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, RobustMutex, listed_probes
+from gdbext.engine.targets.live.debugger_guard import (
+    DebuggerGuard,
+    Healer,
+    RobustMutex,
+    ServerConnection,
+    connection_to,
+    listed_probes,
+)
 from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import attach_one_by_one
@@ -178,3 +186,30 @@ def test_a_guard_ends_with_its_work() -> None:
             guard.close()
         finally:
             process.kill()
+
+
+def test_the_server_of_a_killed_debugger_is_told_to_let_go() -> None:
+    """It is asked whether all stand still, the code is healed, and then it is to detach: in this order."""
+    others, (ours, theirs) = socket.socketpair(), socket.socketpair()
+    child = os.fork()
+    if not child:
+        for each in (*others, ours):
+            each.close()
+        theirs.send(b"+")
+        asked = theirs.recv(99)
+        theirs.send(b"$O48#00$T05thread:1;#00" if asked == b"\x03$?#3f" else b"$E01#00")
+        detached = theirs.recv(99)
+        theirs.send(b"$OK#9a")
+        os._exit((asked, detached) != (b"\x03$?#3f", b"$D#44"))
+    theirs.close()
+    assert ours.recv(1) == b"+"
+    assert connection_to(child) == ours.fileno()
+    assert connection_to(os.getppid()) == connection_to(0) == -1
+    connection = ServerConnection(ours.detach())
+    with connection.stopped():
+        assert not os.waitpid(child, os.WNOHANG)[0], "it waits"
+    assert os.waitpid(child, 0)[1] == 0
+    with ServerConnection(-1).stopped():
+        pass
+    for each in others:
+        each.close()
