@@ -40,7 +40,8 @@ class ArgparseParser(argparse.ArgumentParser):
         for group, names, options in declarations:
             if group not in groups:
                 groups[group] = self.add_mutually_exclusive_group()
-            groups[group].add_argument(*names, **options)
+            hidden = {"help": argparse.SUPPRESS} if options.get("help") == argparse.SUPPRESS else {}
+            groups[group].add_argument(*names, **{**options, **hidden})
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse a command's arguments. Raises UsageError."""
@@ -69,8 +70,8 @@ class ArgparseParser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def options(self) -> list[argparse.Action]:
-        """All that begin with a dash."""
-        return [action for action in self._actions if action.option_strings]
+        """All that begin with a dash and that the help shows."""
+        return [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
 
     def arguments(self) -> list[argparse.Action]:
         """All other arguments, in order."""

@@ -60,7 +60,7 @@ class Diagnose(Tool):
         parser.add_argument(
             "--exit-code",
             action="store_true",
-            help=f"exit with {HANGS} where it does not go on by itself, {CRASHED} where it crashed, 0 otherwise",
+            help=f"exit status {HANGS} if it will not go on by itself, {CRASHED} if it crashed, else 0",
         )
 
         parser.add_argument(

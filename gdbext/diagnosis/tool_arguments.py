@@ -4,7 +4,7 @@ users write them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.record import late_pattern
@@ -76,6 +76,15 @@ TENSOR = late_pattern(f"(?:tensor:|@){NUMBER}")
 """The spelling of a tensor in memory where keys are expected: ``tensor:0x7f12…``; group 1 is the address."""
 
 
+_OF_ALL = {
+    "--json": "print one JSON document (schema gdbext/1) instead of text",
+    "--why": "also show the evidence for each statement",
+}
+"""The options that every command takes."""
+HIDDEN = "==SUPPRESS=="
+"""The help of an option that no help shows: argparse.SUPPRESS, which is not imported for it."""
+
+
 class HelpRequested(Exception):
     """--help was given; the text is the message."""
 
@@ -93,17 +102,16 @@ class CommandParser(_Declared):
     are known without it; argparse, which takes 12 ms to import, parses all else, and makes all texts.
     """
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, shown: Collection[str] = ("--json", "--why")) -> None:
+        """``shown``: those of the two options of all commands that change something, the others are not in the help."""
         self.prog = name
         self.description: str | None = summary
         self.epilog: str | None = None
         self._declarations: list[Declaration] = []
         self._groups = 0
         self.add_argument("--help", "-h", action="store_true", help="show this text")
-        self.add_argument(
-            "--json", action="store_true", help="print one JSON document (schema gdbext/1) instead of text"
-        )
-        self.add_argument("--why", action="store_true", help="also show the evidence for each statement")
+        for option, text in _OF_ALL.items():
+            self.add_argument(option, action="store_true", help=text if option in shown else HIDDEN)
 
     def add_argument(self, *names: str, **options: Any) -> Any:
         """Declare an argument, as for argparse."""

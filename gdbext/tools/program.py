@@ -10,7 +10,7 @@ from gdbext.diagnosis.tool_arguments import CommandParser, HelpRequested
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gdbext.tools.table import Outcome
 
@@ -22,10 +22,12 @@ class Program(BaseTool):
     """``scripts/dispatch NAME …``: takes the whole rest of the command line."""
 
     mode = Mode.PROGRAM
+    common: Collection[str] = ()
+    """Those of --json and --why that change what it prints; it takes both."""
 
     def parser(self) -> ArgumentParser:
         """The parser of its arguments, which also makes its help."""
-        parser = CommandParser(f"dispatch {self.name}", self.summary)
+        parser = CommandParser(f"dispatch {self.name}", self.summary, self.common)
         self.arguments(parser)
         return parser.full()
 

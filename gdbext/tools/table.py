@@ -228,7 +228,7 @@ TABLE = (
     ),
     ToolRow(
         "ps",
-        "List the processes of this machine that have PyTorch loaded, and for how long each stands.",
+        "List the processes of this machine that have PyTorch loaded, and for how long each has stood still.",
         ("program",),
         "gdbext.tools.ps:PsProgram",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def options(row: table.ToolRow) -> list[tuple[str, str]]:
     parser: Any = table.load(row.place)().parser()
     full: ArgumentParser = parser.full() if hasattr(parser, "full") else parser
     found = []
-    for action in full._actions:
+    for action in (each for each in full._actions if each.help != SUPPRESS):
         for name in action.option_strings:
             if name.startswith("--"):
                 meaning = (action.help or "").replace("%(default)s", str(action.default))

@@ -56,7 +56,7 @@ options:
   --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
-  -q, --quiet          nothing on standard error but why there is no report: no progress, no warnings
+  -q, --quiet          no progress and no warnings on standard error, only why there is no report
   --color WHEN         auto (default: on a terminal), always or never
   -V, --version        show the version
   --init-path DEBUGGER print the file to load: {loading}

@@ -36,10 +36,11 @@ WHERE:
               has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
               (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
               written for Triton ('triton_poi_*'), from their second launch on
-  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels; of an operator that has none, as your
-              own, at its kernel for Meta, at those for backends
+  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels. For an operator that has none, such as
+              your own, meta stops at its kernel for Meta, impl at its kernels for backends
   register    when an entry of its table is computed, until the program begins to end
-  return      at the ends of call and redispatch; where the dispatcher is inlined into your code, where that goes on
+  return      where call and redispatch return; where the dispatcher is inlined into your code, at the instruction that
+              comes after it
 
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
 process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered

@@ -87,7 +87,7 @@ class CoreHandlerProgram(Program):
             "pid", type=int, metavar="PID", help="%%P of core_pattern: the process, as this machine counts"
         )
         parser.add_argument(
-            "mode", type=int, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; only 1 is read"
+            "mode", type=int, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; 1, or nothing is kept"
         )
         parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
         parser.add_argument(

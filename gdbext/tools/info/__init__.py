@@ -105,6 +105,7 @@ class MeasureProgram(Program):
     """The program ``scripts/dispatch measure`` as a tool."""
 
     name = "measure"
+    common = ("--json",)
     summary = "Measure the structures of an installed PyTorch that is not known, from its headers."
 
     def arguments(self, parser: ArgumentParser) -> None:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 _EPILOG = """\
-A report is a JSON document of dispatch-diagnose or all-threads; one of all-threads --stacks has the native frames that
-some entries ask for. Entries of your own: JSON files in ~/.config/gdbext/known/, or in the folders of $GDBEXT_KNOWN
-(docs/known-bugs.md).
+A report is a JSON document of dispatch-diagnose or all-threads; one of all-threads --stacks also has the native
+frames that some entries need. Entries of your own: JSON files in ~/.config/gdbext/known/, or in the folders of
+$GDBEXT_KNOWN (docs/known-bugs.md).
 """
 _NO_FRAMES = (
     "it has no native frames: entries that ask for some were not compared (all-threads --stacks --json has them)"
@@ -45,6 +45,7 @@ class KnownProgram(Program):
     """The program ``scripts/dispatch known`` as a tool."""
 
     name = "known"
+    common = ("--json", "--why")
     summary = "Compare a report or a recording with the known bugs of other projects, or list these."
 
     def arguments(self, parser: ArgumentParser) -> None:

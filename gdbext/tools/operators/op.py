@@ -240,8 +240,8 @@ class OperatorTool(Tool):
         parser.add_argument(
             "--all-keys",
             action="store_true",
-            help="show all registrations and the table's entries of all keys, not only your own and those of devices "
-            "that are in use",
+            help="show all registrations and all keys of the table, not only your own registrations and the keys of "
+            "devices that are in use",
         )
         parser.add_argument(
             "--torch",

@@ -40,10 +40,10 @@ From the shell only: scripts/dispatch -p PID dispatch-top
 
 All calls and redispatches are counted, boxed or not, through torch's own libraries, and through the dispatcher's copies
 in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).
-"8 functions not seen": so many look operators up in a way that is not recognised (seven of libtorch_cpu 2.13, one of
-libtorch_python: fallbacks of lazy tensors, functionalization, quantized modules by name); what they dispatch is not
-counted. --thread and --key leave others out in the kernel. With OP the probes are at these operators' own functions:
-all others run as fast as ever, unless they are boxed.
+"8 functions not seen": that many functions look operators up in a way that is not recognised, so that what they
+dispatch is not counted (in torch 2.13 seven of libtorch_cpu and one of libtorch_python: fallbacks of lazy tensors,
+functionalization, quantized modules by name). --thread and --key are applied in the kernel. With OP the probes are in
+these operators' own functions: all others run as fast as ever, unless they are boxed.
 
 What is odd is marked: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
 decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in

@@ -100,14 +100,15 @@ class PsProgram(Program):
     """The program ``scripts/dispatch ps`` as a tool."""
 
     name = "ps"
-    summary = "List the processes of this machine that have PyTorch loaded, and for how long each stands."
+    common = ("--json",)
+    summary = "List the processes of this machine that have PyTorch loaded, and for how long each has stood still."
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add nothing but the explanation of the columns."""
         parser.epilog = (
-            "STANDS: how long ago any of its threads last ran (now: one runs), by the scheduler; ? where the kernel\n"
-            "does not tell. MAIN: the same of its main thread. What hangs may still wake up to look: the parent of\n"
-            "DataLoader workers every 5 s, gloo's thread all the time.\n"
+            "STANDS: how long ago any of its threads last ran (now: one is running), by the scheduler's clock;\n"
+            "? where the kernel does not tell. MAIN: the same for its main thread. A process that hangs may still\n"
+            "wake up now and then: the parent of DataLoader workers every 5 s, gloo's thread all the time.\n"
             "Nobody is stopped. Other users' processes need root."
         )
 

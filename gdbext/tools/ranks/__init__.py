@@ -47,7 +47,8 @@ class RanksProgram(Program):
     def parser(self) -> RanksParser:
         """One source of ranks is required."""
         parser = RanksParser(
-            prog="dispatch ranks", description=DESCRIPTION, add_help=False, allow_abbrev=False,
+            prog="dispatch ranks", usage="dispatch ranks SOURCE [OPTIONS]", description=DESCRIPTION,
+            add_help=False, allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         self.arguments(parser)
@@ -90,7 +91,7 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
     found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
                        help="processes to look at in parallel (default: %(default)s)")  # fmt: skip
     found.add_argument("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S",
-                       help="for each process and each node, and for all that is read and judged then "
+                       help="time for each process, for each machine, and for the judgement of them all "
                        "(default: %(default)g)")  # fmt: skip
     found.add_argument("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory",
                        help="memory that gdbext itself may take for each process that it looks at, and for all "

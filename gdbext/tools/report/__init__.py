@@ -76,7 +76,9 @@ class ReportProgram(Program):
         parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
         parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
         parser.add_argument("--output", metavar="FILE", default="", help="the bundle (default: named by the time)")
-        parser.add_argument("--scrub", action="store_true", help="leave out recording, values, own names")
+        parser.add_argument(
+            "--scrub", action="store_true", help="leave out the recording, values, and names of your code"
+        )
         parser.add_argument("--yes", action="store_true", help="write it without asking")
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:

@@ -78,6 +78,7 @@ class TimeoutProgram(Program):
     """The program ``scripts/dispatch timeout`` as a tool."""
 
     name = "timeout"
+    common = ("--json",)
     summary = "Run a command; when it takes too long, explain it and its children, then end it."
 
     def arguments(self, parser: ArgumentParser) -> None:

@@ -43,10 +43,10 @@ trace began.
 --engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
 CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven by
-unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. Dispatches that
-found no room are counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the
-process ends or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by the
-debugger's own continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last
+unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. Dispatches for
+which the buffer had no room are counted. --last S keeps the last seconds, and writes them down when it is interrupted,
+when the process ends or when nothing was dispatched for a while (--hung-after S). Inside a debugger the process runs by
+the debugger's own continue, a kill of the debugger does no harm, and the process is stopped somewhere behind the last
 dispatch. But from then on it may run past the debugger's breakpoints in torch's libraries, for as long as anybody
 probes these in any process.
 

@@ -47,7 +47,8 @@ OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend
 Python line, or of the C++ function, that calls them: a tensor is shown where a pointer points to its first element),
 'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are also watched.
 
-N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
+The number in a file's name counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then
+(scripts/dispatch lets it go on).
 
 Operators that are not registered yet are waited for. One without functions of its own (torch.library, extensions) is
 seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop there, too, for
@@ -60,10 +61,10 @@ All other operators run at full speed.
 A gdb that is killed (kill -9) while its breakpoints are in the code most often ends the process, an LLDB does not.
 --engine probes has none: kernel probes, as root or with CAP_BPF and CAP_PERFMON, stop the thread that gets to them by
 a signal that the program ignores, SIGURG or SIGWINCH, and go when the debugger goes. In your own gdb or LLDB they are
-the default where they can be, and a note says why where they cannot. A stop costs no more. Probes are not for code
-that is in no file, nor do they work from inside a container; a thread that blocks the signal later is not seen; and
-from then on the process may run past the debugger's own breakpoints at the same places of torch's libraries, for as
-long as anybody probes these.
+the default where they can be, and a note says why where they cannot. A stop costs no more. What probes cannot do: stop
+in code that is in no file, work from inside a container, see a thread that blocks the signal later. And from then on
+the process may run past the debugger's own breakpoints at the same places of torch's libraries, for as long as anybody
+probes these.
 """
 
 

@@ -55,14 +55,15 @@ that have it are diagnosed, up to eight of them.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .html (a page to share), .json and .rec (for
 scripts/dispatch -r FILE) are written, for their owner only; --trace adds .trace.html: the last dispatches before the
-hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and us a percent of a processor
-or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours) the
-dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
+hang, by kernel probes, which cost each dispatch one or two microseconds all the time, and this command a percent of a
+processor or more; --history 10m adds .history.txt, and shows what changed: every half minute (rarer beyond two hours)
+the dispatches of one second by operator, where probes are permitted, and the places of the threads, which stops nobody;
 --job adds .job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory,
 for which the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID,
 GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .html, .json, .rec)
 in its environment.
-Then it goes on watching. It ends with the process; with PROGRAM the exit status is the program's.
+Then it goes on watching. With --json each event is a JSON object on a line. It ends with the process; with
+PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
       -- python train.py
@@ -73,6 +74,7 @@ class WatchProgram(Program):
     """The program ``scripts/dispatch watch`` as a tool."""
 
     name = "watch"
+    common = ("--json",)
     summary = "Wait until a process makes no progress; then say why, and keep it."
 
     def arguments(self, parser: ArgumentParser) -> None:

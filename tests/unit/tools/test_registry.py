@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -54,6 +55,22 @@ def test_what_is_offered_is_there_and_is_wanted() -> None:
     for extra, place in offers:
         wanted = list(signature(getattr(Extras, extra)).parameters)[1:]
         assert list(signature(table.load(place)).parameters) == wanted
+
+
+@pytest.mark.parametrize("row", [each for each in table.TABLE if each.mode == "program" and each.name != "ranks"],
+                         ids=lambda each: each.name)  # fmt: skip
+def test_the_help_of_a_program_shows_what_it_heeds(row: table.ToolRow) -> None:
+    """Each takes --json and --why; those that change nothing are not in its help."""
+    tool = table.load(row.place)()
+    heeded = set(re.findall(r"args\.(json|why)\b", Path(inspect.getfile(type(tool))).read_text()))
+    assert {name for name in ("json", "why") if f"--{name} " in tool.parser().format_help()} == heeded
+    assert {"json", "why"} <= vars(tool.parse(tool_words(row))).keys()
+
+
+def tool_words(row: table.ToolRow) -> list[str]:
+    """Arguments without which it is refused."""
+    words = {"core-handler": ["1"], "measure": ["/torch"], "timeout": ["1", "true"]}
+    return words.get(row.name, [])
 
 
 def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
