@@ -164,9 +164,9 @@ def _other_end(process: ProcessSnapshot, call: Syscall, path: str) -> str:
 
 def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows. Who is in that
-    state for a moment only (a page that is read, the lock of the memory map) runs."""
+    state for a moment only (a page that is read, the lock of the memory map) runs; so does who was frozen meanwhile."""
     side = thread.kernel_side
-    if thread.kernel_state != "D" or (side is not None and not side.stands):
+    if thread.kernel_state != "D" or (side is not None and (not side.stands or side.is_frozen)):
         return None
     resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
     return Wait(resource, evidence=("the kernel's state of the thread is D",))

@@ -118,7 +118,8 @@ class Machine:
         return self._list(f"full file systems of {self._pid}", read)
 
     def frozen_group(self) -> str:
-        """The control group that is frozen and that the process is in; "" where none is."""
+        """The control group that is frozen and that the process is in, or the outermost one around it that is; "" where
+        none is."""
         return self._files.fact(f"frozen group of {self._pid}", "", lambda: next(self._frozen(), ""))
 
     def group_out_of_memory(self) -> str:
@@ -204,10 +205,11 @@ class Machine:
             folders = self.group_folders(controller)
             if not folders or controller not in ("freezer", ""):
                 continue
-            if controller == "freezer" and _first(f"{folders[0]}/freezer.state") == "FROZEN":
-                yield group
-            if not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events"):
-                yield group
+            of_freezer = controller == "freezer" and _first(f"{folders[0]}/freezer.state") == "FROZEN"
+            if of_freezer or (not controller and "frozen 1" in _lines(f"{folders[0]}/cgroup.events")):
+                own = "freezer.self_freezing" if controller else "cgroup.freeze"
+                around = [number for number, folder in enumerate(folders) if _first(f"{folder}/{own}") == "1"]
+                yield "/".join(group.split("/")[: -around[-1] or None]) if around else group
 
     @cached_property
     def _groups(self) -> list[tuple[str, str]]:
