@@ -4,8 +4,8 @@
 gives at once. ``page``, ``read``, ``exec``: a file whose file system does not answer, mapped and touched, read, or
 executed. ``mmap``: the same file, mapped while another thread reads it: the kernel then keeps the lock of the whole
 memory, and whoever reads it, its arguments or its environment sleeps, too.
-``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that; ``runs``: with the GIL, that neither.
-``leaves``: the main thread ends by itself, and others go on.
+``background``: a child in the background reads from the terminal. ``sleeps``: nothing but that; ``runs``: with
+the GIL, that neither. ``leaves``: the main thread ends by itself, and others go on.
 """
 
 import ctypes

@@ -724,16 +724,22 @@ def flag_shared():
         time.sleep(0.05)
 
 
-def connect_self():
+def connect_self(family=socket.AF_INET, address=("127.0.0.1", 0), where="SYN_SENT"):
     """A listener whose queue is full of connections of its own process."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = socket.socket(family)
+    listener.bind(address)
     listener.listen(0)
-    tells("waiting-external", "SYN_SENT, where this process itself listens and has", "not accepted")
+    tells("waiting-external", f"{where}, where this process itself listens and has", "not accepted")
     truth.ready()
     kept = []
     while True:
-        kept.append(socket.create_connection(listener.getsockname()))
+        kept.append(socket.socket(family))
+        kept[-1].connect(listener.getsockname())
+
+
+def connect_unix():
+    name = f"gdbext-{os.getpid()}"
+    connect_self(socket.AF_UNIX, f"\0{name}", f"connecting to @{name}")
 
 
 def server_full():

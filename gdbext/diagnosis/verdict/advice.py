@@ -283,7 +283,12 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
         yield from _AT_THE_OTHER_END[wait.peer.kind](wait.peer)
     elif wait.children:
         yield from _about_children(wait)
-    if wait.kind is WaitKind.PAGE:
+    if wait.kernel is not None and wait.kernel.is_out_of_memory:
+        yield (
+            "Raise memory.limit_in_bytes of that group, end another process of it, or let the kernel kill one: "
+            "echo 0 > memory.oom_control there."
+        )
+    elif wait.kind is WaitKind.PAGE:
         yield wait.kind.traits.advice_when_blocked
     elif wait.kind is WaitKind.IO:
         yield "Look at the device, or at the server of that file system: the kernel waits for its answer (dmesg)."
@@ -353,6 +358,9 @@ def _about_socket(peer: Peer) -> Iterator[Line]:
     if peer.state == "LISTEN":
         shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
+        return
+    if peer.is_queued:
+        yield "Accept that connection in another thread of this process: as long as it waits here nobody does."
         return
     yield from _at_the_other_end(peer)
     if not peer.processes:

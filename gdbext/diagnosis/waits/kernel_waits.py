@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.machine import FileSystem
     from gdbext.engine.targets.system.peer import ChildProcess
 
-_OUT_OF_MEMORY = "mem_cgroup_oom"
-"""The beginning of the function where a thread sleeps while its group is out of memory (mm/memcontrol-v1.c)."""
 _ALLOWED = "fanotify_handle_event"
 """The function in which a call waits for who watches files to allow it (fs/notify/fanotify/fanotify.c)."""
 _FROZEN = "percpu_rwsem_wait"
@@ -64,7 +62,7 @@ def _waits(side: KernelSide) -> bool:
 
 
 def _outside_of_calls(thread: ThreadSnapshot, side: KernelSide) -> Wait:
-    if side.channel.startswith(_OUT_OF_MEMORY):
+    if side.is_out_of_memory:
         what = _out_of_memory(thread)
     elif not side.is_page_fault:
         resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")

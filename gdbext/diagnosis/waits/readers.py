@@ -66,6 +66,9 @@ class PeerReader(Protocol):
     def of(self, link: str, call_writes: bool) -> Peer | None:
         """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
 
+    def connecting_to(self, name: str) -> Peer | None:
+        """Who listens under a name of AF_UNIX, and does not accept."""
+
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd is about."""
 

@@ -284,6 +284,10 @@ def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known, evidence=evidence)
 
 
+_AF_UNIX, _SOCKADDR_UN = b"\1\0", 110
+"""The family and the size of a struct sockaddr_un (unix(7))."""
+
+
 def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     return _on_descriptors(process, call, [fd], evidence=(f"blocked in {call.name}({fd}, …)",))
@@ -311,7 +315,21 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
     link = process.outside.descriptor(fd)
     if link == _PIDFD:
         return process.outside.peers.process_of(fd)
+    name = _unix_name(process, call) if call.name == "connect" else ""
+    if name:
+        return process.outside.peers.connecting_to(name) or process.outside.peers.of(link, call_writes=False)
     return process.outside.peers.of(link, call.name in _WRITES)
+
+
+def _unix_name(process: ProcessSnapshot, call: Syscall) -> str:
+    """The name in the struct sockaddr_un that connect(2) is given; "" for other families. The kernel shows an abstract
+    one with "@" in place of its NUL (net/unix/af_unix.c)."""
+    raw = process.memory.try_read(call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, _SOCKADDR_UN))
+    if raw is None or raw[:2] != _AF_UNIX:
+        return ""
+    path = raw[2:]
+    named = b"@" + path[1:].replace(b"\0", b"@") if path[:1] == b"\0" else path.partition(b"\0")[0]
+    return named.decode("utf-8", "replace")
 
 
 def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:

@@ -108,6 +108,11 @@ class KernelSide(Record):
         return "handle_userfault" in (self.channel, *self.stack[:4])
 
     @property
+    def is_out_of_memory(self) -> bool:
+        """Its control group has no more memory, and kills nobody for that (mm/memcontrol-v1.c)."""
+        return self.channel.startswith("mem_cgroup_oom")
+
+    @property
     def is_frozen(self) -> bool:
         """Its control group is frozen, as its kernel stack tells. Where do_freezer_trap is inlined, only such a thread
         sleeps (S) in get_signal itself: one that a signal or a tracer has stopped has another state."""

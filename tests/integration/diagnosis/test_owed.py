@@ -15,7 +15,8 @@ ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-ex
           "refused-before", "future-kept")  # fmt: skip
 ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
         "own-futex", "refused-space", "refused-memory", "refused-peer", "server-full",
-        "refused-threads", "flag-shared", "connect-self")  # fmt: skip
+        "refused-threads", "flag-shared", "connect-self",
+        "connect-unix")  # fmt: skip
 HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",
            "loop-healthy", "loop-thread", "error-nothing")  # fmt: skip
 PROGRAMS = [

@@ -101,7 +101,8 @@ def test_memory_that_the_group_does_not_have(tmp_path: Path) -> None:
         (folder / "memory.oom_control").write_text("1")
         try:
             (tmp_path / "pages.more").touch()
-            seen = _verdict_with(target, "whose OOM killer is off")
+            seen = _verdict_with(target, "whose OOM killer is off")  # and what to do is about that group
+            assert "memory.oom_control" in target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
             assert seen["kind"] == "kernel-wait"
             assert str(folder) in seen["summary"]
         finally:

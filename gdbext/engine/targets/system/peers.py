@@ -255,6 +255,19 @@ class Peers:
         full = f" and has {queued} connection{plural} not accepted" if queued != "0" else ""
         return held._replace(text=f"where {who} listens{full}", is_queued=held.own)
 
+    def connecting_to(self, name: str) -> Peer | None:
+        """The other end of a connection that is not made yet: who listens under that name of AF_UNIX, and does not
+        accept; None where nobody is known."""
+
+        def read() -> list[str]:
+            found = self._sockets.unix_listener(name)
+            return [str(found.listener), str(found.queued)] if found is not None else []
+
+        listener, queued = (*self._list(f"listener of {name}", read), "", "")[:2]
+        pids = [pid for pid, _, _ in self._holders(f"socket:[{listener}]")] if listener else []
+        found = self._connecting(pids, name, queued) if pids else None
+        return found._replace(text=f"connecting to {name}, {found.text}") if found is not None else None
+
     def _socket(self, link: str) -> Peer | None:
         found = self._list(f"other end of {link}", lambda: self._find(link))
         if len(found) < 5:

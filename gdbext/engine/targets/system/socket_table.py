@@ -19,7 +19,9 @@ _SECONDS = 2.0
 """Seconds that all tables of one process may take to read."""
 _ROWS = 100_000
 """Most rows of a table that are read."""
-_ENOUGH = 8
+_ENOUGH = 10
+_UNIX_NAMED, _ACCEPTS = 8, 1 << 16
+"""Words of a row of the table of AF_UNIX that ends with a name; __SO_ACCEPTCON (linux/net.h)."""
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
 """NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
 _SHOWN = 1 | 4 | 16
@@ -68,6 +70,15 @@ class SocketTables:
     def find(self, inode: int) -> Socket | None:
         """The socket with that inode, None where it is none of these families, or not known."""
         return (_unix(inode) or self._internet(str(inode))) if inode else None  # one request, before whole tables
+
+    def unix_listener(self, name: str) -> Socket | None:
+        """The socket of AF_UNIX that listens under that name (/proc/PID/net/unix: flags, type, state, inode and path;
+        an abstract name begins with "@"), with its connections that nobody has accepted."""
+        rows = _rows(self._pid, "unix", _UNIX_NAMED)
+        inode = next((row[6] for row in rows if row[7] == name and int(row[3], 16) & _ACCEPTS), "")
+        found = _ask(int(inode)) if inode else None
+        queued = int.from_bytes((found or {}).get(_QUEUES, b"")[:4], "little")
+        return Socket("unix", name, state=LISTEN, listener=int(inode), queued=queued) if inode else None
 
     def _internet(self, inode: str) -> Socket | None:
         for family in _FAMILIES:
@@ -132,12 +143,13 @@ def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
     return Socket(family[:3], _address(mine[1]), remote, named, int(unsent, 16), int(unread, 16), peer)
 
 
-def _rows(pid: int, family: str) -> Iterator[list[str]]:
+def _rows(pid: int, family: str, least: int = _ENOUGH) -> Iterator[list[str]]:
+    """The rows with at least so many words."""
     try:
         with open(f"/proc/{pid}/net/{family}") as table:
             for number, line in enumerate(table):
                 words = line.split()
-                if number and len(words) > _ENOUGH + 1:
+                if number and len(words) >= least:
                     yield words
                 if number > _ROWS:
                     return
