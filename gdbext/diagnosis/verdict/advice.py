@@ -284,10 +284,7 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
     elif wait.children:
         yield from _about_children(wait)
     if wait.kernel is not None and wait.kernel.is_out_of_memory:
-        yield (
-            "Raise memory.limit_in_bytes of that group, end another process of it, or let the kernel kill one: "
-            "echo 0 > memory.oom_control there."
-        )
+        yield "Raise that group's memory.limit_in_bytes, or let the kernel kill one of it: echo 0 > memory.oom_control."
     elif wait.kind is WaitKind.PAGE:
         yield wait.kind.traits.advice_when_blocked
     elif wait.kind is WaitKind.IO:

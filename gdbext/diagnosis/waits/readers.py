@@ -67,7 +67,7 @@ class PeerReader(Protocol):
         """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
 
     def connecting_to(self, name: str) -> Peer | None:
-        """Who listens under a name of AF_UNIX, and does not accept."""
+        """The listener under a name of AF_UNIX, which does not accept."""
 
     def process_of(self, fd: int) -> Peer | None:
         """The process that a pidfd is about."""
