@@ -366,6 +366,26 @@ def fork_polled():
     in_child(child)
 
 
+def fork_handed():
+    """The same with processes, by flags of an object that has the pool at hand."""
+
+    class Batch:
+        def __init__(self):
+            self.aborting, self.done = False, False
+            self.pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=fork)
+            self.pool.submit(int).result()
+
+        def retrieve(self):
+            self.pool.submit(int)
+            truth.ready()
+            while not self.done and not self.aborting:
+                time.sleep(0.05)
+
+    batch = Batch()
+    tells("missing-workers", "1 job of a ProcessPoolExecutor", "which hands the jobs", "was started before the fork")
+    in_child(batch.retrieve)
+
+
 def lock_kept():
     """A thread took a lock, and ended without giving it back."""
     lock = threading.Lock()

@@ -223,6 +223,8 @@ EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")
 """The method of concurrent.futures.process._ExecutorManagerThread in which it waits (3.9 and later)."""
 OLD_EXECUTOR_MANAGER = "_queue_management_worker"
 """The function of that thread in 3.8, with the attributes of later versions as local variables."""
+EXECUTOR_MANAGER = "_executor_manager_thread"
+"""The attribute of ProcessPoolExecutor (3.9 and later), and of loky's executors, with that thread."""
 EXECUTOR_ITEMS = "pending_work_items"
 """Its dict of _WorkItem by number, each with the ``future`` of its result."""
 EXECUTOR_PROCESSES = "processes"

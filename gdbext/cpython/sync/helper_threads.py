@@ -192,6 +192,9 @@ class LostHelpers(Record):
     does: str
 
 
+_HANDS_OUT = "hands the jobs of its ProcessPoolExecutor to the workers"
+
+
 def lost_executor(runtime: PythonRuntime, future: int) -> LostHelpers | None:
     """The workers of the executor in whose queue a future's job is, where none of them runs, or the thread that hands
     its jobs to processes; None where one runs, or the future is of no executor. Raises nothing."""
@@ -201,7 +204,7 @@ def lost_executor(runtime: PythonRuntime, future: int) -> LostHelpers | None:
         pending = attributes(runtime, thread.address).get(assumed_names.EXECUTOR_ITEMS, 0)
         try:
             if pending and future in futures_in_queue(runtime, pending):
-                return LostHelpers((thread,), "hands the jobs of its ProcessPoolExecutor to the workers")
+                return LostHelpers((thread,), _HANDS_OUT)
         except GdbextError:
             continue
     return _lost_workers(runtime, future)
@@ -268,7 +271,8 @@ def _is_method_of(runtime: PythonRuntime, value: int, address: int, methods: Col
 
 def _reached(runtime: PythonRuntime, start: Iterable[int], steps: int) -> dict[int, None]:
     """The objects that some objects reach by attributes, items, closures and methods. Raises nothing."""
-    found, layer = dict.fromkeys(start), list(start)
+    found = dict.fromkeys(start)
+    layer = list(found)
     for _ in range(steps):
         inner = dict.fromkeys(each for address in layer for each in _parts(runtime, address))
         layer = [each for each in inner if each not in found]
@@ -294,13 +298,16 @@ class LostPool(Record):
 
 def lost_pool(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> LostPool | None:
     """The pool with jobs and without threads that functions have at hand; None without one. Raises nothing."""
-    start = [value for frame in frames for value in variables(runtime, frame).values()]
-    running = running_threads(runtime)
-    for address in _reached(runtime, start, _STEPS):
-        own = attributes(runtime, address)
-        found = _of_pool(runtime, own, running) or _of_executor(runtime, own, running)
-        if found is not None:
-            return found._replace(kind=runtime.objects.type_of(address).name.rpartition(".")[2])
+    running, seen = running_threads(runtime), set[int]()
+    for frame in list(frames)[:_FRAMES]:  # each by itself: the outermost one has modules at hand, and all in them
+        near = _reached(runtime, variables(runtime, frame).values(), _STEPS)
+        for address in near.keys() - seen:
+            own = attributes(runtime, address)
+            finders = (_of_pool, _of_executor, _of_processes)
+            found = next((pool for find in finders if (pool := find(runtime, own, running)) is not None), None)
+            if found is not None:
+                return found._replace(kind=runtime.objects.type_of(address).name.rpartition(".")[2])
+        seen |= near.keys()
     return None
 
 
@@ -327,6 +334,16 @@ def _of_executor(runtime: PythonRuntime, own: Mapping[str, int], running: Collec
     threads = tuple(each for each in known if each is not None and each.has_ended)
     jobs = len(jobs_in_queue(runtime, queue)) if threads and len(threads) == len(known) and queue else 0
     return LostPool("", jobs, LostHelpers(threads, "should run them")) if jobs else None
+
+
+def _of_processes(runtime: PythonRuntime, own: Mapping[str, int], running: Collection[int]) -> LostPool | None:
+    """A ProcessPoolExecutor, or one of loky: jobs are pending, and the thread that hands them out has ended."""
+    manager = own.get(assumed_names.EXECUTOR_MANAGER, 0)
+    thread = thread_object(runtime, manager, running) if manager else None
+    if thread is None or not thread.has_ended:
+        return None
+    jobs = len(items(runtime, attributes(runtime, manager).get(assumed_names.EXECUTOR_ITEMS, 0)))
+    return LostPool("", jobs, LostHelpers((thread,), _HANDS_OUT)) if jobs else None
 
 
 def never_began(runtime: PythonRuntime, event: int) -> ThreadObject | None:

@@ -67,7 +67,8 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return _objects(thread, python, wait, seen)
     if kind is PolledKind.FLAG:
         looks = wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
-        return python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
+        looks = python_waits.with_lost_setter(thread, looks, [each.name for each in seen])
+        return looks if looks.lost is not None else python_waits.with_lost_pool(thread, looks)
     return _files(thread, wait, [each.path for each in seen])
 
 
