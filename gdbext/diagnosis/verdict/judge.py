@@ -94,6 +94,8 @@ def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
     """A thread that is said to wait for ever, or the one that it is said to wait for in vain, has run since. A timed
     wait that begins again says nothing."""
     traits = finding.kind.traits
+    if finding.kind is FindingKind.KERNEL_WAIT:
+        return seen.has_run(finding.threads[0])  # the one that sleeps there
     if not (traits.is_defect and traits.movement_refutes_it):
         return False
     owners = finding.wait.owners if finding.wait is not None else ()

@@ -243,15 +243,16 @@ class SchedulerClocks:
 
     def since(self, folder: str) -> float | None:
         """Seconds since the thread of that folder (/proc/PID/task/TID) last ran, 0 where it runs or is about to; None
-        where the kernel does not tell. Raises nothing."""
+        where the kernel does not tell. Raises nothing.
+
+        The time now is asked first: it may take a second until we get that processor, and the thread may run then."""
         fields = stat_fields(_read(f"{folder}/stat"))
-        before = _ran_at(f"{folder}/sched")
-        if before is None or len(fields) <= _PROCESSOR:
+        if len(fields) <= _PROCESSOR:
             return None
         if fields[0] == "R":
             return 0.0
-        now = self._at(int(fields[_PROCESSOR]))
-        return None if now is None else max(0.0, (now - before) / 1e3)
+        now, before = self._at(int(fields[_PROCESSOR])), _ran_at(f"{folder}/sched")
+        return None if now is None or before is None else max(0.0, (now - before) / 1e3)
 
     def _at(self, processor: int) -> float | None:
         """Milliseconds on that processor's clock; None where the kernel does not tell, or we may not run there."""
