@@ -60,6 +60,8 @@ class HostedEvents:
         self._looking: dict[int, bool] = {}
         self._dispatching: dict[int, bool] = {}
         """Answers by the start of a function; the first ones by its code alone."""
+        self._for_key: dict[int, bool] = {}
+        """Answers by the start of a function."""
         self._endings: dict[int, bool] = {}
         """The functions that never come back, by the target of a call."""
         self._ways: dict[int, WaysBack | None] = {}
@@ -107,7 +109,17 @@ class HostedEvents:
         if not call.hosted:
             return False
         level = call.header[0]
-        return is_python_dispatcher(stack, level) or any(map(self._gives_kernel, self._targets(stack, level)))
+        return is_python_dispatcher(stack, level) or self._asks_for_key(self._sites.function(stack, level))
+
+    def _asks_for_key(self, function: Function | None) -> bool:
+        """The function calls the one that gives the kernel of a key. A deep stack asks at each of its levels."""
+        if function is None:
+            return False
+        found = self._for_key.get(function.start)
+        if found is None:
+            targets = self._called(self._sites.decoded(function).calls)
+            found = self._for_key[function.start] = any(map(self._gives_kernel, targets))
+        return found
 
     def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
         """The function of the frame asks for step callbacks somewhere."""
@@ -203,9 +215,6 @@ class HostedEvents:
             self._is_lookup(target) or self._gives_kernel(target) or (by_callbacks and self._asks(target))
             for target in self._called(code.calls)
         )
-
-    def _targets(self, stack: NativeStack, level: int) -> Iterator[int]:
-        return self._called(self._sites.code(stack, level).calls)
 
     def _called(self, calls: Iterable[Instruction]) -> Iterator[int]:
         """The targets of direct calls, and of those through the slots of imports."""
