@@ -24,7 +24,7 @@ from support.source import contract_schema
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "40"))
+RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "16"))
 SECONDS = 10.0
 """Longer than any command may take on a damaged process, on a slow and busy machine (0.1 s here)."""
 WORD = (1 << 64) - 1

@@ -30,9 +30,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of an environment that holds the wheel and what it requires."""
     folder = tmp_path_factory.mktemp(f"venv-{request.param}")
-    assert run([pythons.need(request.param), "-m", "venv", folder]).status == 0
+    assert run([pythons.need(request.param), "-m", "venv", "--without-pip", folder]).status == 0
     wheel = next(packages.glob("gdbext-*.whl"))
-    outcome = run([folder / "bin/pip", "install", "-q", "--disable-pip-version-check", wheel])
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python"]  # a pip in each would be half of the work
+    outcome = run([*pip, "install", "-q", "--disable-pip-version-check", wheel])
     assert outcome.status == 0, outcome
     return folder / "bin"
 
@@ -70,8 +71,9 @@ def test_the_archive_is_the_same_each_time(packages: Path, tmp_path: Path) -> No
     assert (tmp_path / "gdbext.pyz").read_bytes() == (packages / "gdbext.pyz").read_bytes()
 
 
-@pytest.mark.parametrize("debugger", ["gdb", "none"])
-def test_the_command_explains_a_hang(debugger, installed, inferior, bare) -> None:
+def test_the_command_explains_a_hang(installed, inferior, bare) -> None:
+    """Each Python with one of the two; the archive is tried with the other one."""
+    debugger = "gdb" if installed.parent.name.startswith("venv-3.13") else "none"
     pid = str(inferior("meta-mm").pid)
     outcome = run_bare([installed / "gdbext", "--json", "--debugger", debugger, "-p", pid], bare)
     assert is_report_of_meta_mm(outcome, debugger), outcome
@@ -93,10 +95,9 @@ def test_gdb_sources_the_installed_file(installed, bare) -> None:
 
 @pytest.mark.parametrize(
     ("cache", "debugger", "python"),
-    [("kept", "gdb", "3.9"), ("none", "none", "3.9"), ("none", "gdb", "3.13"), ("kept", "none", "3.13")],
+    [("kept", "gdb", "3.9"), ("none", "none", "3.13")],
 )
 def test_the_archive_explains_a_hang(cache, debugger, python, packages, inferior, bare, tmp_path) -> None:
-    """Every two of these meet."""
     pid = str(inferior("meta-mm").pid)
     bare["TMPDIR"] = str(tmp_path / "temporary")
     (tmp_path / "temporary").mkdir()

@@ -405,8 +405,11 @@ def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
 class Pool:
     """Keeps started inferiors for the next test, the least recently used one goes when there are too many.
 
-    Each one costs 2 s to start, 300 MB of memory and, where a core was taken, 640 MB of disk.
+    Each one costs 2 s to start, 300 MB of memory and, where a core was taken, 640 MB of disk. Those that many files of
+    tests look at stay till the end, beside the others.
     """
+
+    STAYING = frozenset(("meta-mm", "idle"))
 
     def __init__(self, limit: int = int(os.environ.get("GDBEXT_TEST_POOL", "5"))) -> None:
         self._limit = limit
@@ -426,10 +429,14 @@ class Pool:
             self._alive.move_to_end(key)
             self._alive[key].resume()
             return self._alive[key]
-        while len(self._alive) >= self._limit:
-            self._alive.popitem(last=False)[1].close()
+        passing = [each for each in self._alive if not self._stays(each)]
+        for each in passing[: max(0, len(passing) - self._limit + 1)]:
+            self._alive.pop(each).close()
         self._alive[key] = start(name, *args, python=python, env=env, command=command)
         return self._alive[key]
+
+    def _stays(self, key: tuple[Any, ...]) -> bool:
+        return key[0] in self.STAYING and key == (key[0], (), "venv", (), ())
 
     def discard(self, inferior: Inferior) -> None:
         """End one that a test has changed or broken."""

@@ -73,9 +73,11 @@ def torch_folder() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Changes with the source, the shared headers, the command, the compiler and the wheel, but not with the folder of
-    the checkout: a clone of the same tree finds what another one has built."""
-    command = [word.removeprefix(f"{SOURCES}/") for word in _command(source, Path("out"))]
+    """Changes with the source, the shared headers, the command, the compiler and the wheel, but not with the folders of
+    the checkout and of the wheel: a clone of the same tree finds what another one has built. (Who loads such a library
+    has imported torch, so its own libtorch is what the loader takes.)"""
+    torch = str(torch_folder())
+    command = [word.removeprefix(f"{SOURCES}/").replace(torch, "TORCH") for word in _command(source, Path("out"))]
     digest = hashlib.sha256(repr(command).encode())
     digest.update(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
     digest.update((torch_folder() / "version.py").read_bytes())
