@@ -1,13 +1,17 @@
 """The tool ranks: reports of many ranks merged, collectives matched, and who waits for whom.
 
 Its options are parsed by argparse: the 8 ms are nothing beside many processes.
+
+Asks NCCL's RAS, a service that each process of a job has by default from 2.24 on, for its view. Its protocol is text
+(NCCL: src/ras/client.cc): a line for each command, an answer to each, and after the status the end of the connection.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +22,12 @@ from gdbext.errors import UsageError
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import rank_sources
 from gdbext.tools.ranks.job_judge import judge
-from gdbext.tools.ranks.job_report import JobReport, RankReports
+from gdbext.tools.ranks.job_report import JobReport, RankReports, RasAnswer
 from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
+    import socket
+
     from gdbext.tools.program import Dispatch
 
 DESCRIPTION = """\
@@ -64,6 +70,8 @@ class RanksProgram(Program):
             options = self.parse(argv)
         except HelpRequested as request:
             return Outcome(0, str(request))
+        if options.ras is not None and options.pid is None and not options.node:
+            raise UsageError("--ras asks a job that runs on this machine", help="use it with -p PID, or with --node")
         options.typed = " ".join(map(quoted, argv))
         if options.show_commands:
             from gdbext.tools.ranks import other_machines
@@ -90,6 +98,9 @@ def _add_arguments(found: argparse.ArgumentParser) -> None:
                        help="with --cores: where their files are; / for those of this machine")  # fmt: skip
     found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
                        help="processes to look at in parallel (default: %(default)s)")  # fmt: skip
+    found.add_argument("--ras", nargs="?", const="", metavar="HOST:PORT",
+                       help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
+                       f"{RAS}), a second witness")  # fmt: skip
     found.add_argument("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S",
                        help="time for each process, for each machine, and for the judgement of them all "
                        "(default: %(default)g)")  # fmt: skip
@@ -144,13 +155,78 @@ def _memory(text: str) -> int:
         raise argparse.ArgumentTypeError(error.what) from error
 
 
+RAS = "localhost:28028"
+"""The address of RAS by default (NCCL_RAS_CLIENT_PORT)."""
+_RAS_SECONDS, _RAS_BYTES, _RAS_LINES = 8, 1 << 20, 2000
+"""Seconds, bytes and lines of an answer, at most: RAS itself waits five seconds for other processes."""
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def ask_ras(address: str, seconds: float = _RAS_SECONDS) -> RasAnswer:
+    """The status of the job by the RAS that listens there, within so many seconds."""
+    import socket
+
+    host, _, port = address.rpartition(":")
+    ends = time.monotonic() + seconds
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=1) as connection:
+            greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends, b"\n")
+            if not greeting.startswith(b"SERVER PROTOCOL "):
+                return RasAnswer(address, problem="what listens there is no RAS of NCCL")
+            _exchange(connection, b"TIMEOUT 5\n", ends, b"\n")
+            found = _exchange(connection, b"VERBOSE STATUS\n", ends)
+    except (OSError, ValueError, OverflowError) as error:
+        return RasAnswer(address, problem=str(error))
+    lines = found.decode("utf-8", "replace").split("\n")
+    return RasAnswer(address, tuple(line.rstrip() for line in lines[:_RAS_LINES] if line.strip()))
+
+
+def _exchange(connection: socket.socket, command: bytes, ends: float, until: bytes = b"") -> bytes:
+    """Send a command; the answer up to ``until``, else to the end. Raises OSError: it takes too long, or too much."""
+    connection.sendall(command)
+    data = b""
+    while not until or until not in data:
+        left = ends - time.monotonic()
+        if left <= 0 or len(data) > _RAS_BYTES:
+            raise TimeoutError("it did not come to an end in time")
+        connection.settimeout(left)
+        part = connection.recv(1 << 16)
+        if not part:
+            break
+        data += part
+    return data
+
+
+def _ras(options: argparse.Namespace) -> RasAnswer | None:
+    """The answer, where it is asked for. Whoever wrote the process's environment does not send us to other machines."""
+    if options.ras is None:
+        return None
+    if options.ras:
+        return ask_ras(options.ras)
+    address = _environment(options.pid).get("NCCL_RAS_ADDR", "") if options.pid is not None else ""
+    if address and address.rpartition(":")[0].strip("[]") not in _LOCAL:
+        return RasAnswer(address, problem=f"NCCL_RAS_ADDR is of another machine: say --ras {quoted(address)}")
+    return ask_ras(address or RAS)
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    from gdbext.engine.targets.live import supervision
+    from gdbext.engine.targets.system.linux import parse_environ
+
+    try:
+        return parse_environ(supervision.read_file_of(pid, "environ"))
+    except OSError:
+        return {}
+
+
 def _judged(options: argparse.Namespace, color: bool) -> Outcome:
     with MemoryLimit(options.memory):
         seen = None if options.reports else _rows(options)  # each look has a limit of its own
         limit = options.timeout if seen is None else max(options.timeout, TIMEOUT)
         try:
             with TimeLimit(limit):
-                return _outcome(judge(_rows(options) if seen is None else seen, options.pid), options, color)
+                report = judge(_rows(options) if seen is None else seen, options.pid)
+                return _outcome(report._replace(ras=_ras(options)), options, color)
         except TimeIsUp:
             raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 

@@ -255,6 +255,27 @@ class JobVerdict(Record):
         return words.format(ranks=ranks, is_or_are=verb)
 
 
+class RasAnswer(Record):
+    """The view of NCCL's own service for reliability (RAS), a second witness: it decides nothing."""
+
+    address: str
+    lines: tuple[str, ...] = ()
+    """Its report, line by line."""
+    problem: str = ""
+    """The reason why there is none; "" where it answered."""
+
+    @property
+    def says_ok(self) -> bool:
+        """It has communicators, and nothing against any of them."""
+        rows = [line.split() for line in self.lines if line[:8].strip().isdecimal()]
+        states = [row[-1] for row in rows if len(row) >= _RAS_COLUMNS]
+        return bool(states) and set(states) == {"OK"}
+
+
+_RAS_COLUMNS = 8
+"""Columns of its table of communicators, the last of which is the word on errors (src/ras/client_support.cc)."""
+
+
 class JobReport(Record):
     """Everything; ``reports`` are sorted by rank, host and pid."""
 
@@ -271,6 +292,8 @@ class JobReport(Record):
     """The reports that explain the verdict, first of all."""
     notes: tuple[str, ...]
     """Notes on what is strange about the reports themselves: two of one rank, several jobs, several versions."""
+    ras: RasAnswer | None = None
+    """The answer of NCCL's RAS, where it was asked."""
 
 
 Identity = tuple[str, int, str, int]

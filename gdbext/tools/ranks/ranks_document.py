@@ -36,6 +36,7 @@ def document(report: job_report.JobReport) -> dict[str, Any]:
         "collectives": [_match(match) for match in report.collectives],
         "tree": [_node(node) for node in report.tree],
         "notes": list(report.notes),
+        **({"ras": plain(report.ras)} if report.ras is not None else {}),
         "unreached": [plain(each) for each in report.unreached],
         "reports": [row(each) for each in report.reports],
     }

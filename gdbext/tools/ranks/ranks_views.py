@@ -18,6 +18,7 @@ from gdbext.tools.ranks.job_report import (
     GroupState,
     JobReport,
     RankReport,
+    RasAnswer,
     TreeNode,
     chains,
     kind_words,
@@ -28,6 +29,7 @@ _ODD = 4
 _GROUPS = 4
 _TREE = 14
 _NOTES = 3
+_RAS = 40
 _WIDTH = 118
 _SET = 24
 """Characters of a set of ranks that are shown before a frame."""
@@ -60,6 +62,22 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
         if len(report.collectives) > _GROUPS:
             yield f"  … and {len(report.collectives) - _GROUPS} more groups: --json"
     yield from _tree(report.tree, style)
+    yield from _ras(report.ras, style)
+
+
+def _ras(answer: RasAnswer | None, style: Style) -> Iterator[str]:
+    """The second witness, as it words it; the verdict is ours."""
+    if answer is None:
+        return
+    yield ""
+    yield style(f"NCCL's RAS at {escape(answer.address)}, a second witness, which the verdict does not follow", "bold")
+    if answer.problem:
+        yield _cut(f"  no answer: {answer.problem}")
+    if answer.says_ok:
+        yield "  It says OK of all communicators, as it also does where all ranks have launched what does not end."
+    yield from (_cut(f"  {line}") for line in answer.lines[:_RAS])
+    if len(answer.lines) > _RAS:
+        yield f"  … and {len(answer.lines) - _RAS} more lines: --json"
 
 
 def _headline(report: JobReport) -> str:

@@ -222,6 +222,7 @@ complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l show-commands -d 'p
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l job -d 'with --node and other machines: only ranks of that job (its run id, or HOST:PORT'
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l sysroot -d 'with --cores: where their files are; / for those of this machine'
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l jobs -d 'processes to look at in parallel (default: 2)'
+complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l ras -d 'with -p and --node: also ask NCCL'\''s RAS (default: the process'\''s NCCL_RAS_ADDR, e'
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l timeout -d 'time for each process, for each machine, and for the judgement of them all (defa'
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l memory-limit -d 'memory that gdbext itself may take for each process that it looks at, and for al'
 complete -c gdbext -n '__fish_seen_subcommand_from ranks' -l json -d 'one JSON document (schema gdbext-ranks/1), which --reports takes as well'

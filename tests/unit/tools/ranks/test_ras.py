@@ -1,0 +1,136 @@
+"""NCCL's RAS as a second witness: a made-up server speaks its protocol (NCCL: src/ras/client_support.cc)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gdbext.errors import UsageError
+from gdbext.tools import ranks
+from gdbext.tools.ranks import RanksProgram, ask_ras, ranks_views
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import RasAnswer, rows
+from gdbext.tools.ranks.ranks_document import document
+from support.recorded import jobs
+
+HEAD = """Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+"""
+OK = HEAD + "    0         8         4         1         4        32   RUNNING      OK\n"
+MISMATCH = (
+    OK
+    + """    1         1         4         8        32        32   RUNNING  MISMATCH
+
+Warnings
+========
+
+#1-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+"""
+)
+ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
+
+
+@contextmanager
+def server(status: str | None = None, greeting: bytes | None = None) -> Iterator[tuple[str, list[bytes]]]:
+    """Its address, and the commands that it got. ``status``: None for one that never answers to it; ``greeting`` is
+    what it says to the first command instead."""
+    said: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client, client.makefile("rb") as lines:
+                for line in lines:
+                    said.append(line.strip().lower())
+                    answer = ANSWERS.get(said[-1], b"")
+                    client.sendall(greeting if greeting is not None else answer)
+                    if said[-1] == b"verbose status" and status is not None:
+                        client.sendall(status.encode())
+                        return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", said
+    thread.join(1)
+
+
+def shown(answer: RasAnswer) -> str:
+    report = judge(jobs.recorded_rows("nccl"))
+    text = ranks_views.render(report._replace(ras=answer))
+    assert text.startswith(ranks_views.render(report)), "the verdict is ours"
+    return text[len(ranks_views.render(report)) :]
+
+
+def test_its_report_stands_beside_ours() -> None:
+    with server(MISMATCH) as (address, said):
+        found = ask_ras(address)
+    assert said == [b"client protocol 2", b"timeout 5", b"verbose status"]
+    assert (found.problem, found.says_ok) == ("", False)
+    assert found.lines == tuple(line for line in MISMATCH.splitlines() if line)
+    text = shown(found)
+    assert f"NCCL's RAS at {address}, a second witness, which the verdict does not follow" in text
+    assert "    Communicator ranks have different collective operation counts" in text
+    assert "It says OK" not in text
+
+
+def test_ok_is_no_proof() -> None:
+    with server(OK) as (address, _):
+        found = ask_ras(address)
+    assert found.says_ok
+    assert "It says OK of all communicators, as it also does where" in shown(found)
+    assert not RasAnswer("x", tuple(HEAD.splitlines())).says_ok, "it has no communicator"
+
+
+@pytest.mark.parametrize(
+    ("greeting", "problem"),
+    [(b"HTTP/1.1 400 Bad Request\n", "what listens there is no RAS of NCCL"), (None, "timed out"), (b"", "timed out")],
+)
+def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
+    began = time.monotonic()
+    with server(None, greeting) as (address, _):
+        found = ask_ras(address, 0.3)
+    assert time.monotonic() - began < 5
+    assert (found.problem, found.lines) == (problem, ())
+    assert f"no answer: {problem}" in shown(found)
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    assert "refused" in ask_ras(address).problem
+    assert ask_ras("127.0.0.1:no-port").problem
+    assert ask_ras("").problem
+
+
+def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
+    with server("x" * 200_000) as (address, _):
+        assert ask_ras(address).problem == "it did not come to an end in time"
+
+
+def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks as root does not connect to where a user's environment says."""
+    monkeypatch.setattr(ranks, "_environment", lambda pid: {"NCCL_RAS_ADDR": f"10.0.0.{pid}:28028"})
+    options = RanksProgram().parser().parse_args(["-p", "7", "--ras"])
+    found = ranks._ras(options)
+    assert found is not None
+    assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
+    with server(OK) as (address, _):
+        monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
+        assert ranks._ras(options) == RasAnswer(address, tuple(line for line in OK.splitlines() if line))
+
+
+def test_it_is_asked_where_a_job_runs_and_only_if_wanted() -> None:
+    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"])) is None
+    assert "ras" not in document(judge(rows()))
+    with pytest.raises(UsageError):
+        RanksProgram().main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]
