@@ -56,6 +56,10 @@ class DeviceCore(Record):
     on_exception: bool
     pipe: str
     file: str
+    keeps_running: bool = False
+    """The process is not aborted after such a core (CUDA_COREDUMP_GENERATION_FLAGS has skip_abort)."""
+    trigger: str = ""
+    """The command that asks the running process for one; "" where it cannot be asked."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,17 @@ class DeviceSection(Section):
     @property
     def advice(self) -> tuple[str, ...]:
         """Steps by which the device can be asked what it runs."""
-        if self.core.user_triggered:
-            return (f"What runs on the device: a core of it, by  echo 1 > {self.core.pipe}  in the process's folder "
-                    "(%h is the host, %p the PID), then: cuda-gdb -ex 'target cudacore FILE'",)  # fmt: skip
-        return ("The device can be asked what runs on it only if the process is started with "
-                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",)  # fmt: skip
+        if not self.core.user_triggered:
+            return ("The device can be asked what runs on it only if the process is started with "
+                    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",)  # fmt: skip
+        if not self.core.trigger:
+            pipe, file = self.core.pipe, self.core.file
+            return (f"The process could be asked for a core of its device (by its pipe {pipe}): {file} would be one.",)
+        end = "goes on after it" if self.core.keeps_running else "may be aborted after it"
+        return (
+            f"What runs on the device, in a core of it (the process {end}): {self.core.trigger}",
+            f"Then look at the file {self.core.file} (%p is the PID, %t the time): cuda-gdb -ex 'target cudacore FILE'",
+        )
 
 
 def _memory_lines(memory: PendingMemory) -> Iterator[str]:
@@ -118,7 +128,23 @@ def core_settings(environ: Mapping[str, str]) -> DeviceCore:
         environ.get("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "0") not in ("", "0"),
         environ.get("CUDA_COREDUMP_PIPE") or "corepipe.cuda.%h.%p",
         environ.get("CUDA_COREDUMP_FILE") or "core_%t_%h_%p.nvcudmp",
+        "skip_abort" in environ.get("CUDA_COREDUMP_GENERATION_FLAGS", ""),
     )
+
+
+def _trigger(core: DeviceCore, target: Target) -> str:
+    """The command that writes into the pipe, which the driver has made by that name in the process's folder. The host's
+    name is the process's own, in its container, and so is its PID."""
+    if not core.user_triggered or target.is_core:
+        return ""
+    own = target.pid
+    if target.recorded is None:
+        from gdbext.engine.targets.live.local_process import own_tid
+
+        own = own_tid(target.pid, target.pid)
+    name = core.pipe.replace("%h", "*").replace("%p", str(own)).replace("%t", "*")
+    place = f"/proc/{target.pid}/root" if name.startswith("/") else f"/proc/{target.pid}/cwd/"
+    return f"echo 1 | tee {place}{name}"
 
 
 @dataclass(frozen=True)
@@ -191,6 +217,7 @@ def name_devices(
         for each in reader.current(thread)
     )
     core = core_settings(session.target.environ())
+    core = core._replace(trigger=_trigger(core, session.target))
     memory = reader.memory(session)
     return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)))
 

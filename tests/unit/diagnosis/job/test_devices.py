@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.job.devices import DeviceCore, DeviceSystemSection, core_settings
+from gdbext.diagnosis.job.devices import DeviceCore, DeviceSection, DeviceSystemSection, _trigger, core_settings
 from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
 from gdbext.torch.state import cuda_state
 from gdbext.torch.state.cuda_state import CudaStreams
@@ -157,10 +157,26 @@ def test_an_allocator_of_another_build_is_unknown(
 
 def test_cores_of_the_device_as_the_environment_says() -> None:
     assert core_settings({}) == DeviceCore(False, False, "corepipe.cuda.%h.%p", "core_%t_%h_%p.nvcudmp")
-    asked = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": "/tmp/pipe.%p"})
+    asked = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": "/tmp/pipe.%p",
+                           "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort"})  # fmt: skip
     assert (asked.user_triggered, asked.on_exception, asked.pipe) == (True, False, "/tmp/pipe.%p")
+    assert asked.keeps_running
     off = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"})
-    assert (off.user_triggered, off.on_exception) == (False, True)
+    assert (off.user_triggered, off.on_exception, off.keeps_running) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("pipe", "glob"), [("", "/cwd/corepipe.cuda.*.{pid}"), ("/tmp/%h/pipe.%p", "/root/tmp/*/pipe.{pid}")]
+)
+def test_the_command_that_asks_for_a_core_of_the_device(hung: Replay, pipe: str, glob: str) -> None:
+    target = hung.session.target
+    core = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": pipe})
+    command = f"echo 1 | tee /proc/{target.pid}{glob.format(pid=target.pid)}"
+    assert _trigger(core, target) == command
+    assert _trigger(core_settings({}), target) == ""
+    section = DeviceSection(1, (), core._replace(trigger=command))
+    assert section.advice[0].endswith(f"(the process may be aborted after it): {command}")
+    assert "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not" in hung.text("dispatch-diagnose")
 
 
 def test_the_systems_words_in_the_report(hung: Replay) -> None:
