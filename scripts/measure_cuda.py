@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
-NAMES = ("stream", "two-streams", "event", "device", "item", "allocator", "host-function", "graph", "triton",
-         "compiled", "nccl")  # fmt: skip
+NAMES = ("stream", "two-streams", "event", "device", "item", "allocator", "host-function", "graph", "capture",
+         "triton", "compiled", "nccl")  # fmt: skip
 MADE_UP = "GDBEXT_MADE_UP"
-_ON_MADE_UP = ("stream", "event", "item", "allocator", "host-function")
+_ON_MADE_UP = ("stream", "event", "item", "allocator", "host-function", "graph", "capture")
 """Scenes that a made-up driver can play."""
 _PATIENCE = 90.0
 _LOOK = 60
@@ -151,7 +151,11 @@ def _row(scene: str, truth: dict[str, Any], report: dict[str, Any], milliseconds
     found["op"] = main["dispatch"][0]["op"] if main and main["dispatch"] else None
     lines = [each["line"] for each in (main or {}).get("python_frames", ()) if each["file"] == str(SCENES)]
     found["line"] = lines[0] if lines else None
-    keys = [key for key in (*_COMPARED, "op", "line", "collective", "verdict") if key in truth]
+    memory = (report.get("device") or {}).get("memory") or ()
+    found["captures"] = sum(each["captures"] for each in memory)
+    found["pending"] = [[each["stream_id"], each["block"], each["bytes"]] for one in memory for each in one["events"]]
+    more = ("op", "line", "collective", "verdict", "captures", "pending")
+    keys = [key for key in (*_COMPARED, *more) if key in truth]
     differs = [key for key in keys if truth[key] != found.get(key)]
     return Row(scene, _words(truth, keys), _words(found, keys), ", ".join(differs), milliseconds)
 

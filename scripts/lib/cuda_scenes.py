@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -105,8 +106,9 @@ def allocator(file: str) -> None:
     block = torch.empty(limit * 3 // 8, dtype=torch.uint8, device="cuda")
     spin(busy)
     block.record_stream(busy)
+    pending = [[busy.stream_id, f"{block.data_ptr():#x}", block.nbytes]]
     del block
-    tell(file, call="cudaEventSynchronize", op="aten::empty")
+    tell(file, call="cudaEventSynchronize", op="aten::empty", pending=pending)
     torch.empty(limit * 3 // 4, dtype=torch.uint8, device="cuda")
 
 
@@ -126,13 +128,35 @@ def host_function(file: str) -> None:
 
 
 def graph(file: str) -> None:
-    """A CUDA graph whose kernel spins, replayed."""
+    """A CUDA graph whose kernel spins, replayed. On a made-up device the launch itself does not return."""
     busy, captured = cuda.Stream(), cuda.CUDAGraph()
     with cuda.graph(captured, stream=busy):
         cuda._sleep(SECONDS * _CYCLES_A_SECOND)
+    if MADE_UP in os.environ:
+        spin(busy)
+        with cuda.stream(busy):
+            tell(file, **{**of_stream(busy), "call": "cudaGraphLaunch"}, captures=0)
+            captured.replay()
     with cuda.stream(busy):
         captured.replay()
-    tell(file, **of_stream(busy))
+    tell(file, **of_stream(busy), captures=0)
+    busy.synchronize()
+
+
+def capture(file: str) -> None:
+    """A kernel that spins, waited for while another thread captures a graph."""
+    busy, other, begun = cuda.Stream(), cuda.Stream(), threading.Event()
+    _PRESERVED.append(torch.empty(1, device="cuda"))
+
+    def captures() -> None:
+        with cuda.graph(cuda.CUDAGraph(), stream=other, capture_error_mode="thread_local"):
+            begun.set()
+            time.sleep(2 * SECONDS)
+
+    threading.Thread(target=captures, daemon=True).start()
+    begun.wait()
+    spin(busy)
+    tell(file, **of_stream(busy), captures=1)
     busy.synchronize()
 
 
@@ -185,7 +209,20 @@ def nccl(file: str) -> None:
 
 SCENES: dict[str, Callable[[str], None]] = {
     each.__name__.replace("_", "-"): each
-    for each in (stream, two_streams, event, device, item, allocator, host_function, graph, triton, compiled, nccl)
+    for each in (
+        stream,
+        two_streams,
+        event,
+        device,
+        item,
+        allocator,
+        host_function,
+        graph,
+        capture,
+        triton,
+        compiled,
+        nccl,
+    )
 }
 
 

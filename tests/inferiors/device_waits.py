@@ -34,6 +34,9 @@ def main():
 
     library = ctypes.PyDLL(os.environ[DEVICE])
     first, hung, event = torch.cuda.Stream(), torch.cuda.Stream(priority=-1), torch.cuda.Event()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=first):
+        torch.empty(1, device="cuda")
     library.hang_stream(ctypes.c_void_p(hung.cuda_stream))
     number, crossing = torch.ones(1, device="cuda"), torch.empty(24 << 20, dtype=torch.uint8, device="cuda")
     pending = {"stream_id": hung.stream_id, "block": crossing.data_ptr(), "bytes": crossing.nbytes}
@@ -62,12 +65,17 @@ def main():
             streams(waits="running", call="cudaEventSynchronize", allocator=True)
             torch.empty(48 << 20, dtype=torch.uint8, device="cuda")
 
+    def graph():
+        with torch.cuda.stream(hung):
+            streams(waits="poll", call="cudaGraphLaunch", stream=hung.cuda_stream)
+            captured.replay()
+
     def waiter():
         truth.thread("waiter", waits="futex")
         while True:
             time.sleep(0.01)
 
-    for role in (stream, spinning, item, allocator, waiter):
+    for role in (stream, spinning, item, allocator, graph, waiter):
         threading.Thread(target=role, name=role.__name__, daemon=True).start()
     time.sleep(1)
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)

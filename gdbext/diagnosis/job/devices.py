@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.report.wait import DeviceWait
+from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.device_waits import FUNCTIONS, outermost_call, plain_name
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
@@ -285,8 +285,9 @@ class _StreamsOfWaits:
     def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
         """The wait with its stream or event, as the caller's code passed it, and the device that this proves."""
         level = _level(thread)
-        row = FUNCTIONS.get(plain_name(wait.call))
         only = 0 if self.devices == 1 else None
+        wait = self._called(thread, wait, level)
+        row = FUNCTIONS.get(plain_name(wait.call))
         if row is None or level is None:
             return wait._replace(device=only)
         event = self._argument(thread, level, row.event)
@@ -302,6 +303,19 @@ class _StreamsOfWaits:
             device=known.device if known is not None else only,
             certainty=Certainty.EXACT,
         )
+
+    def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> DeviceWait:
+        """The wait with the function that the program called, where that is another one than the frame's: it left by a
+        jump, and what the caller passed are the arguments of the first."""
+        if level is None or self._sites is None or level + 1 >= len(thread.frames):
+            return wait
+        target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
+        if target is None or inner is None or inner.start == target:
+            return wait
+        called = self._sites.function_at(target)
+        name = called.demangled[0].split("(")[0] if called is not None and called.start == target else ""
+        row = FUNCTIONS.get(plain_name(name))
+        return wait._replace(call=name, work=row.work if row is not None else DeviceWork.UNKNOWN)
 
     def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
         if number is None or self._sites is None or level + 1 >= len(thread.frames):

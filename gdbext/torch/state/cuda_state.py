@@ -333,7 +333,8 @@ class _Pending:
     def _events_of(self, row: tuple[int, ...]) -> Iterator[PendingEvent]:
         """The events of one stream, oldest first. Raises BadData where it is something else, MemoryFault."""
         kind, number, _, _, place, first, last, node, end, _, _, final = row
-        if kind != _CUDA_DEVICE | self._device << 8 or not first <= place <= last or not node <= final:
+        device = kind & 0xFFFF  # the rest is padding
+        if device != _CUDA_DEVICE | self._device << 8 or not first <= place <= last or not node <= final:
             raise BadData("a map of other things")
         for _ in range(_MOST_EVENTS):
             if place == last and node < final:

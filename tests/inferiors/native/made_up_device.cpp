@@ -25,6 +25,10 @@ bool hangs() {
 std::atomic<void *> hung_stream;
 std::atomic<size_t> taken;
 
+std::atomic<void *> captured;
+
+int captures(void *stream) { return stream != nullptr && stream == captured; }
+
 bool hangs(void *stream) { return hangs() || (stream != nullptr && stream == hung_stream); }
 
 struct HostFunction {
@@ -109,10 +113,28 @@ int cudaStreamSynchronize(void *stream) {
     return 0;
 }
 int cudaStreamWaitEvent(void *, void *, unsigned) { return 0; }
-int cudaStreamIsCapturing(void *, int *state) { *state = 0; return 0; }
-int cudaStreamGetCaptureInfo(void *, int *state, ...) { *state = 0; return 0; }
-int cudaStreamGetCaptureInfo_v2(void *, int *state, ...) { *state = 0; return 0; }
+int cudaStreamBeginCapture(void *stream, int) { captured = stream; return 0; }
+int cudaStreamEndCapture(void *, void **graph) { captured = nullptr; *graph = object(); return 0; }
+int cudaStreamIsCapturing(void *stream, int *state) { *state = captures(stream); return 0; }
+int cudaStreamGetCaptureInfo(void *stream, int *state, unsigned long long *id) {
+    *state = captures(stream);
+    if (id != nullptr)
+        *id = 1;
+    return 0;
+}
+int cudaStreamGetCaptureInfo_v2(void *stream, int *state, unsigned long long *id, ...) {
+    return cudaStreamGetCaptureInfo(stream, state, id);
+}
+int cudaStreamGetCaptureInfo_v3(void *stream, int *state, unsigned long long *id, ...) {
+    return cudaStreamGetCaptureInfo(stream, state, id);
+}
 int cudaThreadExchangeStreamCaptureMode(int *) { return 0; }
+int cudaGraphGetNodes(void *, void *, size_t *count) { *count = 1; return 0; }
+int cudaGraphInstantiate(void **executable, ...) { *executable = object(); return 0; }
+int cudaGraphInstantiateWithFlags(void **executable, ...) { *executable = object(); return 0; }
+int cudaGraphLaunch(void *, void *stream) { return cudaStreamSynchronize(stream); }  // as for a full queue, by a jump
+int cudaGraphExecDestroy(void *) { return 0; }
+int cudaGraphDestroy(void *) { return 0; }
 
 int cudaEventCreateWithFlags(int **event, unsigned) { *event = static_cast<int *>(object()); return 0; }
 int cudaEventDestroy(int *) { return 0; }

@@ -41,6 +41,8 @@ def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay
         assert found[role]["stream"] == f"{handle:#x}"
         assert (found[role]["stream_id"], found[role]["device"]) == (known["id"], known["device"])
         assert found[role]["certainty"] == "exact"
+    assert (found["graph"]["work"], found["graph"]["purpose"]) == ("graph", "a CUDA graph is replayed")
+    assert found["graph"]["stream"] is None, "it was in a register that is gone, after a jump to another function"
     assert found["spinning"]["event"] == f"{truth['spinning']['event']:#x}"
     assert (found["spinning"]["work"], found["spinning"]["polls"]) == ("event", True)
 
