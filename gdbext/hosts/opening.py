@@ -51,12 +51,12 @@ def open_core(path: str, sysroot: str = "") -> Target:
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
-    """A running process; an unknown PyTorch in it is measured first. One that somebody else has stopped to trace it is
-    read as it stands. Raises TargetError."""
+    """A running process; an unknown PyTorch in it is measured first. One that somebody else traces, and nobody can stop
+    therefore, is read as its threads sleep or stand. Raises TargetError."""
     _measure(pid)
-    from gdbext.engine.targets.live.proc_checks import holder
+    from gdbext.engine.targets.live.proc_checks import foreign_tracer
 
-    if standstill is Standstill.NONE or holder(pid):
+    if standstill is Standstill.NONE or foreign_tracer(pid):
         from gdbext.engine.glibc.pthread import unstopped
 
         return unstopped(pid)

@@ -283,8 +283,8 @@ def _run(options: Options) -> table.Outcome:
         from gdbext.engine.targets.live import proc_checks
 
         needs_tracer = options.chosen_debugger != "none" or _watches(options)
-        held = not needs_tracer and proc_checks.holder(options.pid)
-        (proc_checks.check_readable if held else proc_checks.check_process)(options.pid)
+        traced = not needs_tracer and proc_checks.foreign_tracer(options.pid)
+        (proc_checks.check_readable if traced else proc_checks.check_process)(options.pid)
     alone = options.no_stop or options.recording is not None or _watches(options)
     debugger = "none" if alone else options.chosen_debugger
     if debugger == "none":

@@ -141,9 +141,9 @@ class Watch:
         self._program = _started(program) if program else None
         self.pid: int = self._program.pid if self._program is not None else args.pid
         if self._program is None:
-            from gdbext.engine.targets.live.proc_checks import check_process
+            from gdbext.engine.targets.live.proc_checks import check_readable
 
-            check_process(self.pid)
+            check_readable(self.pid)
         self._subjects: tuple[int, ...] = ()
         """The processes with PyTorch that are diagnosed, once there are any."""
         self._trace: TraceBuffer | None = None
@@ -374,7 +374,7 @@ def _pulse(pid: int) -> DispatchActivity | None:
     from gdbext.tools.probes.dispatch_counter import DispatchActivity
 
     try:
-        target = RunningProcess(pid)
+        target = RunningProcess(pid, is_held=True)
         try:
             return DispatchActivity(Session(target))
         finally:

@@ -30,7 +30,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_se
 ANSWERS_WITHIN = 60.0
 """Seconds that a look may take on a busy machine; it takes 3 on a quiet one, and without the helper for ever."""
 LOOKS = 1
-PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+PTRACE_ATTACH, PTRACE_DETACH, PTRACE_SEIZE = 16, 17, 0x4206
 NO_WAITS = ("sleeps", "runs")
 """Programs that are as they should be from the beginning."""
 GROUPS = (
@@ -274,20 +274,26 @@ def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
         assert procfs.status(target.pid)["TracerPid"] == "0"
 
 
-def test_a_process_that_another_tracer_has_stopped() -> None:
-    """It is read as it stands, and its tracer is named."""
+def test_a_process_that_another_tracer_has_stopped(tmp_path: Path) -> None:
+    """It is read as it stands, and its tracer is named; where it lets the process run, as its threads sleep."""
     with kernel_waits("sleeps") as target:
         ptrace = ctypes.CDLL(None, use_errno=True).ptrace
         ptrace.argtypes = [ctypes.c_long] * 4
         assert ptrace(PTRACE_ATTACH, target.pid, 0, 0) == 0
         os.waitpid(target.pid, 0)
+        recording = str(tmp_path / "held.rec")
         try:
-            report = target.dispatch("dispatch-diagnose", debugger="none").document
+            report = target.dispatch("--record", recording, "dispatch-diagnose", debugger="none").document
         finally:
             ptrace(PTRACE_DETACH, target.pid, 0, 0)
-    assert report["verdict"]["kind"] == "stopped", report["verdict"]
-    assert f"process {os.getpid()} " in report["verdict"]["summary"]
-    assert report["threads"][0]["frame_count"] > 1
+        assert ptrace(PTRACE_SEIZE, target.pid, 0, 0) == 0
+        let_run = target.dispatch("dispatch-diagnose", debugger="none").document
+        os.kill(target.pid, signal.SIGKILL)  # who is traced stops once more then
+    for told in (report, run([DISPATCH, "-r", recording, "--json"]).document):
+        assert told["verdict"]["kind"] == "stopped", told["verdict"]
+        assert f"process {os.getpid()} " in told["verdict"]["summary"]
+    assert let_run["verdict"]["kind"] == "idle", let_run["verdict"]
+    assert report["threads"][0]["frame_count"] == let_run["threads"][0]["frame_count"] > 1
 
 
 def test_a_main_thread_that_has_left() -> None:

@@ -172,6 +172,15 @@ def holder(pid: int) -> int:
     return 0
 
 
+def foreign_tracer(pid: int) -> int:
+    """The process that traces process ``pid``, whether it lets the threads run or not, so that nobody else can stop
+    them; 0 where there is none. Who traces it for a moment only is waited for. Raises nothing."""
+    deadline = time.monotonic() + _TRACED_SECONDS
+    while (other := tracer(pid, pid)) not in (0, os.getpid()) and time.monotonic() < deadline:
+        time.sleep(_TRACED_PAUSE)
+    return other if other != os.getpid() else 0
+
+
 def _living_states(pid: int) -> list[str]:
     try:
         return [state for state in thread_states(pid).values() if state not in "ZX"] or [""]

@@ -35,7 +35,7 @@ class RunningProcess(LocalProcess):
     runs_meanwhile = True
 
     def __init__(self, pid: int, is_ours: bool = False, is_held: bool = False) -> None:
-        """``is_ours``: a debugger holds it, in which this runs; ``is_held``: the debugger of somebody else does."""
+        """``is_ours``: a debugger holds it, in which this runs; ``is_held``: a debugger of somebody else may."""
         self.pid = pid
         self.has_own_process = not is_ours
         check = proc_checks.check_readable if is_held else proc_checks.check_process
@@ -150,8 +150,8 @@ class UnstoppedProcess(RunningProcess):
     """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
 
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
+        super().__init__(pid, is_held=True)  # nobody is stopped
         tracer = proc_checks.holder(pid)
-        super().__init__(pid, is_held=bool(tracer))
         if tracer:
             name = proc_checks.status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
             self.holder = f"{tracer} ({name})"

@@ -52,7 +52,7 @@ class RecordingTarget(Target):
         self.debugger = target.debugger
         self.pid = target.pid
         self.architecture = target.architecture
-        self.readings = target.readings
+        self.readings, self.holder = target.readings, target.holder
         self.is_complete = True
         """False once more was read than is kept."""
         self._pieces: dict[tuple[int, int], bytes] = {}

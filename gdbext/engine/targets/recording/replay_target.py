@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.arch import architectures
@@ -163,7 +163,8 @@ class ReplayedFiles(HostFiles):
 class ReplayThread(TargetThread):
     """One thread of a recording."""
 
-    def __init__(self, thread: RecordedThread, wanted: Sequence[str]) -> None:
+    def __init__(self, thread: RecordedThread, wanted: Sequence[str], of_sleeper: Collection[str] = ()) -> None:
+        """``wanted`` are the registers of a stopped thread, ``of_sleeper`` those of one that nobody has stopped."""
         self.tid = thread.tid
         self.number = thread.number
         self.name = thread.name
@@ -171,7 +172,7 @@ class ReplayThread(TargetThread):
         self.kernel_side = thread.kernel_side
         self.stop_signal = thread.stop_signal
         self._thread = thread
-        self._wanted = wanted
+        self._wanted, self._of_sleeper = wanted, of_sleeper
 
     @property
     def kernel_state(self) -> str | None:
@@ -181,7 +182,8 @@ class ReplayThread(TargetThread):
     def registers(self) -> Mapping[str, int]:
         """The registers. Raises TargetError where they could not be read."""
         registers = self._thread.registers
-        asleep = bool(registers) and self.kernel_side is not None  # nobody could stop it: only some are known
+        known = bool(self._of_sleeper) and all(name in registers for name in self._of_sleeper)
+        asleep = bool(registers) and (self.kernel_side is not None or known)  # nobody stopped it: only some are known
         if not asleep and not all(name in registers for name in self._wanted):
             what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
             raise TargetError(what, help=self._thread.help)
@@ -208,7 +210,8 @@ class ReplayTarget(Target):
         self.debugger = recording.debugger
         self.pid = recording.pid
         self.missing = Missing()
-        self._threads = [ReplayThread(thread, self.architecture.general_registers) for thread in recording.threads]
+        wanted, sleeper = self.architecture.general_registers, self.architecture.sleeping_registers(0, (0,) * 6, 0, 0)
+        self._threads = [ReplayThread(thread, wanted, sleeper) for thread in recording.threads]
 
     @classmethod
     def load(cls, path: str) -> ReplayTarget:
