@@ -54,17 +54,12 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
     """A running process; an unknown PyTorch in it is measured first. One that somebody else traces, and nobody can stop
     therefore, is read as its threads sleep or stand. Raises TargetError."""
     _measure(pid)
+    from gdbext.engine.glibc.pthread import brief_look, unstopped
     from gdbext.engine.targets.live.proc_checks import foreign_tracer
 
-    if standstill is Standstill.NONE or foreign_tracer(pid):
-        from gdbext.engine.glibc.pthread import unstopped
-
-        return unstopped(pid)
-    if standstill is Standstill.HELD:
-        return _held(pid)
-    from gdbext.engine.glibc.pthread import brief_look
-
-    return brief_look(pid)
+    if standstill is Standstill.BRIEF:
+        return brief_look(pid)
+    return unstopped(pid) if standstill is Standstill.NONE or foreign_tracer(pid) else _held(pid)
 
 
 def _held(pid: int) -> Target:

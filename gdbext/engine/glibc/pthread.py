@@ -20,7 +20,6 @@ from gdbext.errors import GdbextError, MemoryFault
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import MemoryMapping, Target
-    from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
     from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 
 
@@ -208,8 +207,13 @@ def unstopped(pid: int) -> UnstoppedProcess:
     return UnstoppedProcess(pid, ThreadFinder())
 
 
-def brief_look(pid: int) -> SnapshotTarget:
-    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop. Raises as SnapshotTarget."""
+def brief_look(pid: int) -> Target:
+    """Process ``pid``: not stopped where all threads sleep, and nothing else needs a stop, nor where somebody else
+    traces it, and nobody can. Raises as SnapshotTarget."""
+    from gdbext.engine.targets.live.proc_checks import foreign_tracer
+
+    if foreign_tracer(pid):
+        return unstopped(pid)
     from gdbext.engine.targets.live.snapshot_target import brief_stop
 
     return brief_stop(pid, lambda: unstopped(pid))
