@@ -112,12 +112,14 @@ class SymbolIndex:
         return symbol_cache.find_name(self._names, name)
 
     def _search(self, name: bytes) -> Sequence[int] | None:
-        """The numbers of one of the first few names that are asked of a large file: to search for one takes a tenth of
-        the time of sorting all. None where they are sorted already, or are to be sorted."""
-        is_large = self._key is not None and self._total >= symbol_cache.WORTH_SEARCHING
-        if name in self._searched or not is_large or len(self._searched) >= self._cache.searches:
+        """The numbers of one of the first few names that are asked of a file that is large, or whose names nothing
+        keeps: to search for one takes a tenth of the time of sorting all, or less. None where they are sorted already,
+        or are to be sorted."""
+        is_worth_it = self._key is None or self._total >= symbol_cache.WORTH_SEARCHING
+        if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
             return self._searched.get(name)
-        self._names = self._cache.load(f"{self._key}.names")
+        if self._key is not None:
+            self._names = self._cache.load(f"{self._key}.names")
         if self._names is not None:
             return None
         numbers = self._load(f"named-{crc32(name):08x}", lambda tables: symbol_cache.build_numbers_named(tables, name))
