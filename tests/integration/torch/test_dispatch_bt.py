@@ -96,31 +96,29 @@ FUNCTORCH = {
 }
 
 
-@pytest.mark.parametrize("role", FUNCTORCH)
-def test_functorch_layers(inferior: Start, look: Look, role: str) -> None:
+def test_functorch_layers(inferior: Start, look: Look) -> None:
     hang = inferior("functorch")
     document = look(hang, "dispatch-bt", "--all")
-    steps = thread_of(document, hang.tid(role))["dispatch"]
-    assert_proven(steps)
-    keys = [step["key"] for step in steps]
-    assert [key for key in keys if key in FUNCTORCH[role]][:1] == ["CPU"]
-    assert set(FUNCTORCH[role]) <= set(keys)
-    truth = hang.truth["threads"][role]["kernel_keyset"]
-    assert int(steps[0]["keyset"]["bits"], 16) == int(truth, 16)
+    for role, layers in FUNCTORCH.items():
+        steps = thread_of(document, hang.tid(role))["dispatch"]
+        assert_proven(steps)
+        keys = [step["key"] for step in steps]
+        assert [key for key in keys if key in layers][:1] == ["CPU"], role
+        assert set(layers) <= set(keys), role
+        truth = hang.truth["threads"][role]["kernel_keyset"]
+        assert int(steps[0]["keyset"]["bits"], 16) == int(truth, 16), role
 
 
-@pytest.mark.parametrize(
-    ("role", "operator"), [("subclass", "aten::mm"), ("mode", "aten::exp"), ("fake", "gdbext_python::slow")]
-)
-def test_operators_that_the_python_key_took(inferior: Start, look: Look, role: str, operator: str) -> None:
+def test_operators_that_the_python_key_took(inferior: Start, look: Look) -> None:
     hang = inferior("python-key")
     document = look(hang, "dispatch-bt", "--all")
-    steps = thread_of(document, hang.tid(role))["dispatch"]
-    assert_proven(steps)
-    assert (operator, "Python") in [(qualified(step), step["key"]) for step in steps]
-    python = next(step for step in steps if step["key"] == "Python")
-    assert "pythonFallback" in python["kernel"]["function"]
-    assert "Python" in python["keyset"]["keys"]
+    for role, operator in (("subclass", "aten::mm"), ("mode", "aten::exp"), ("fake", "gdbext_python::slow")):
+        steps = thread_of(document, hang.tid(role))["dispatch"]
+        assert_proven(steps)
+        assert (operator, "Python") in [(qualified(step), step["key"]) for step in steps], role
+        python = next(step for step in steps if step["key"] == "Python")
+        assert "pythonFallback" in python["kernel"]["function"], role
+        assert "Python" in python["keyset"]["keys"], role
 
 
 def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start, look: Look) -> None:
@@ -143,17 +141,17 @@ def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start, look: Look) 
         assert mm[1]["event"] == ("callBoxed" if boxed else "call")
 
 
-@pytest.mark.parametrize("role", ["inplace", "functorch", "python"])
-def test_normal_nesting(inferior: Start, look: Look, role: str) -> None:
+def test_normal_nesting(inferior: Start, look: Look) -> None:
     hang = inferior("nested-normal")
     document = look(hang, "dispatch-bt", "--all")
-    thread = hang.truth["threads"][role]
-    steps = thread_of(document, int(thread["tid"]))["dispatch"]
-    assert_proven(steps)
-    assert steps[0]["op"] == thread["op"]
-    assert int(steps[0]["keyset"]["bits"], 16) == int(thread["kernel_keyset"], 16)
-    if role == "inplace":
-        assert [step["key"] for step in steps] == ["CPU", "ADInplaceOrView", "AutogradCPU"]
+    for role in ("inplace", "functorch", "python"):
+        thread = hang.truth["threads"][role]
+        steps = thread_of(document, int(thread["tid"]))["dispatch"]
+        assert_proven(steps)
+        assert steps[0]["op"] == thread["op"], role
+        assert int(steps[0]["keyset"]["bits"], 16) == int(thread["kernel_keyset"], 16), role
+        if role == "inplace":
+            assert [step["key"] for step in steps] == ["CPU", "ADInplaceOrView", "AutogradCPU"]
 
 
 def test_why_shows_the_proof(inferior: Start, look: Look) -> None:
