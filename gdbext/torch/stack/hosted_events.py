@@ -57,6 +57,8 @@ class HostedEvents:
         """Answers by the target of a call."""
         self._giving: dict[int, bool] = {}
         """Answers by the target of a call."""
+        self._given: dict[int, bool] = {}
+        """Answers by the return address."""
         self._looking: dict[int, bool] = {}
         self._dispatching: dict[int, bool] = {}
         """Answers by the start of a function; the first ones by its code alone."""
@@ -109,7 +111,7 @@ class HostedEvents:
         if not call.hosted:
             return False
         level = call.header[0]
-        return is_python_dispatcher(stack, level) or self._asks_for_key(self._sites.function(stack, level))
+        return is_python_dispatcher(stack, level) or self._is_given(stack, level)
 
     def _asks_for_key(self, function: Function | None) -> bool:
         """The function calls the one that gives the kernel of a key. A deep stack asks at each of its levels."""
@@ -165,6 +167,29 @@ class HostedEvents:
         return None if address is None else address >= stack.frames[call.header[0]].sp
 
     # --- code ------------------------------------------------------------------------------------
+
+    def _is_given(self, stack: NativeStack, level: int) -> bool:
+        """Some way to the call that frame ``level`` made leads from the function that gives the kernel of a key, with no
+        other lookup between: the function of the frame may make ordinary calls, too."""
+        pc = stack.frames[level].pc
+        if not self._asks_for_key(self._sites.function(stack, level)):
+            return False
+        if pc not in self._given:
+            from gdbext.torch.stack.event_proof import walk_back
+
+            code = self._sites.code(stack, level).instructions
+            found = walk_back(code, pc, self._origin, self._never_returns)
+            self._given[pc] = found is not None and "given" in found[0]
+        return self._given[pc]
+
+    def _origin(self, one: Instruction) -> str:
+        """From where a kernel comes that is called behind this instruction; "" where this says nothing."""
+        if not one.is_call:
+            return "looked up" if self._shifts(one) or self._is_of_table(one) else ""
+        target = next(self._called((one,)), None)
+        if target is None:
+            return "other call"
+        return "given" if self._gives_kernel(target) else "looked up" if self._is_lookup(target) else ""
 
     def _ways_back(self, stack: NativeStack, level: int) -> WaysBack | None:
         pc = stack.frames[level].pc

@@ -9,7 +9,7 @@ import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import Decoded
-from gdbext.torch.assumed_symbols import LOOKUP
+from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
 from gdbext.torch.stack.hosted_events import HostedEvents
 
@@ -135,3 +135,33 @@ def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
     events = HostedEvents(memory, named, sites, 16)
     function: Any = SimpleNamespace(start=START, names=(), module=SimpleNamespace(name="ops.so"))
     assert events._dispatches(function)
+
+
+@pytest.mark.parametrize("looks", [(OTHER,), (SHIFT,)])
+def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: tuple[bytes | int, ...]) -> None:
+    """Only the call whose kernel comes from the function that gives a key's kernel is one of a named key."""
+    first = code_of(ASKS, BY_POINTER)
+    second = first + code_of(NOP)
+    second += call(START + len(second), THROWS) + BY_POINTER
+    code = second
+    for part in looks:
+        code += part if isinstance(part, bytes) else call(START + len(code), part)
+    code += BY_POINTER + RETURN
+    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+    names = {OTHER: LOOKUP.examples, THROWS: KERNEL_FOR_KEY.examples}
+    memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=lambda _: None)
+    named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: None)
+    sites: Any = SimpleNamespace(
+        code=lambda *_: decoded,
+        decoded=lambda _: decoded,
+        function=lambda *_: SimpleNamespace(start=START),
+        function_at=lambda _: None,
+    )
+    events = HostedEvents(memory, named, sites, 16)
+
+    def is_for_key(size: int) -> bool:
+        stack: Any = SimpleNamespace(frames=[SimpleNamespace(pc=START + size)], function=lambda _: None)
+        hosted: Any = SimpleNamespace(mangled="", hosted=True, header=[0])
+        return events.is_for_key(stack, hosted)
+
+    assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
