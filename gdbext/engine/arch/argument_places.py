@@ -189,6 +189,7 @@ class _OriginSearch:
 CFA = "cfa"
 """The top of the caller's stack, in the place of a register's name."""
 _MOVES = ("mov", "fmov", "low")
+_JUMPS = ("jmp", "jcc", "ret", "trap")
 
 
 class SavedArgument(Record):
@@ -230,22 +231,32 @@ class _SavedArgumentSearch:
         found: dict[str, SavedArgument] = {}
         architecture = self._architecture
         arguments = {*architecture.argument_registers, *architecture.float_argument_registers}
-        intact = set(arguments)
+        holding = {name: (name, _WORD) for name in arguments}
+        """Register → the argument that it holds, and how many low bytes of it."""
+        joins = jump_targets(self._code)
         for one in self._code:
-            if one.address >= self._site or not intact:
+            if one.address >= self._site or not holding:
                 break
-            if one.kind in _MOVES and one.source in intact and one.source not in found:
-                holder = self._saved(one)
-                if holder is not None and self._only_write(one, holder):
-                    found[one.source] = holder
-            intact -= arguments if one.is_call else one.writes | one.float_writes
+            if one.address in joins or one.kind in _JUMPS:  # code without optimisation copies before any of these
+                holding = {name: held for name, held in holding.items() if held[0] == name}
+            name, size = holding.get(one.source or "", ("", 0)) if one.kind in _MOVES else ("", 0)
+            holder = self._saved(one, size) if name and name not in found else None
+            if holder is not None and self._only_write(one, holder):
+                found[name] = holder
+            for register in [*holding] if one.is_call else one.writes | one.float_writes:
+                holding.pop(register, None)
+            if name and one.destination is not None:
+                size = min(size, _moved(one))
+                holding[one.destination] = (name, size)
+        intact = {name for name, held in holding.items() if held == (name, _WORD)}
         for name in intact.difference(found):
             if not any(one.is_call or name in one.writes or name in one.float_writes for one in self._before):
                 found[name] = SavedArgument(name)
         return found
 
-    def _saved(self, one: Instruction) -> SavedArgument | None:
-        size = one.immediate if one.kind == "low" and one.immediate is not None else _WORD
+    def _saved(self, one: Instruction, size: int) -> SavedArgument | None:
+        """The place to which an instruction moves the low ``size`` bytes of an argument, if it lasts."""
+        size = min(size, _moved(one))
         if one.destination is not None:
             is_kept = one.destination in self._architecture.callee_saved
             return SavedArgument(one.destination, None, size) if is_kept else None
@@ -294,6 +305,10 @@ class _SavedArgumentSearch:
             self._depths = _stack_depths(architecture, self._code)
         depth = self._depths.get(one.address)
         return None if depth is None else one.memory.displacement - depth - architecture.call_pushes
+
+
+def _moved(one: Instruction) -> int:
+    return one.immediate if one.kind == "low" and one.immediate is not None else _WORD
 
 
 def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:

@@ -355,6 +355,26 @@ def test_arguments_stay_in_their_registers_until_something_writes_them() -> None
     assert "xmm0" not in found
 
 
+@pytest.mark.parametrize(
+    ("between", "kept"),
+    [
+        ("", {"xmm1": SavedArgument("rbp", -0x30), "r9": SavedArgument("rbp", -0x49, 1)}),
+        ("c3", {}),  # ret: what follows is jumped to, by whom is not known
+        ("7400", {}),  # je to the next instruction
+        ("31c0 0f57c0", {}),  # xor eax,eax; xorps xmm0,xmm0
+        ("e800000000", {}),
+    ],
+)
+def test_arguments_are_followed_through_copies(between: str, kept: dict[str, SavedArgument]) -> None:
+    """As g++ keeps optionals that have a floating-point number, and bools, without optimisation."""
+    # push rbp; mov rsp,rbp; movapd xmm1,xmm0; mov r9d,eax; …; movsd xmm0,-0x30(rbp); mov al,-0x49(rbp); xor r9d,r9d;
+    # xorps xmm1,xmm1; nop
+    code = f"55 4889e5 660f28c1 4489c8 {between} f20f1145d0 8845b7 4531c9 0f57c9 90"
+    listing = list(instructions(bytes.fromhex(code), 0x1000))
+    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
+    assert {name: holder for name, holder in found.items() if name in ("xmm0", "xmm1", "r9")} == kept
+
+
 def test_calls_through_slots() -> None:
     """As -fno-plt makes them; bytes that look like one lead elsewhere, or are cut off."""
     code = bytes.fromhex("90ff15fa0f0000 ff15ffffffff ff1515000000 ff15")
