@@ -188,7 +188,7 @@ class _OriginSearch:
 
 CFA = "cfa"
 """The top of the caller's stack, in the place of a register's name."""
-_MOVES = ("mov", "fmov", "low")
+_MOVES = ("mov", "fmov", "low", "part")
 _JUMPS = ("jmp", "jcc", "ret", "trap")
 
 
@@ -308,7 +308,7 @@ class _SavedArgumentSearch:
 
 
 def _moved(one: Instruction) -> int:
-    return one.immediate if one.kind == "low" and one.immediate is not None else _WORD
+    return one.immediate if one.kind in ("low", "part") and one.immediate is not None else _WORD
 
 
 def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:

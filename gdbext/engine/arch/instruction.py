@@ -20,14 +20,15 @@ class MemoryOperand(Record):
 
 class Instruction(Record):
     """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "shr", "push", "pop", "leave", "call", "jmp",
-    "jcc", "ret", "trap" (what follows is not reached from here), "low", "fmov", "fzero"
-    or "other".
+    "jcc", "ret", "trap" (what follows is not reached from here), "low", "part",
+    "fmov", "fzero" or "other".
 
     "mov" and "lea" move a whole register's width and have a ``destination`` register (None: it stores to memory) and a
     ``source`` register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``;
     "add" adds ``immediate`` to ``destination`` (a subtraction is one, too); "shr" shifts ``destination`` right by
     ``immediate`` bits; "leave" sets the stack pointer to ``destination``, the frame pointer, and pops that.
-    "low" moves the low ``immediate`` bytes; the others of a ``destination`` register become zero.
+    "low" moves the low ``immediate`` bytes; the others of a ``destination`` register become zero; with
+    "part", from register to register, they stay.
     "fmov" moves at least a floating-point number, "fzero" makes one zero: in the low bytes of a vector register, which
     is ``destination`` or ``source``; the other side is a vector register, a general one, or ``memory``.
     ``target`` is where a direct call or jump goes, None when it goes through a register (``source``) or memory.

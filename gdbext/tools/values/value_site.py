@@ -259,14 +259,14 @@ def lost_registers(
     if hidden and architecture.result_pointer not in places:
         yield architecture.result_pointer
     for kind, passed in zip(kinds, slots):
-        for slot in passed:
+        for number, slot in enumerate(passed):
             if slot.register is not None:
                 name = names[slot.register]
             elif slot.float_register is not None:
                 name = floats[slot.float_register]
             else:
                 continue
-            if name not in places or places[name].size < used_bytes(kind):
+            if name not in places or places[name].size < used_bytes(kind, number):
                 yield name
 
 

@@ -359,8 +359,7 @@ class ArgumentRecovery:
     ) -> Iterator[tuple[int, Sighting]]:
         """``word`` gives a slot's word, of which so many bytes matter, and whether it is just what was passed."""
         for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
-            size = used_bytes(kind)
-            found = [word(slot, size) for slot in slots]
+            found = [word(slot, used_bytes(kind, at)) for at, slot in enumerate(slots)]
             words = [value for value, _ in found if value is not None]
             if len(words) != len(found):
                 continue

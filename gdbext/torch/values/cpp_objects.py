@@ -217,12 +217,14 @@ def _optional_passing(inner: str, own: bool) -> Passing | None:
     return Passing.WORD if inner in WORDS else None
 
 
-def used_bytes(kind: str) -> int:
-    """Number of low bytes of each of its words that a value of that type takes, at most."""
+def used_bytes(kind: str, number: int = 0) -> int:
+    """Number of low bytes of its word ``number`` that a value of that type takes, at most."""
     if kind == "float":
         return 4
     found = OPTIONAL.match(kind)
     if found is None:
         return WORDS.get(kind, 8)
+    if number == 1 and kind.startswith("std::") and found.group(1) in ("double", "long"):
+        return 1  # whether the value is there
     size = WORDS.get(found.group(1), 8)
     return min(size + 2, 8)  # the value, and whether it is there

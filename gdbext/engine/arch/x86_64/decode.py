@@ -289,10 +289,12 @@ def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narro
     found = effects.with_modrm(opcode, rex, modrm)
     stored = size if found.stored else 0
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
-    if (rm is not None and size < 4) or (opcode == 0x8B and narrow) or (opcode == 0x88 and not rex and modrm.reg > 3):
+    is_second_byte = opcode == 0x88 and not rex and (modrm.reg > 3 or (rm is not None and modrm.rm > 3))  # ah to bh
+    if is_second_byte or (opcode == 0x8B and narrow and rm is None):
         return Instruction(here, length, "other", None, None, modrm.memory, None, None, found.writes, stored)
     destination, source = (reg, rm) if opcode == 0x8B else (rm, reg)
-    return Instruction(here, length, "low", destination, source, modrm.memory, size, None, found.writes, stored)
+    kind = "part" if rm is not None and size < 4 else "low"
+    return Instruction(here, length, kind, destination, source, modrm.memory, size, None, found.writes, stored)
 
 
 def _with_modrm(

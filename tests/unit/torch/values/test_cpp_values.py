@@ -12,7 +12,7 @@ from gdbext.engine.layouts import store
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.torch.values.containers import has_own_optional
-from gdbext.torch.values.cpp_objects import passing_of
+from gdbext.torch.values.cpp_objects import passing_of, used_bytes
 from gdbext.torch.values.cpp_values import CppValues
 from support.fakes.fake_target import FakeTarget
 
@@ -75,3 +75,18 @@ def test_optional_lists(layout: Layout) -> None:
         assert passing_of(kind, compact) is (Passing.TWO_WORDS if compact else Passing.MEMORY)
         found = [values.read(kind, words).text for words in (there, empty, absent)]
         assert [text.replace(" ", "") for text in found] == ["[3,5]", "[]", "None"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "used"),
+    [
+        ("std::optional<double>", [8, 1]),
+        ("std::optional<long>", [8, 1]),
+        ("c10::optional<double>", [8, 8]),  # PyTorch's own has whether there is a value before it
+        ("std::optional<bool>", [3]),
+        ("c10::ArrayRef<long>", [8, 8]),
+        ("bool", [1]),
+    ],
+)
+def test_the_bytes_of_each_word_that_a_value_takes(kind: str, used: list[int]) -> None:
+    assert [used_bytes(kind, number) for number in range(len(used))] == used
