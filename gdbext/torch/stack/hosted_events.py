@@ -183,7 +183,7 @@ class HostedEvents:
         return self._given[pc]
 
     def _origin(self, one: Instruction) -> str:
-        """From where a kernel comes that is called behind this instruction; "" where this says nothing."""
+        """The way in which a kernel was found that is called behind this instruction; "" where this says nothing."""
         if not one.is_call:
             return "looked up" if self._shifts(one) or self._is_of_table(one) else ""
         target = next(self._called((one,)), None)
