@@ -6,14 +6,13 @@ argument since it was called.
 A Python kernel of an operator takes its arguments from a list that the boxed call gives up, so that they are on no
 native stack any more. They are variables of the kernel's own frame, which is known by its code object's file, name and
 first line. PythonKernelHolder (torch/csrc/utils/python_dispatch.cpp) gives them by position, and those that the schema
-has for keywords alone by name; a leading one may be the key set (with_keyset=True), so positions count only where there
-are as many parameters as arguments.
+has for keywords alone by name; a leading one may be the key set (with_keyset=True), which its type tells. Where the
+names of parameters are the schema's in another order, nothing tells which is which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
@@ -27,6 +26,8 @@ from gdbext.diagnosis.threads.thread_reporting import tensor_text
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
+from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
+from gdbext.torch.stack.dispatch_frame import DispatchEvent
 from gdbext.torch.torch_symbol import TENSOR_CLASS
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ _BASES = 16
 _WORDS = 2
 """Words behind a tensor object's header among which its at::Tensor is (THPVariable::cdata, a MaybeOwned in some
 versions: torch/csrc/autograd/python_variable.h)."""
+_KEYSET_CLASS = "DispatchKeySet"
+_TAKES_MORE = 0x04
+"""CO_VARARGS (Include/cpython/code.h)."""
 _HELD = {True: "held", False: "free"}
 
 
@@ -199,13 +203,14 @@ class FrameLocals:
         if not any(_lacks_value(each) for step in thread.dispatch for each in step.arguments):
             return thread
         sources = self._sources(thread.tid, thread.python)
-        steps = []
+        steps: list[DispatchFrame] = []
         inner = -1
         for step in thread.dispatch:
             between = [number for number, each in enumerate(thread.python) if inner < each.level < step.level]
             inner = step.level
             kernel = sources.get(between[-1]) if between else None
-            steps.append(step if kernel is None else self._with_arguments(step, kernel))
+            step = step if kernel is None else self._with_arguments(step, kernel)
+            steps.append(_handed_on(step, steps[-1]) if steps else step)
         return thread._replace(dispatch=tuple(steps))
 
     def _with_arguments(self, step: DispatchFrame, source: PythonFrame) -> DispatchFrame:
@@ -213,21 +218,37 @@ class FrameLocals:
             code = self._runtime.codes.get(source.code)
             if step.kernel is None or step.kernel.function != f"{code.name} at {code.file}:{code.first_line}":
                 return step
-            count, by_keyword = self._parameters(source.code)
-            known = code.local_names()
+            schema = [each.name for each in step.arguments]
             values = locals_of(self._runtime, source)
+            variables = self._variables(source.code, schema, values)
         except GdbextError:
             return step
-        schema = [each.name for each in step.arguments]
-        if known[:count] == schema[:count]:  # those for keywords alone follow at once, and then *args
-            names = set(known[: count + len(list(takewhile(schema.__contains__, known[count : count + by_keyword])))])
-            values = {name: value for name, value in values.items() if name in names}
-        elif count == len(schema):
-            schema = known[:count]
-        else:  # *args, the key set
-            return step
-        found = (self._argument(each, name, values.get(name, 0)) for each, name in zip(step.arguments, schema))
+        found = (self._argument(each, name, values.get(name, 0)) for each, name in zip(step.arguments, variables))
         return step._replace(arguments=tuple(found))
+
+    def _variables(self, code: int, schema: Sequence[str], values: dict[str, int]) -> list[str]:
+        """The variable that has each of the schema's arguments, "" for one that none has for sure; what ``*args`` holds
+        joins ``values``. Raises GdbextError."""
+        known = self._runtime.codes.get(code).local_names()
+        count, by_keyword = self._parameters(code)
+        behind = self._behind(code, known[count + by_keyword :], values)
+        has_keyset = count > 0 and self._type_name(values.get(known[0], 0)).rpartition(".")[2] == _KEYSET_CLASS
+        positions = (*known[has_keyset:count], *behind)
+        if any(name in schema and schema.index(name) != at for at, name in enumerate(positions)):
+            return []  # what the schema has for keywords alone is given by name, whatever the order
+        keywords = known[count : count + by_keyword]
+        return [
+            name if name in keywords else positions[at] if at < len(positions) else "" for at, name in enumerate(schema)
+        ]
+
+    def _behind(self, code: int, names: Sequence[str], values: dict[str, int]) -> list[str]:
+        """``args[0]``, ``args[1]``: what the parameter holds that takes all other positions; [] for a function without.
+        Raises GdbextError."""
+        if not PyCodeObject(self._runtime.space, code).co_flags & _TAKES_MORE or not names or names[0] not in values:
+            return []
+        items = {f"{names[0]}[{at}]": one for at, one in enumerate(self._runtime.objects.tuple_items(values[names[0]]))}
+        values.update(items)
+        return [*items]
 
     def _parameters(self, code: int) -> tuple[int, int]:
         """The number of parameters that a code object has, and of those for keywords alone. Raises GdbextError.
@@ -246,6 +267,20 @@ class FrameLocals:
 
 def _lacks_value(argument: Argument) -> bool:
     return not argument.text
+
+
+def _handed_on(step: DispatchFrame, inside: DispatchFrame) -> DispatchFrame:
+    """The call of autograd's fallback with what the Python kernel has that it handed the boxed stack to."""
+    function = step.kernel.function if step.kernel is not None else ""
+    is_fallback = any(one in function for one in AUTOGRAD_KERNELS[1:])
+    if not is_fallback or inside.qualified != step.qualified or inside.event is not DispatchEvent.REDISPATCH_BOXED:
+        return step
+    return step._replace(
+        arguments=tuple(
+            known if _lacks_value(mine) and known.variable else mine
+            for mine, known in zip(step.arguments, inside.arguments)
+        )
+    )
 
 
 def _is_same(frame: Frame, source: PythonFrame) -> bool:

@@ -1,0 +1,76 @@
+"""The variables of a Python kernel that have an operator's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis.threads import frame_locals
+from gdbext.diagnosis.threads.frame_locals import FrameLocals, _handed_on
+from gdbext.engine.vocabulary import Certainty
+from gdbext.torch.stack.dispatch_frame import Argument, DispatchEvent
+
+KEYSET, TENSOR, REST = 0x100, 0x200, 0x300
+ITEMS = {REST: (0x41, 0x42, 0x43)}
+
+
+def kernel(
+    monkeypatch: pytest.MonkeyPatch, count: int, keywords: int, takes_more: bool, names: Sequence[str]
+) -> FrameLocals:
+    """The reader of a kernel with those parameters, positions first."""
+    code = SimpleNamespace(co_flags=0x04 if takes_more else 0)
+    monkeypatch.setattr(frame_locals, "PyCodeObject", lambda *_: code)
+    monkeypatch.setattr(FrameLocals, "_parameters", lambda *_: (count, keywords))
+    types = {KEYSET: "torch._C.DispatchKeySet"}
+    runtime: Any = SimpleNamespace(
+        space=None,
+        codes=SimpleNamespace(get=lambda _: SimpleNamespace(local_names=lambda: tuple(names))),
+        objects=SimpleNamespace(
+            type_of=lambda address: SimpleNamespace(name=types.get(address, "Tensor")), tuple_items=ITEMS.__getitem__
+        ),
+    )
+    session: Any = SimpleNamespace()
+    return FrameLocals(session, runtime)
+
+
+@pytest.mark.parametrize(
+    ("count", "keywords", "names", "values", "found"),
+    [
+        (3, 0, "a n t result", {}, ["a", "n", "t"]),
+        (3, 0, "x k word", {"x": TENSOR}, ["x", "k", "word"]),
+        (4, 0, "keys x k word", {"keys": KEYSET}, ["x", "k", "word"]),
+        (3, 0, "a t n", {}, []),  # the schema may have both for keywords alone: then they are given by name
+        (2, 1, "x k t", {}, ["x", "k", "t"]),
+        (1, 1, "x t", {}, ["x", "", "t"]),
+        (0, 0, "args kwargs", {"args": REST}, ["args[0]", "args[1]", "args[2]"]),
+        (1, 0, "keyset args more", {"keyset": KEYSET, "args": REST}, ["args[0]", "args[1]", "args[2]"]),
+        (1, 1, "x t args", {"x": TENSOR, "args": REST}, ["x", "args[0]", "t"]),
+        (0, 0, "args", {}, ["", "", ""]),  # the function has deleted it
+    ],
+)
+def test_the_variable_of_each_argument(
+    monkeypatch: pytest.MonkeyPatch, count: int, keywords: int, names: str, values: dict[str, int], found: list[str]
+) -> None:
+    reader = kernel(monkeypatch, count, keywords, "args" in names, names.split())
+    assert reader._variables(0, ("a", "n", "t"), values) == found
+    assert ("args[1]" in values) == ("args" in values)
+
+
+@pytest.mark.parametrize(
+    ("function", "event", "text"),
+    [
+        ("(anonymous namespace)::autograd_fallback", DispatchEvent.REDISPATCH_BOXED, "7"),
+        ("(anonymous namespace)::autograd_fallback", DispatchEvent.CALL_BOXED, ""),
+        ("mine::kernel", DispatchEvent.REDISPATCH_BOXED, ""),
+    ],
+)
+def test_autograds_fallback_hands_its_stack_on(function: str, event: DispatchEvent, text: str) -> None:
+    known = Argument("n", "int", "7", Certainty.INFERRED, (), "args[0]")
+    inside: Any = SimpleNamespace(qualified="my::op", event=event, arguments=(known,))
+    lacking = Argument("n", "int", "", Certainty.UNKNOWN)
+    step: Any = SimpleNamespace(qualified="my::op", kernel=SimpleNamespace(function=function), arguments=(lacking,))
+    step._replace = lambda arguments: SimpleNamespace(arguments=arguments)
+    assert _handed_on(step, inside).arguments[0].text == text
