@@ -52,7 +52,7 @@ _WORDS = 2
 versions: torch/csrc/autograd/python_variable.h)."""
 _KEYSET_CLASS = "DispatchKeySet"
 _TAKES_MORE = 0x04
-"""CO_VARARGS (Include/cpython/code.h)."""
+"""The flag of a code object with ``*args``: CO_VARARGS (Include/cpython/code.h)."""
 _HELD = {True: "held", False: "free"}
 
 
