@@ -156,10 +156,12 @@ def report_stack(session: Session, thread: TargetThread, native: bool, explained
         return report_thread(snapshot, frames=frames)
     from gdbext.torch.stack.key_choice import KeySetExplanation
 
-    reader = session.dispatch_stacks
-    explanation = KeySetExplanation(session.memory, reader.sites, session.tensors, session.dispatcher.keys)
+    explanation = KeySetExplanation(session.tensors, session.dispatcher.keys)
     shown = shown_steps(snapshot.dispatch)
-    dispatch = explanation.explained(snapshot.stack, reader.calls(snapshot.stack), shown)
+    found = ArgumentReporter(session).at(snapshot.stack, shown)
+    dispatch = explanation.explained(
+        [frame for frame, *_ in session.dispatch_stacks.calls(snapshot.stack)], found, shown
+    )
     return report_thread(snapshot, frames=frames, dispatch=dispatch)
 
 

@@ -1,9 +1,6 @@
 """The key that an innermost kernel was expected to go to and did not reach: where the trace would have stopped.
 
-Why this key won: the keys that each tensor argument of a call on the stack has.
-
-The arguments stand behind the keyset in the call to the kernel (or to its boxing layer). Only what is proven to be a
-tensor, by the vtable of its TensorImpl, is shown; the first argument that cannot be placed ends the list.
+Why this key won: the keys that each tensor argument of a call on the stack has, as far as these are proven.
 
 Predicts a kernel's next step: the redispatches that are expected from a keyset down to the backend.
 
@@ -16,22 +13,22 @@ autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelName
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.schema import schema_types
-from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.dispatch_frame import DispatchFrame
+from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.state.tensor import TensorReader
@@ -39,66 +36,48 @@ from gdbext.torch.values.key_names import KeyNames
 
 Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 """The steps of a stack, each with the frames that it was made of, and what was recovered from them."""
-_ARGUMENTS = 6
-"""Arguments that are followed: hidden result, functor, keyset, and three of the schema's."""
-_ONE_WORD = ("Tensor", "int", "bool", "Scalar")
-"""Schema types that take one argument register (torchgen/api/cpp.py: references, integers, SymInt by value)."""
+_TENSORS_OF_LIST = 4
+"""Tensors of a list whose keys are told."""
 
 
 class KeySetExplanation:
     """Explains steps of one process."""
 
-    def __init__(self, memory: Memory, sites: CallSites, tensors: TensorReader, keys: KeyNames) -> None:
-        self._memory = memory
-        self._sites = sites
+    def __init__(self, tensors: TensorReader, keys: KeyNames) -> None:
         self._tensors = tensors
         self._keys = keys
 
-    def explained(self, stack: NativeStack, steps: Steps, which: Container[int]) -> tuple[DispatchFrame, ...]:
+    def explained(
+        self, steps: Sequence[DispatchFrame], found: Sequence[DispatchFrame], which: Container[int]
+    ) -> tuple[DispatchFrame, ...]:
         """The dispatcher's frames of a stack; the evidence of those at the positions ``which`` joined by why the key
-        won."""
+        won. ``found`` are the same ones with their arguments."""
         return tuple(
-            frame._replace(evidence=(*frame.evidence, *self._lines(stack, frame, recovered.operator)))
+            frame._replace(evidence=(*frame.evidence, *self._lines(frame, other.arguments)))
             if position in which
             else frame
-            for position, (frame, _, recovered) in enumerate(steps)
+            for position, (frame, other) in enumerate(zip(steps, found))
         )
 
-    def _lines(self, stack: NativeStack, step: DispatchFrame, operator: Operator | None) -> list[str]:
+    def _lines(self, step: DispatchFrame, arguments: Sequence[Argument]) -> list[str]:
         """Sentences for ``--why``; at least why the key won, where operator and keyset are known."""
-        if operator is None:
-            return []
-        if step.keyset is None or step.key is None:
+        if step.op is None or step.keyset is None or step.key is None:
             return []
         highest = self._keys.key_of_index(self._keys.table_index(step.keyset.bits))
-        found = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
-        try:
-            found.extend(self._arguments(stack, step, operator))
-        except GdbextError as error:
-            found.append(f"which argument brought which key is not known: {error.what}")
-        return found
-
-    def _arguments(self, stack: NativeStack, step: DispatchFrame, operator: Operator) -> list[str]:
-        schema = operator.schema
-        values = self._behind_keyset(stack, step)
-        lines: list[str] = []
-        for (kind, name), value in zip(schema_types(schema.text) if schema is not None else [], values):
-            if kind not in _ONE_WORD or value is None:
-                break
-            if kind == "Tensor":
-                address = self._memory.u64(value)
-                keyset = self._tensors.key_set(address)
-                short = self._tensors.read(address).short
-                lines.append(f"argument {name}: {short} has {self._keys.text(keyset)} {keyset:#x}")
+        lines = [f"{highest} has the highest priority of {self._keys.text(step.keyset.bits)}"]
+        for argument in arguments:
+            if argument.certainty < Certainty.VERIFIED:  # not what was passed for sure
+                continue
+            for tensor in argument.tensors[:_TENSORS_OF_LIST]:
+                lines += self._brings(argument.name, tensor)
         return lines
 
-    def _behind_keyset(self, stack: NativeStack, step: DispatchFrame) -> list[int | None]:
-        """The argument registers behind the keyset in the call that the step's frame made."""
-        assert step.keyset is not None
-        values = self._sites.arguments(stack, step.level, _ARGUMENTS)
-        if step.keyset.bits not in values[:4]:
+    def _brings(self, name: str, tensor: ArgumentTensor) -> list[str]:
+        try:
+            keyset = self._tensors.key_set(tensor.address)
+        except GdbextError:
             return []
-        return values[values.index(step.keyset.bits) + 1 :]
+        return [f"argument {name}: {tensor.short} has {self._keys.text(keyset)} {keyset:#x}"] if tensor.address else []
 
 
 class PendingRedispatch:
