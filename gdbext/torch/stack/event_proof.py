@@ -40,8 +40,9 @@ class WaysBack(Record):
     """Another call through a pointer: an earlier dispatch in the same function."""
     begins: bool
     """The beginning of the function."""
-    tests_unboxed: bool
-    """True if one of them tests whether the kernel has an unboxed function."""
+    tests_unboxed: bool | None
+    """One of them tests whether the kernel has an unboxed function; None where that word is read, and no jump shows what
+    for."""
 
     @property
     def is_call(self) -> bool | None:
@@ -70,8 +71,9 @@ def ways_back(
     near = walk_back(code.instructions, site, lambda one: _meets(one, asks) or "lookup" * selects(one), ends)
     if near is not None and "lookup" in near[0]:
         seen = near[1]
-    tests = any(_tests_unboxed(architecture, code.instructions, number) for number in seen)
-    return WaysBack("asks" in met, "other_call" in met, "begins" in met, tests)
+    reads = [number for number in seen if _reads_unboxed(architecture, code.instructions[number])]
+    tests = any(_depends(code.instructions[number + 1 : number + 1 + _TESTED_WITHIN]) for number in reads)
+    return WaysBack("asks" in met, "other_call" in met, "begins" in met, True if tests else None if reads else False)
 
 
 def walk_back(
@@ -133,14 +135,17 @@ def _jumps_to(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
     return found
 
 
-def _tests_unboxed(architecture: Architecture, instructions: Sequence[Instruction], number: int) -> bool:
-    """A word at +16 of something that is not on the stack is loaded, and a jump depends on it soon."""
-    memory = instructions[number].memory
+def _reads_unboxed(architecture: Architecture, one: Instruction) -> bool:
+    """It reads a word at +16 of something that is not on the stack."""
+    memory = one.memory
     if memory is None or memory.displacement != _UNBOXED_AT or memory.index_register is not None:
         return False
-    if memory.base in (None, architecture.stack_pointer) or instructions[number].stored:
-        return False
-    following = instructions[number + 1 : number + 1 + _TESTED_WITHIN]
+    is_read = not one.stored and not one.is_call and one.kind not in ("lea", "push", *_NO_WAY_ON)
+    return is_read and memory.base not in (None, architecture.stack_pointer)
+
+
+def _depends(following: Sequence[Instruction]) -> bool:
+    """A jump depends on what was read before these instructions."""
     for one in following:
         if one.kind == "jcc":
             return True

@@ -157,7 +157,7 @@ class HostedEvents:
         if len(call.header) > 1:
             return self._given_to_layers(stack, call)
         ways = self._ways_back(stack, call.header[0])
-        return None if ways is None else not ways.tests_unboxed
+        return None if ways is None or ways.tests_unboxed is None else not ways.tests_unboxed
 
     def _given_to_layers(self, stack: NativeStack, call: DispatchCall) -> bool | None:
         """Layers that were given the boxed stack belong to a boxed call; in an unboxed one they make it themselves."""

@@ -81,6 +81,21 @@ def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxe
     assert found(code, len(code) - 1).tests_unboxed is boxes
 
 
+@pytest.mark.parametrize(
+    ("load", "boxes"),
+    [
+        (LOADS_UNBOXED, None),
+        (b"\x48\x8d\x43\x10", False),  # lea 0x10(%rbx),%rax
+        (b"\xff\x73\x10", False),  # push 0x10(%rbx)
+        (b"\x48\x89\x43\x10", False),  # mov %rax,0x10(%rbx)
+    ],
+)
+def test_a_word_that_is_read_long_before_a_jump_proves_nothing(load: bytes, boxes: bool | None) -> None:
+    """With -flto, stores of arguments stand between."""
+    code = code_of(ASKS, load, *[NOP] * 6, TEST, short_jump(True, 0), BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).tests_unboxed is boxes
+
+
 @pytest.mark.parametrize(("parts", "tests"), [((LOADS_UNBOXED, TEST), False), ((), True)])
 def test_what_stands_before_the_lookup_tests_no_kernel(parts: tuple[bytes, ...], tests: bool) -> None:
     """A fallback of PyTorch's looks at words of arguments in the same way."""
