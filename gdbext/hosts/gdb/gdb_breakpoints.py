@@ -115,8 +115,6 @@ class GdbToldStop(GdbBreakpoint):
 class GdbCall(GdbBreakpoint):
     """One that calls a function and goes on."""
 
-    goes_on = True
-
     def __init__(self, address: int, reached: Reached) -> None:
         super().__init__(f"*{address:#x}")
         self._reached = reached
@@ -149,8 +147,6 @@ class GdbPlaceholder(GdbBreakpoint):
 
 class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
     """An internal breakpoint that calls a function and goes on."""
-
-    goes_on = True
 
     def __init__(self, address: int, reached: Reached) -> None:
         super().__init__(f"*{address:#x}", internal=True)

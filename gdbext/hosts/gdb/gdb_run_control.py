@@ -148,10 +148,8 @@ def _stop_of(event: Any) -> _Stop:
     if isinstance(event, gdb.SignalEvent):
         return _Stop(signal=event.stop_signal)
     if isinstance(event, gdb.BreakpointEvent):
-        if all(getattr(each, "goes_on", False) for each in event.breakpoints):
-            return _Stop(signal="SIGINT")  # Ctrl+C came while gdb called it: nothing else stops there
         numbers = tuple(each.number for each in event.breakpoints if not isinstance(each, GdbHook))
-        return _Stop(breakpoints=numbers, is_at_breakpoint=True)
+        return _Stop("SIGINT" if numbers and max(numbers) < 0 else "", numbers, True)  # a GdbTrap goes on by itself
     return _Stop()
 
 
