@@ -41,8 +41,8 @@ class WaysBack(Record):
     begins: bool
     """The beginning of the function."""
     tests_unboxed: bool | None
-    """One of them tests whether the kernel has an unboxed function; None where that word is read, and no jump shows what
-    for."""
+    """One of them tests whether the kernel has an unboxed function; None where that word is read, and no jump shows
+    what for."""
 
     @property
     def is_call(self) -> bool | None:
