@@ -72,6 +72,11 @@ class DispatchCall:
         """The frame that people look for: where the dispatcher's own code is."""
         return self._level if self._level is not None else self.header[0]
 
+    def left_for(self, inner: DispatchCall, event: str) -> bool:
+        """The opener left by a tail call for the function that hosts ``inner``, with that ``event``: one pass, where
+        ``OperatorHandle::callBoxed`` has a name and ``Dispatcher::callBoxed`` has none (-Os, stripped)."""
+        return self.elided and inner.hosted and self.kernel == inner.header[0] and self.event == event
+
     def open_at(self, level: int) -> bool:
         """The frame ``level`` may still belong to this call's header."""
         return self.kernel is None and not self.helpers and self.header[-1] == level + 1

@@ -161,6 +161,9 @@ class DispatchStackReader:
         steps: Steps = []
         unproven = self._unproven.setdefault(stack.path, set())
         for found, recovered in zip(calls, self._recover(stack, calls)):
+            is_same = steps and recovered.kernel is None and recovered.operator is steps[-1][2].operator
+            if is_same and found.left_for(steps[-1][1], steps[-1][0].event_name):
+                continue
             behind = self._recovery.tail_called_kernel(stack, found, recovered) if self._recovery else None
             if behind is not None:
                 steps.append((self._step(stack, *behind, innermost=not steps), *behind))
