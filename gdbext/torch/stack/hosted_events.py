@@ -169,8 +169,8 @@ class HostedEvents:
     # --- code ------------------------------------------------------------------------------------
 
     def _is_given(self, stack: NativeStack, level: int) -> bool:
-        """Some way to the call that frame ``level`` made leads from the function that gives the kernel of a key, with no
-        other lookup between: the function of the frame may make ordinary calls, too."""
+        """Some way to the call that frame ``level`` made leads from the function that gives the kernel of a key, with
+        no other lookup between: the function of the frame may make ordinary calls, too."""
         pc = stack.frames[level].pc
         if not self._asks_for_key(self._sites.function(stack, level)):
             return False
