@@ -221,8 +221,8 @@ def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
 
 def _write_page(session: Session, args: Namespace, report: Report, called: CommandLine) -> None:
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
-    from gdbext.diagnosis.all_threads import write_text
     from gdbext.diagnosis.diagnose_page import render_page
+    from gdbext.diagnosis.dot_graph import write_text
     from gdbext.diagnosis.threads.source_lines import source_lines
 
     origin = page_origin(session, called.command("dispatch-diagnose"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import RecordedRun
@@ -221,3 +221,16 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
                 shown.add((title, text))
                 told = report.called.pasted(text) if text == error.help else text
                 yield f"    {title}: {escape(told)}"
+
+
+class DotSection(Section):
+    """The wait-for graph in graphviz' language, and its picture where graphviz is installed.
+
+    No dataclass: every view of threads imports this, and dataclasses take a tenth of a look to import.
+    """
+
+    name: ClassVar[str] = "dot"
+
+    def __init__(self, files: tuple[str, ...], svg: str | None) -> None:
+        self.files = files
+        self.svg = svg

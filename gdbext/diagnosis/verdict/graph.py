@@ -1,5 +1,5 @@
 """The observations that a verdict is made from, and their wait-for graph: which thread waits for which, cycles, ends of
-chains.
+chains; cycles among the tasks of an event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gdbext.engine.record import Enum, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report.thread_report import ProcessStop
+    from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.slowness import Slowness
 
@@ -323,3 +323,44 @@ class Observations(Record):
         """The thread whose tid is the process's, or the first."""
         first = self.threads[0] if self.threads else None
         return next((thread for thread in self.threads if thread.tid == self.pid), first)
+
+
+MAX_TASK_CYCLES = 8
+"""More cycles of one loop are not listed."""
+
+
+def task_cycles(loop: EventLoop) -> Iterator[list[AsyncTask]]:
+    """The cycles, each once. A task that gives up after some time ends a cycle by itself, and is in none."""
+    known = {task.address: task for task in loop.tasks if not task.timed}
+    done: set[int] = set()
+    found = 0
+    for start in known:
+        cycle = _cycle_from(start, known, done)
+        if cycle:
+            yield cycle
+            found += 1
+        if found >= MAX_TASK_CYCLES:
+            return
+
+
+def _cycle_from(start: int, known: dict[int, AsyncTask], done: set[int]) -> list[AsyncTask]:
+    """The first cycle that a walk from ``start`` finds; ``done`` are tasks from which all was walked already."""
+    path: list[int] = []
+    on_path: set[int] = set()
+    work: list[tuple[int, bool]] = [(start, False)]
+    while work:
+        address, left = work.pop()
+        if left:
+            on_path.discard(path.pop())
+            done.add(address)
+            continue
+        if address in on_path:
+            done.update(path)
+            return [known[each] for each in path[path.index(address) :]]
+        if address in done or address not in known:
+            continue
+        path.append(address)
+        on_path.add(address)
+        work.append((address, True))
+        work += [(each, False) for each in known[address].needs]
+    return []

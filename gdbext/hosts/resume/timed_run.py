@@ -3,22 +3,29 @@
 That thread waits some seconds, or reads what kernel probes see, and has the process stopped when it is done. Detaching
 and attaching again would do as well, and did; but an editor ends its session when its process is detached from, and a
 program that the debugger started cannot be attached to again.
+
+Where nobody stops the process: Ctrl+C, the end of --timeout and a request to end, heard at a good moment, so that
+nothing that was read gets lost; and whether it is still there, and still the same program.
 """
 
 from __future__ import annotations
 
+import signal
 import threading
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
+from gdbext.engine.targets.system.linux import has_ended, signals_handled
 from gdbext.errors import GdbextError, TargetError, TargetGone
 from gdbext.render.style import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     Work = Callable[["TimedRun"], None]
 
@@ -168,3 +175,65 @@ def ending_of_failure(error: BaseException, debugger: str) -> Ending:
         what = f"the trace cannot be written: {error.strerror or error}"
         return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
     return Ending(EndingKind.FAILED, str(error), error=TargetError(f"{debugger}: {error}"))
+
+
+_STEP = 0.05
+_SAME_SECONDS = 1.0
+"""Seconds within which a second SIGINT is of the same wish."""
+_SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
+
+
+class DeferredInterrupt:
+    """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once, if it is
+    a wish of its own: ``timeout -s INT`` sends one to its child, and one to the group that the child is in."""
+
+    def __init__(self, is_heard: bool = True) -> None:
+        """``is_heard`` False: the signals are a debugger's, inside which this runs."""
+        self.came = False
+        self._since = 0.0
+        self._is_heard = is_heard
+        self._handled = ExitStack()
+
+    def __enter__(self) -> DeferredInterrupt:
+        if self._is_heard and threading.current_thread() is threading.main_thread():
+            self._handled.enter_context(signals_handled(_SIGNALS, self._note))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handled.close()
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until that time is over or a signal came; True if the time is over."""
+        until = time.monotonic() + seconds
+        while not self.came and time.monotonic() < until:
+            time.sleep(min(_STEP, max(0.0, until - time.monotonic())))
+        return not self.came
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.came and number == signal.SIGINT and time.monotonic() - self._since > _SAME_SECONDS:
+            raise KeyboardInterrupt
+        if not self.came:
+            self._since = time.monotonic()
+        self.came = True
+
+
+class WatchedProcess:
+    """The process that is watched; looks into /proc only."""
+
+    def __init__(self, pid: int) -> None:
+        """Open the process. Raises TargetGone."""
+        self._pid = pid
+        self._start = read_file(pid, "auxv")
+
+    def ending(self) -> Ending | None:
+        """The reason why there is nothing to watch any more, None while there is."""
+        try:
+            stat, auxv = read_file(self._pid, "stat"), read_file(self._pid, "auxv")
+        except TargetGone:
+            stat = auxv = b""
+        if not auxv or has_ended(stat):
+            return Ending(EndingKind.GONE, "the process ended")
+        if auxv != self._start:  # random bytes are at another address after each exec
+            return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
+        return None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.all_threads import draw, quoted, write_text
+from gdbext.diagnosis.dot_graph import draw, quoted, write_text
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError, UsageError

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.live.unstopped import RunningProcess
+    from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
     from gdbext.render.style import Style
     from gdbext.tools.probes.bpf.place_program import Filter
-    from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
     from gdbext.tools.probes.summary import TopSection
     from gdbext.torch.registry.operators import Operator
 
@@ -102,7 +102,7 @@ class TopTool(Tool):
         """Count for that long. Raises UsageError, ProbesRefused."""
         from gdbext.diagnosis.tool_arguments import running_thread
         from gdbext.engine.targets.live.unstopped import RunningProcess
-        from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
+        from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
         from gdbext.tools.probes.dispatch_counter import filter_of
         from gdbext.tools.probes.flame_files import FORMATS, is_flame_file
         from gdbext.tools.probes.summary import chosen
@@ -176,7 +176,7 @@ def _latency(
     watched: WatchedProcess,
 ) -> Report:  # fmt: skip
     """Measure how long calls take. Raises UsageError, ProbesRefused."""
-    from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt
+    from gdbext.hosts.resume.timed_run import DeferredInterrupt
     from gdbext.tools.probes.latency_meter import LatencyMeter
 
     if not operators or args.html or args.output or args.by != "op":

@@ -19,9 +19,8 @@ from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.resume.dispatch_description import Describer, LookupResult, TracedDispatch
-from gdbext.hosts.resume.timed_run import SilenceNotice
+from gdbext.hosts.resume.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
-from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
 from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses, unseen_in

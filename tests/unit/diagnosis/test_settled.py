@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis import all_threads
+from gdbext.diagnosis import dot_graph
 from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import whole_file
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
@@ -40,13 +40,13 @@ def test_what_is_read_is_read_again_and_carries_the_extras() -> None:
 def test_a_graph_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = MovingTarget(recordings.recording("python-lock-abba"))
     written: list[str] = []
-    write = all_threads.write
+    write = dot_graph.write
 
     def counted(path: str, *rest: Any) -> Any:
         written.append(path)
         return write(path, *rest)
 
-    monkeypatch.setattr(all_threads, "write", counted)
+    monkeypatch.setattr(dot_graph, "write", counted)
     outcome = table.execute("all-threads", ["--dot", str(tmp_path / "g.dot")], lambda: Session(target))
     assert outcome.status == 0, outcome.error
     assert (target.looks, len(written)) == (3, 1)

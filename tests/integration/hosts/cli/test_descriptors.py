@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis import all_threads
+from gdbext.diagnosis import dot_graph
 from gdbext.tools.watch.evidence import Evidence, take_core
 from support.programs.harness import DISPATCH
 
@@ -81,5 +81,5 @@ def test_gcore_and_graphviz(tmp_path: Path, left_open: int, monkeypatch: pytest.
     assert left_open in open_now()
     with pytest.raises(Exception, match="no core was written"):
         take_core(Evidence(str(tmp_path), "hang", {}, ""), os.getppid())
-    assert all_threads.draw(str(tmp_path / "x.dot"), "digraph {}") is None
+    assert dot_graph.draw(str(tmp_path / "x.dot"), "digraph {}") is None
     assert (core.descriptors(), picture.descriptors()) == ({}, {})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, FindingKind, TaskState
-from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.graph import MAX_TASK_CYCLES, Observations, task_cycles
 from gdbext.diagnosis.verdict.judge import judge
-from gdbext.diagnosis.verdict.rules import MAX_CYCLES, task_cycles
 from support.fakes.analysis_facts import thread, wait
 
 
@@ -35,7 +34,7 @@ def test_no_cycle():
 
 
 def test_many_cycles_and_long_ones():
-    assert len(cycles(*(task(at, at) for at in range(1, 100)))) == MAX_CYCLES
+    assert len(cycles(*(task(at, at) for at in range(1, 100)))) == MAX_TASK_CYCLES
     assert len(cycles(*(task(at, at % 5000 + 1) for at in range(1, 5001)))[0]) == 5000
 
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from gdbext.tools.probes import deferred_interrupt
-from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt
+from gdbext.hosts.resume import timed_run
+from gdbext.hosts.resume.timed_run import DeferredInterrupt
 
 
 def test_two_signals_of_one_wish_end_it_once() -> None:
@@ -21,7 +21,7 @@ def test_two_signals_of_one_wish_end_it_once() -> None:
 
 
 def test_a_later_one_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_interrupt, "_SAME_SECONDS", -1.0)
+    monkeypatch.setattr(timed_run, "_SAME_SECONDS", -1.0)
     with DeferredInterrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
         assert not interrupt.sleep(10)
