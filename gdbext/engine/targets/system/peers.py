@@ -303,11 +303,14 @@ def _status(link: str) -> os.stat_result:
 
 def _lock_holders(of: Callable[[], os.stat_result], kinds: Collection[str]) -> list[str]:
     """Pids of those that have the file locked (proc_locks(5)). Who waits is not told while a debugger has stopped him,
-    so the file decides."""
+    so the file decides. A lock of flock(2) is told with its taker, and belongs to all who inherited the open file."""
     try:
-        return _holders_of(of(), _locks(), kinds)
+        status, rows = of(), _locks()
+        found = _holders_of(status, rows, kinds)
+        shared = [*_description_holders(status, "FLOCK")] if found and "FLOCK" in kinds else []
     except OSError:
         return []
+    return shared or found
 
 
 def _locks() -> list[list[str]]:
@@ -330,14 +333,14 @@ _NO_PID = "-1"
 """The pid of a lock that belongs to an open file description (fcntl(2), F_OFD_SETLK): processes may share it."""
 
 
-def _description_holders(status: os.stat_result) -> Iterator[str]:
+def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterator[str]:
     """Pids of the processes that have a lock of an open file description on that file (proc_pid_fdinfo(5))."""
     for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
         for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
             try:
                 with open(f"/proc/{pid}/fdinfo/{fd}") as text:
                     told = text.read()
-                if "OFDLCK" in told and f":{status.st_ino} " in told:
+                if kind in told and f":{status.st_ino} " in told:
                     yield pid
                     break
             except OSError:

@@ -173,6 +173,17 @@ def test_who_has_locked_a_file(call, tmp_path, peers, child):
         assert by_path == found
 
 
+def test_who_has_inherited_the_lock_of_a_file(tmp_path, peers, child):
+    """The kernel tells who took it, which is this very process."""
+    path = tmp_path / "lock"
+    kept = [open_and_lock(path, "flock")]
+    pid = fork(child, lambda: None)
+    kept.clear()
+    with path.open("w") as mine:
+        found = peers.lock_holder(mine.fileno(), whole_file=True)
+    assert [each.pid for each in found.processes] == [pid]
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_which_file_is_locked_elsewhere(files, tmp_path, child):
     """Of two, nobody knows which one a thread wants that asks again and again."""
