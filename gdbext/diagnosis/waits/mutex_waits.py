@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, VanishedThread, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.engine.glibc import sync_objects as pthread_mutex
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
@@ -150,7 +150,7 @@ def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
     if thread.first(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
         return _lock(thread, futex, WaitKind.LOADER_LOCK)
     if thread.first(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
-        return _lock(thread, futex, WaitKind.LIBC_LOCK)
+        return _parents(thread, _lock(thread, futex, WaitKind.LIBC_LOCK))
     return None
 
 
@@ -159,11 +159,31 @@ def unidentified(thread: ThreadSnapshot) -> Wait | None:
     futex = futex_wait(thread.syscall)
     if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES) or by_syscall(thread):
         return None
-    return Wait(
+    found = Wait(
         Resource(WaitKind.LIBC_LOCK, futex.address, thread.process.name_at(futex.address)),
         being_released=_is_free(thread, futex.address),
         evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
     )
+    return _parents(thread, found)
+
+
+_START = 3
+"""Outermost frames, which are of the start of a thread."""
+
+
+def _parents(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait with its owner, where only a thread of the parent can be it: the process was forked, and has one thread,
+    which is in no other function of libc that could hold the lock, and which no signal has interrupted."""
+    forked = fork_evidence(thread.process) if len(thread.process.tids) == 1 and not wait.being_released else ()
+    frames = thread.frames[: -_START or None]
+    outer = next((level for level in range(len(frames)) if not thread.module_name(level).startswith(_LIBRARIES)), 0)
+    others = range(outer, len(frames))
+    if not forked or not outer or any(thread.module_name(each).startswith(_LIBRARIES) for each in others):
+        return wait
+    if any(frame.is_signal for frame in frames):
+        return wait
+    alone = "this process has one thread, which is in no other function of libc"
+    return Wait(wait.resource, ParentsThread(), OwnerCertainty.INFERRED, evidence=(*wait.evidence, alone, *forked))
 
 
 def by_syscall(thread: ThreadSnapshot) -> bool:

@@ -7,9 +7,20 @@ import struct
 import pytest
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.waits.recognise import state_of
-from support.programs.wait_processes import DATA, MUTEX_STACK, PRIVATE, RESTART, TLS, Process, mutex, pages, wait_of
+from support.programs.wait_processes import (
+    DATA,
+    MUTEX_STACK,
+    PRIVATE,
+    RESTART,
+    TLS,
+    Outside,
+    Process,
+    mutex,
+    pages,
+    wait_of,
+)
 
 
 def test_a_mutex_with_its_owner():
@@ -121,6 +132,22 @@ def test_a_lock_inside_malloc_has_no_owner():
     frames = [("libc.so.6", "__lll_lock_wait_private"), ("libc.so.6", "malloc"), ("app.so", "work")]
     wait = wait_of(Process({DATA: b"\x02" + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2)))
     assert (wait.resource.kind.value, wait.resource.name, wait.owner) == ("libc-lock", "malloc arena", None)
+
+
+def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
+    """The only thread of a forked process is in no other function of libc, which could have taken it."""
+    start = [("app.so", "main"), ("libc.so.6", None), ("libc.so.6", "__libc_start_main"), ("app.so", "_start")]
+    inner, exits = [("libc.so.6", "__lll_lock_wait_private"), ("app.so", "more")], [("libc.so.6", "exit")]
+
+    def owner(frames, outside, lock=2):
+        process = Process({DATA: bytes([lock]) + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2))
+        return wait_of(process, outside=outside).owner
+
+    forked = Outside(parent=7)
+    assert owner([*inner, *start], forked) == ParentsThread()
+    assert owner([*inner, *start], Outside()) is None, "nothing shows a fork"
+    assert owner([*inner, *exits, *start], forked) is None, "it may have taken it there itself"
+    assert owner([*inner, *start], forked, lock=0) is None, "it is free by now"
 
 
 def test_the_loader_lock_is_a_mutex_with_an_owner():
