@@ -32,7 +32,7 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 
@@ -201,18 +201,20 @@ class TailCalls:
         function, extents = self._symbolizer.function(start), self._extents
         if function is None and extents is not None:
             function = extents.extent(start)
-        size = function.size if function is not None and function.start == start and function.size else 64
+        is_whole = function is not None and function.start == start and function.size > 0
+        size = function.size if function is not None and is_whole else 64
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
-        for instruction in _decoded_jumps(self._memory.architecture, code, start):
+        for instruction in _decoded_jumps(self._memory.architecture, code, start)[: None if is_whole else 1]:
+            # where its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
             target = self._jump_target(instruction)
             if target is None:
                 self._by_pointer[entry] = True
             elif not start <= target < start + size:
                 yield target
                 part = extents.extent(target) if extents is not None and function and not function.names else None
-                if part is not None and part.start != target:
+                if part is not None and part.start != target == follow_stub(self._memory, target):
                     yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
 
     def _jump_target(self, instruction: Instruction) -> int | None:

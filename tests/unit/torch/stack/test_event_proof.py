@@ -12,6 +12,7 @@ from gdbext.engine.process.code_reader import Decoded
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
 from gdbext.torch.stack.hosted_events import HostedEvents
+from gdbext.torch.stack.kernel_match import TailCalls
 
 START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
 BY_POINTER = b"\xff\xd0"  # call *%rax
@@ -180,3 +181,32 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
         return events.is_for_key(stack, hosted)
 
     assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
+
+
+def test_a_jump_through_a_stub_leads_to_its_function_alone() -> None:
+    """Call frame information covers all stubs together; those beside it are other functions'."""
+    first, second, slots = 0x2000, 0x2010, 0x3000
+    stubs = {
+        at: b"\xff\x25" + (slots + 8 * number - at - 6).to_bytes(4, "little")
+        for number, at in enumerate((first, second))
+    }
+    jump = b"\xe9" + (second - START - 5).to_bytes(4, "little")
+    code = {
+        START: jump + NOP * 11,
+        first: stubs[first] + NOP * 10 + stubs[second] + NOP * 10,
+        second: stubs[second] + NOP * 26,
+    }
+
+    def read(address: int, size: int) -> bytes | None:
+        return code[address][:size] if address in code else None
+
+    def extent(address: int) -> Any:
+        start = START if address < first else first
+        return SimpleNamespace(start=start, size=16 if start == START else 32, names=())
+
+    memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=read, try_u64={slots: OTHER, slots + 8: ASKS}.get)
+    symbolizer: Any = SimpleNamespace(function=lambda _: None)
+    extents: Any = SimpleNamespace(extent=lambda address: extent(address) if address < slots else None)
+    calls = TailCalls(memory, symbolizer, extents)
+    assert calls.reaches(START, ASKS)
+    assert not calls.reaches(START, OTHER)
