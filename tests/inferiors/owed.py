@@ -242,6 +242,20 @@ def pool_import():
     import pool_at_import  # noqa: F401
 
 
+def pool_threads():
+    """The only busy one of its threads waits for the lock that whoever waits for its result holds."""
+    pool, lock = multiprocessing.pool.ThreadPool(2), threading.Lock()
+    tells("deadlock", "a result of multiprocessing.Pool", "(worker)", "threading.Lock", never=["worker process"])
+
+    def job():
+        with lock:
+            pass
+
+    truth.ready()
+    with lock:
+        pool.apply(job)
+
+
 def in_child(action):
     """Fork: the child tells, and the parent, which a debugger need not look at, waits for it."""
     child = os.fork()

@@ -104,6 +104,12 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
     if lost is not None or found.lacks_workers:
         gone = _lost_helper(thread, lost.thread, lost.does) if lost is not None else NO_WORKERS
         return Wait(Resource(WaitKind.CONDVAR, found.address, name), timed=timed, evidence=(evidence,), lost=gone)
+    if not workers:  # they are threads: those that run a job, of whichever pool
+        running = [each.tid for each in thread.process.threads if each is not thread and _runs_job(each)]
+        owner = OwnerThread(running[0]) if len(running) == 1 else None
+        certainty = OwnerCertainty.INFERRED if owner is not None else OwnerCertainty.UNKNOWN
+        several = f", which one of the threads {', '.join(map(str, running))} must deliver" if running[1:] else ""
+        return Wait(Resource(WaitKind.CONDVAR, found.address, f"{name}{several}"), owner, certainty, timed, (evidence,))
     plural = "es" if len(workers) > 1 else ""
     text = f"{name}, which the worker process{plural} {listed(workers)} must deliver"
     held_up = _held_up(thread, found) if all_idle(workers) else None
@@ -116,6 +122,17 @@ def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool
         text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
     resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
     return Wait(resource, timed=timed, evidence=(evidence,), children=workers)
+
+
+def _runs_job(thread: ThreadSnapshot) -> bool:
+    """The thread is a worker of a multiprocessing.pool.ThreadPool, inside of a job (``worker`` of Lib/multiprocessing/
+    pool.py calls it; between two jobs it takes one from a SimpleQueue)."""
+    calls = [(frame.file.endswith("multiprocessing/pool.py"), frame.function) for frame in thread.python]
+    futex, python = futex_wait(thread.syscall), thread.process.python
+    if calls[:1] != [(True, "worker")] or futex is None or python is None:
+        return (True, "worker") in calls
+    found = python.wait(thread.tid, futex.address)  # the job may be a function of C
+    return found is not None and found.kind is not Waitable.SIMPLE_QUEUE
 
 
 NO_WORKERS = LostThread(

@@ -16,7 +16,7 @@ ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-ex
 ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
         "own-futex", "refused-space", "refused-memory", "refused-peer", "server-full",
         "refused-threads", "flag-shared", "connect-self",
-        "connect-unix", "fork-handed")  # fmt: skip
+        "connect-unix", "fork-handed", "pool-threads")  # fmt: skip
 HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",
            "loop-healthy", "loop-thread", "error-nothing")  # fmt: skip
 PROGRAMS = [
