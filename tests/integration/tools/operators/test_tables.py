@@ -40,7 +40,7 @@ def target_of(inferior: Inferior, kind: str) -> Iterator[Target]:
         target.close()
 
 
-@pytest.mark.parametrize(("variant", "kind"), zip(VARIANTS, ("core", "live")), ids=["stock-core", "registered-live"])
+@pytest.mark.parametrize(("variant", "kind"), [*zip(VARIANTS, ("core", "live"))], ids=["stock-core", "registered-live"])
 def test_every_operator_and_every_key(inferior: GetInferior, variant: tuple[str, ...], kind: str) -> None:
     process = inferior("dispatch-tables", *variant)
     dumps = json.loads(Path(process.truth["dumps"]).read_text())
