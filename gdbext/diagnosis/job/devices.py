@@ -36,6 +36,8 @@ _OLDEST = (2, 6)
 _SHOWN = 4
 """Events of one stream that the text names."""
 _FILES = 8
+_DEPTH = 24
+"""Python frames of a thread among which generated code is looked for."""
 _LOWEST = 0x1000
 """A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
 
@@ -47,6 +49,16 @@ class CurrentStream(Record):
     device: int
     stream_id: int
     stream: Hexadecimal
+
+
+class LaunchedKernel(Record):
+    """A kernel that code of torch.compile has launched, by its text before the line at which it stands: inferred.
+    Whether it runs, or has run, is not known."""
+
+    tid: int
+    kernel: str
+    file: str
+    line: int
 
 
 class DeviceCore(Record):
@@ -75,11 +87,17 @@ class DeviceSection(Section):
     memory: tuple[PendingMemory, ...] = ()
     """Blocks of PyTorch's caching allocator that wait for events, and captures of CUDA graphs that it knows."""
     problems: tuple[str, ...] = ()
+    launched: tuple[LaunchedKernel, ...] = ()
+    """The last kernels that threads launched in code of torch.compile which they are still in, the latest first."""
 
     @property
     def lines(self) -> tuple[str, ...]:
         """PyTorch's bookkeeping of the devices, for people."""
-        return tuple(line for each in self.memory for line in _memory_lines(each))
+        return (
+            *(f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
+              for each in self.launched),
+            *(line for each in self.memory for line in _memory_lines(each)),
+        )  # fmt: skip
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -219,7 +237,21 @@ def name_devices(
     core = core_settings(session.target.environ())
     core = core._replace(trigger=_trigger(core, session.target))
     memory = reader.memory(session)
-    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)))
+    launched = tuple(each for thread in waiting for each in _launched(session, thread))
+    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched)
+
+
+def _launched(session: Session, thread: ThreadSnapshot) -> Iterator[LaunchedKernel]:
+    """The kernels of the innermost function of the thread in which Inductor launches kernels."""
+    from gdbext.diagnosis.threads.source_lines import SourceReader
+    from gdbext.torch.compile.generated_kernels import LAUNCHER, launched_before
+
+    for frame in thread.python[:_DEPTH]:
+        if frame.line and frame.file and frame.function.rpartition(".")[2] == LAUNCHER:
+            lines = SourceReader(session.target).texts(frame.file)
+            for kernel, line in launched_before(lines, frame.line):
+                yield LaunchedKernel(thread.tid, kernel, frame.file, line)
+            return
 
 
 def _reasons(wait: DeviceWait) -> Iterator[str]:

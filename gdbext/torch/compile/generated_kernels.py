@@ -19,7 +19,7 @@ torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_*.h, 2.13.0: extern
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from gdbext.cpython.abi.python_structures import PyCFunctionObject, PyFunctionObject, PyMethodObject, PyModuleObject
@@ -244,6 +244,28 @@ _DTYPES = {
 """torch/_inductor/codegen/cpp_utils.py, DTYPE_TO_CPP, and what older versions write."""
 _PASSED = late_pattern(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
 _POINTER_OUT = late_pattern(r"\bout_ptr\d+$")
+
+
+_LAUNCH = late_pattern(r"^(?:(triton_\w+)\.run|(extern_kernels\.\w+))\(")
+_LEADS_ELSEWHERE = late_pattern(r"^(?:if|elif|else|for|while|try|except|finally|class|match)\b")
+LAUNCHER = "call"
+"""The function in which a module that Inductor wrote launches its kernels (torch/_inductor/codegen/wrapper.py)."""
+
+
+def launched_before(lines: Sequence[str], line: int, most: int = 3) -> tuple[tuple[str, int], ...]:
+    """(kernel, line) of the last launches before a line of ``call``, the latest first, by its text; none where a line
+    before it may lead elsewhere. ``lines`` are without the blanks around them."""
+    found: list[tuple[str, int]] = []
+    for number in range(min(line - 1, len(lines)), 0, -1):
+        text = lines[number - 1]
+        if text.startswith("def "):
+            return tuple(found[:most])
+        if _LEADS_ELSEWHERE.match(text):
+            break
+        launch = _LAUNCH.match(text)
+        if launch is not None:
+            found.append((launch.group(1) or launch.group(2), number))
+    return ()
 
 
 def called_kernel(line: str) -> tuple[str, tuple[str, ...]] | None:

@@ -9,6 +9,7 @@ from gdbext.torch.compile.generated_kernels import (
     cpp_parameters,
     is_only_written,
     kernel_parameters,
+    launched_before,
     pointed_dtype,
     shim_signatures,
 )
@@ -91,3 +92,35 @@ def test_signatures_of_shims() -> None:
     )  # fmt: skip
     assert found["aoti_torch_cpu_cat"][0] == Parameter("const AtenTensorHandle*", "tensors")
     assert [each.is_result for each in found["aoti_torch_cpu_cat"]] == [False, False, False, True]
+
+
+LAUNCHES = """
+def call(args):
+    arg0_1, = args
+    with torch.cuda._DeviceGuard(0):
+        buf0 = empty_strided_cuda((8, ), (1, ), torch.float32)
+        stream0 = get_raw_stream(0)
+        triton_poi_fused_add_0.run(arg0_1, buf0, 8, grid=grid(8), stream=stream0)
+        extern_kernels.mm(buf0, buf0, out=buf1)
+        triton_red_fused_sum_1.run(buf1, buf2, 1, 8, stream=stream0)
+        buf3 = buf2.item()
+        triton_poi_fused_mul_2.run(buf2, buf4, 8, stream=stream0)
+"""
+
+
+def test_the_kernels_that_were_launched_before_a_line() -> None:
+    lines = [line.strip() for line in LAUNCHES.split("\n")]
+    at_item = lines.index("buf3 = buf2.item()") + 1
+    launched = (("triton_red_fused_sum_1", at_item - 1), ("extern_kernels.mm", at_item - 2),
+                ("triton_poi_fused_add_0", at_item - 3))  # fmt: skip
+    assert launched_before(lines, at_item) == launched
+    assert launched_before(lines, at_item, 1) == launched[:1]
+    assert launched_before(lines, 4) == (), "nothing was launched yet"
+    assert launched_before(lines, 10_000)[0] == ("triton_poi_fused_mul_2", at_item + 1)
+    assert launched_before([], 7) == ()
+
+
+def test_launches_where_a_line_leads_elsewhere_may_not_have_been() -> None:
+    lines = ["def call(args):", "if args:", "triton_a_0.run(x)", "else:", "triton_b_1.run(x)", "triton_c_2.run(x)", "y"]
+    assert launched_before(lines, 7) == ()
+    assert launched_before(lines[1:], 6) == (), "no function begins there"
