@@ -10,11 +10,14 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.formats.eh_frame import sleb128, uleb128
 from gdbext.engine.formats.elf_header import Data
 from gdbext.engine.record import Record
-from gdbext.errors import BadCore
+from gdbext.errors import BadCore, BadData
 
 _LOUSER = 0x80000000
 _ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + each for each in (7, 9, 11, 12, 15, 16))
@@ -59,6 +62,9 @@ class GpuCore(Record):
     grids: tuple[GpuGrid, ...]
     exceptions: tuple[tuple[str, int], ...]
     """Kinds of exceptions with how many threads of the GPU, or of its processors, hit them."""
+    places: tuple[tuple[str, int], ...] = ()
+    """Lines of source with how many threads of the GPU stand there: those that hit an exception, else all; none where
+    the kernels were compiled without lines (nvcc -lineinfo)."""
 
     @property
     def text(self) -> str:
@@ -66,7 +72,9 @@ class GpuCore(Record):
         kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
         hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
         names = _listed(self.devices)
-        return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}"
+        places = _listed([f"{place} ({count})" for place, count in self.places])
+        stand = f"; its threads stand at {places}" if places else ""
+        return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}{stand}"
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -122,6 +130,12 @@ class _Sections:
             for at in range(0, len(raw) - section.row + 1, section.row):
                 yield raw[at : at + section.row]
 
+    def named(self, name: bytes) -> bytes:
+        """The contents of the first section of that name; empty where there is none."""
+        names = self.contents(self.sections[self._names]) if self._names < len(self.sections) else b""
+        found = (each for each in self.sections if names[each.name :].startswith(name + b"\0"))
+        return next(map(self.contents, found), b"")
+
     def texts(self) -> Iterator[_Section]:
         """Tables of strings, the one for other things than sections' names first."""
         tables = [each for each in self.sections if each.type == 3]
@@ -131,7 +145,7 @@ class _Sections:
 def read_gpu_core(data: Data, path: str) -> GpuCore:
     """Read the tables of the core. Raises BadCore."""
     core = _Sections(data, path)
-    return GpuCore(tuple(_devices(core)), tuple(_grids(core, path)), tuple(_exceptions(core)))
+    return GpuCore(tuple(_devices(core)), tuple(_grids(core, path)), tuple(_exceptions(core)), _places(core, path))
 
 
 def _devices(core: _Sections) -> Iterator[str]:
@@ -196,6 +210,104 @@ def _exceptions(core: _Sections) -> list[tuple[str, int]]:
         if counts:
             return [(_EXCEPTIONS.get(number, f"exception {number}"), count) for number, count in counts.most_common()]
     return []
+
+
+def _places(core: _Sections, path: str) -> tuple[tuple[str, int], ...]:
+    """The lines at which threads stand, the most frequent first."""
+    rows = [row for section in core.of_type(_LANES) for row in core.rows(section, _LANE_ROW)]
+    hit = [row for row in rows if struct.unpack_from("<I", row, 32)[0]]
+    counts = Counter(struct.unpack_from("<Q", row)[0] for row in hit or rows)
+    lines: Counter[str] = Counter()
+    for image in core.of_type(_ELF_RELOCATED):
+        with suppress(*_TORN):
+            known = list(_lines(_Sections(core.contents(image), path).named(b".debug_line")))
+            for (start, place), (end, _) in zip(known, known[1:]):
+                if place:
+                    lines[place] += sum(count for pc, count in counts.items() if start <= pc < end)
+    return tuple((place, count) for place, count in lines.most_common() if count)
+
+
+_TORN = (BadData, IndexError, ValueError, ZeroDivisionError, struct.error)
+"""The errors of a table of lines that is torn: then its module has none."""
+_MOST_LINES = 200_000
+_LINE_VERSIONS = (2, 3, 4)
+"""Versions of DWARF's line table whose files have names of their own; nvcc writes 2."""
+
+
+def _lines(raw: bytes) -> Iterator[tuple[int, str]]:
+    """(address, file:line) from which on a line holds, "" from the end of each sequence on. Raises what
+    _TORN says where the table is."""
+    at = 0
+    while at + 4 < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        unit, at = raw[at + 4 : at + 4 + length], at + 4 + length
+        if struct.unpack_from("<H", unit)[0] in _LINE_VERSIONS:
+            yield from islice(_LineProgram(unit).rows(), _MOST_LINES)
+
+
+class _LineProgram:
+    """One unit of DWARF's line table (DWARF 4, section 6.2)."""
+
+    def __init__(self, unit: bytes) -> None:
+        version, length = struct.unpack_from("<HI", unit)
+        at = 7 if version < 4 else 8  # since 4 there is the number of operations of an instruction
+        self._step = unit[6]
+        self._base, self._range, self._first = struct.unpack_from("<bBB", unit, at + 1)
+        self._operands = unit[at + 4 : at + 3 + self._first]
+        self._files = list(self._file_names(unit, at + 3 + self._first))
+        self._code, self._at = unit, 6 + length
+
+    @staticmethod
+    def _file_names(unit: bytes, at: int) -> Iterator[str]:
+        while unit[at]:  # the folders
+            at = unit.index(b"\0", at) + 1
+        at += 1
+        while unit[at]:
+            end = unit.index(b"\0", at)
+            yield unit[at:end].decode("utf-8", "replace").rpartition("/")[2]
+            at = end + 1
+            for _ in range(3):
+                _, at = uleb128(unit, at)
+
+    def _number(self) -> int:
+        value, self._at = uleb128(self._code, self._at)
+        return value
+
+    def rows(self) -> Iterator[tuple[int, str]]:
+        """The table's rows, in the order of the program. Raises what _TORN says."""
+        address, file, line = 0, 1, 1
+        while self._at < len(self._code):
+            operation = self._code[self._at]
+            self._at += 1
+            if operation >= self._first:
+                steps, lines = divmod(operation - self._first, self._range)
+                address, line = address + steps * self._step, line + self._base + lines
+                yield address, self._place(file, line)
+            elif operation == 0:
+                size = self._number()
+                extended, self._at = self._code[self._at : self._at + size], self._at + size
+                if extended[0] == 1:
+                    yield address, ""
+                    address, file, line = 0, 1, 1
+                elif extended[0] == 2:
+                    (address,) = struct.unpack_from("<Q", extended, 1)
+            elif operation == 1:
+                yield address, self._place(file, line)
+            elif operation == 3:
+                change, self._at = sleb128(self._code, self._at)
+                line += change
+            elif operation == 9:
+                address += struct.unpack_from("<H", self._code, self._at)[0]
+                self._at += 2
+            elif operation == 8:
+                address += (255 - self._first) // self._range * self._step
+            else:
+                operands = [self._number() for _ in range(self._operands[operation - 1])]
+                address += operands[0] * self._step if operation == 2 else 0
+                file = operands[0] if operation == 4 else file
+
+    def _place(self, file: int, line: int) -> str:
+        return f"{self._files[file - 1] if 0 < file <= len(self._files) else '?'}:{line}"
 
 
 def refuse(path: str, data: Data) -> BadCore:

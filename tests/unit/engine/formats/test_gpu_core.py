@@ -109,3 +109,45 @@ def test_numbers_that_lead_nowhere_cost_what_they_name() -> None:
     with pytest.raises(BadCore, match="section headers"):
         read_gpu_core(core()[:60] + b"\xff\xff" + core()[62:], "gpu.core")
     assert read_gpu_core(core(row=0), "gpu.core").grids == ()
+
+
+def line_table(version: int = 2) -> bytes:
+    """spin.cu:40 from ENTRY on, :43 from 16 bytes behind it on, common.h:7 from 32 on, to 48."""
+    header = bytes([1] * (2 if version > 3 else 1)) + struct.pack("<BbBB", 1, -5, 14, 13)
+    header += bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1]) + b"/src\0\0spin.cu\0\1\0\0common.h\0\1\0\0\0"
+    code = b"\0\x09\x02" + struct.pack("<Q", ENTRY) + b"\x03\x27\x01"  # the address, 39 lines more, a row
+    code += b"\x02\x10\x03\x03\x01"  # 16 bytes and three lines on
+    code += b"\x09" + struct.pack("<H", 16) + b"\x04\x02\x03\x5c\x01"  # the other file, 36 lines less
+    code += b"\x02\x10\x00\x01\x01"  # the end of the sequence
+    unit = struct.pack("<HI", version, len(header)) + header + code
+    return struct.pack("<I", len(unit)) + unit
+
+
+def with_lines(table: bytes, pcs: Sequence[int], exception: int = 0) -> bytes:
+    """A core whose module has that table; one thread at each of these places behind the kernel's entry."""
+    names = b"\0.debug_line\0"
+    body, headers = b"", [bytes(64)]
+    for name, type_, contents in ((1, 1, table), (0, 3, names)):
+        headers.append(struct.pack("<IIQQQQIIQQ", name, type_, 0, 0, 64 + len(body), len(contents), 0, 0, 1, 0))
+        body += contents
+    head = struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 3, 2)
+    image = b"\x7fELF\x02\x01\x01\x33" + bytes(8) + head + body + b"".join(headers)
+    lanes = b"".join(struct.pack("<QQ8I", ENTRY + pc, pc, 0, 0, 0, 0, exception, 1, 0, 0) for pc in pcs)
+    return elf([(IMAGE, image, 2, 0, 0), (LANES, lanes, 1, 0, 48)])
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_the_lines_at_which_threads_stand(version: int) -> None:
+    found = read_gpu_core(with_lines(line_table(version), [0, 16, 24, 31, 32, 48, 4096]), "gpu.core")
+    assert found.places == (("spin.cu:43", 3), ("spin.cu:40", 1), ("common.h:7", 1))
+    assert found.text.endswith("; its threads stand at spin.cu:43 (3), spin.cu:40 (1), common.h:7 (1)")
+
+
+def test_a_kernel_without_lines_and_a_torn_table() -> None:
+    assert read_gpu_core(core(), "gpu.core").places == ()
+    table = line_table()
+    for at in range(len(table)):
+        for torn in (table[:at], table[:at] + bytes([table[at] ^ 0xFF]) + table[at + 1 :]):
+            read_gpu_core(with_lines(torn, [0]), "gpu.core")  # whatever it gives, it ends
+    assert read_gpu_core(with_lines(table[:-4], [0]), "gpu.core").places == (), "a torn one gives none"
+    assert read_gpu_core(with_lines(line_table(5), [0]), "gpu.core").places == (), "a version that is not known"
