@@ -29,7 +29,7 @@ SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
 NAMES = ("stream", "two-streams", "event", "device", "item", "allocator", "host-function", "graph", "capture",
          "triton", "compiled", "nccl")  # fmt: skip
 MADE_UP = "GDBEXT_MADE_UP"
-_ON_MADE_UP = ("stream", "event", "item", "allocator", "host-function", "graph", "capture")
+_ON_MADE_UP = tuple(name for name in NAMES if name not in ("triton", "compiled"))
 """Scenes that a made-up driver can play."""
 _PATIENCE = 90.0
 _LOOK = 60

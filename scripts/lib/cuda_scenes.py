@@ -201,7 +201,10 @@ def nccl(file: str) -> None:
     numbers = torch.ones(8, device="cuda")
     dist.all_reduce(numbers)
     cuda.synchronize()
-    spin(cuda.current_stream() if MADE_UP not in os.environ else cuda.Stream())
+    if MADE_UP in os.environ:
+        os.environ["GDBEXT_HANGS_AFTER"] = "1"
+    else:
+        spin(cuda.current_stream())
     dist.all_reduce(numbers, async_op=True)
     tell(file, call="cudaDeviceSynchronize", collective="all_reduce")
     cuda.synchronize()

@@ -20,7 +20,8 @@ Tag = TypeVar("Tag")
 _LONGEST = 200
 """Characters of a mangled name that are compared."""
 _LOCAL = late_pattern(r"L(?=\d)")
-"""Internal linkage, which is no part of a function's qualified name."""
+"""Internal linkage, which is no part of a function's qualified name. The last letter of a name as ProcessGroupNCCL
+looks like it, so both sides of a comparison go without it."""
 
 
 class Functions(Record):
@@ -183,9 +184,9 @@ class FunctionIndex(Generic[Tag]):
             for name in functions.c:
                 self._by_name.setdefault(name, []).append(tag)
             for name in functions.qualified:
-                self._by_beginning.setdefault(f"N{nested_name(name)}", []).append(tag)
+                self._by_beginning.setdefault(_LOCAL.sub("", f"N{nested_name(name)}"), []).append(tag)
             for name in functions.mangled:
-                self._by_beginning.setdefault(name, []).append(tag)
+                self._by_beginning.setdefault(_LOCAL.sub("", name), []).append(tag)
         self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
         self._by_pattern = [(late_pattern(each.pattern), tag) for tag, each in rows if each.pattern]
 

@@ -29,7 +29,9 @@ std::atomic<void *> captured;
 
 int captures(void *stream) { return stream != nullptr && stream == captured; }
 
-bool hangs(void *stream) { return hangs() || (stream != nullptr && stream == hung_stream); }
+std::atomic<void *> behind;  // a stream that waits for an event of the hung one
+
+bool hangs(void *stream) { return hangs() || (stream != nullptr && (stream == hung_stream || stream == behind)); }
 
 struct HostFunction {
     void (*function)(void *);
@@ -44,7 +46,7 @@ void *run_host_function(void *raw) {
 }
 
 int wait_for_the_device() {
-    while (hangs())
+    while (hangs() || hung_stream != nullptr)
         poll(nullptr, 0, -1);
     return 0;
 }
@@ -112,7 +114,11 @@ int cudaStreamSynchronize(void *stream) {
         poll(nullptr, 0, -1);
     return 0;
 }
-int cudaStreamWaitEvent(void *, void *, unsigned) { return 0; }
+int cudaStreamWaitEvent(void *stream, int *event, unsigned) {
+    if (*event != ENDED)
+        behind = stream;
+    return 0;
+}
 int cudaStreamBeginCapture(void *stream, int) { captured = stream; return 0; }
 int cudaStreamEndCapture(void *, void **graph) { captured = nullptr; *graph = object(); return 0; }
 int cudaStreamIsCapturing(void *stream, int *state) { *state = captures(stream); return 0; }

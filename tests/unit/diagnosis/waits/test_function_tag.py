@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of
-from gdbext.diagnosis.waits.pool_table import AUTOGRAD, Pool, PoolIndex, PoolPart
+from gdbext.diagnosis.waits.pool_table import AUTOGRAD, NCCL, POOLS, Pool, PoolIndex, PoolPart
+from gdbext.torch import assumed_symbols
 
 POP = "_ZN5torch8autograd10ReadyQueue3popEv"
 REGISTRY = "_ZN10rayon_core8registry12WorkerThread15wait_until_cold17h0123456789abcdefE"
@@ -22,3 +25,11 @@ def test_a_row_of_somebody_else_is_asked_as_ours_are():
     rayon = Pool("rayon", native=Functions(qualified=("rayon_core::registry::WorkerThread::wait_until_cold",)))
     assert [each.pool for each in PoolIndex([rayon]).functions_of([REGISTRY])] == [rayon]
     assert PoolIndex([rayon]).functions_of(["wait_until_cold"]) == frozenset()
+
+
+@pytest.mark.parametrize("name", [*assumed_symbols.NCCL_WATCHDOG.examples,
+                                  "_ZN4c10d5nccl216ProcessGroupNCCL15timeoutWatchdogEv"])  # fmt: skip
+def test_a_name_whose_last_letter_looks_like_internal_linkage(name: str) -> None:
+    """ProcessGroupNCCL, before the length of the next name."""
+    (function,) = PoolIndex(POOLS).functions_of([name])
+    assert function.pool is NCCL
