@@ -26,15 +26,15 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
-NAMES = ("stream", "two-streams", "event", "device", "item", "allocator", "host-function", "graph", "capture",
-         "triton", "compiled", "nccl")  # fmt: skip
+NAMES = ("stream", "two-streams", "event", "device", "second-device", "item", "allocator", "host-function", "graph",
+         "capture", "triton", "compiled", "nccl")  # fmt: skip
 MADE_UP = "GDBEXT_MADE_UP"
 _ON_MADE_UP = tuple(name for name in NAMES if name not in ("triton", "compiled"))
 """Scenes that a made-up driver can play."""
 _PATIENCE = 90.0
 _LOOK = 60
 _PROBE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
-_COMPARED = ("call", "stream", "stream_id", "event")
+_COMPARED = ("call", "stream", "stream_id", "event", "device")
 
 
 class Row(NamedTuple):
@@ -113,7 +113,8 @@ def measured(scene: str, python: str, made_up: str | None) -> Row:
 def _environment(made_up: str | None) -> dict[str, str]:
     if made_up is None:
         return dict(os.environ)
-    return {**os.environ, "LD_PRELOAD": made_up, MADE_UP: made_up, "GDBEXT_DEVICE_MEMORY": str(64 << 20)}
+    device = {"GDBEXT_DEVICE_MEMORY": str(64 << 20), "GDBEXT_DEVICES": "2"}
+    return {**os.environ, "LD_PRELOAD": made_up, MADE_UP: made_up, **device}
 
 
 def _last_line(errors: Path) -> str:

@@ -87,6 +87,21 @@ def device(file: str) -> None:
     cuda.synchronize()
 
 
+def second_device(file: str) -> None:
+    """A stream of the second device, with a block of its allocator that waits for it."""
+    if cuda.device_count() < 2:
+        raise SystemExit("there is one device only")
+    with cuda.device(1):
+        torch.ones(1, device="cuda:0")
+        busy, block = cuda.Stream(), torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+        spin(busy)
+        block.record_stream(busy)
+        pending = [[busy.stream_id, f"{block.data_ptr():#x}", block.nbytes]]
+        del block
+        tell(file, **of_stream(busy), device=1, pending=pending)
+        busy.synchronize()
+
+
 def item(file: str) -> None:
     """One number of a tensor, copied behind a kernel that spins."""
     busy, number = cuda.Stream(), torch.ones(1, device="cuda")
@@ -217,6 +232,7 @@ SCENES: dict[str, Callable[[str], None]] = {
         two_streams,
         event,
         device,
+        second_device,
         item,
         allocator,
         host_function,

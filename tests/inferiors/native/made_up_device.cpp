@@ -1,6 +1,7 @@
 // made_up_device: a device, its driver and NCCL that do nothing, so that a wheel for CUDA makes NCCL's groups on any
 // machine. Loaded before all others (LD_PRELOAD), as libcuda.so.1, too. Memory is the host's; nothing is computed.
 // NCCL's operations end at once, but for those after the first GDBEXT_HANGS_AFTER, whose events are never reached.
+// There are GDBEXT_DEVICES devices, else one.
 // What is on the stream of hang_stream() never ends; there are GDBEXT_DEVICE_MEMORY bytes of memory, where that is set.
 // A stream is waited for asleep, an event awake, as the driver does by default.
 //
@@ -25,6 +26,7 @@ bool hangs() {
 std::atomic<void *> hung_stream;
 std::atomic<size_t> taken;
 
+thread_local int current_device;
 std::atomic<void *> captured;
 
 int captures(void *stream) { return stream != nullptr && stream == captured; }
@@ -59,9 +61,13 @@ int well(...) { return 0; }
 
 extern "C" {
 
-int cudaGetDeviceCount(int *count) { *count = 1; return 0; }
-int cudaGetDevice(int *device) { *device = 0; return 0; }
-int cudaSetDevice(int) { return 0; }
+int cudaGetDeviceCount(int *count) {
+    const char *devices = getenv("GDBEXT_DEVICES");
+    *count = devices != nullptr ? atoi(devices) : 1;
+    return 0;
+}
+int cudaGetDevice(int *device) { *device = current_device; return 0; }
+int cudaSetDevice(int device) { current_device = device; return 0; }
 int cudaDeviceGetAttribute(int *value, int, int) { *value = 1; return 0; }
 int cudaGetDeviceProperties(void *properties, int) { memset(properties, 0, 256); return 0; }
 int cudaGetDeviceProperties_v2(void *properties, int) { memset(properties, 0, 256); return 0; }
