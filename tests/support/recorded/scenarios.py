@@ -97,7 +97,6 @@ REPORTED = [
     Scenario("nested-pool", ("2",), python="3.9"),
     Scenario("slow", ("batches_of_requests",), python="3.12"),
     Scenario("task-cycle", python="3.8"),
-    Scenario("task-cycle", python="3.10"),
     Scenario("task-cycle", python="3.13"),
     Scenario("task-cycle", python="3.15"),
     Scenario("asyncio-waits", python="3.10"),
