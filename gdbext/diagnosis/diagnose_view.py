@@ -183,11 +183,11 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
             yield ""
             yield from _stack(thread, style, report)
     pid = report.target.pid if report.target is not None else 0
-    for thread in _with_main(involved, report.threads, pid):
+    for thread, others in _alike(_with_main(involved, report.threads, pid), pid):
         if not thread.dispatch and thread.python_line:
             if not thread.frames:
                 yield ""
-                yield style(headline(thread), "bold")
+                yield style(headline(thread), "bold") + (f", and {counted(others, 'thread')} like it" if others else "")
             if thread.tid == pid:
                 nodes = [(node.level, node_lines(node, style)) for node in thread.nodes]
                 lines = list(python_stack_lines(thread, style, report.sources, report.called, nodes))
@@ -207,6 +207,16 @@ def _stack(thread: ThreadReport, style: Style, report: Report) -> Iterator[str]:
     if len(lines) > most:
         more = counted(len(lines) - most, "more frame")
         yield f"      … {more}: {report.called.command(f'dispatch-bt --native --thread {thread.tid}')}"
+
+
+def _alike(threads: Sequence[ThreadReport], pid: int) -> Iterator[tuple[ThreadReport, int]]:
+    """Each thread with the number of those like it, which are not shown; the main thread, and those whose native frames
+    are shown, stand alone."""
+    alike = folded([each for each in threads if each.tid != pid and not each.frames])
+    others = {group[0].tid: len(group) - 1 for group in alike}
+    for thread in threads:
+        if thread.tid == pid or thread.frames or thread.tid in others:
+            yield thread, others.get(thread.tid, 0)
 
 
 def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:

@@ -1,13 +1,21 @@
-"""A recursion in a JSON document is one block of it, with how often it stands there."""
+"""What repeats is shown once: a recursion in a JSON document as one block with how often it stands there, equal
+threads of a verdict as one with their number."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gdbext.diagnosis import diagnose_view
 from gdbext.diagnosis.report.json_report import folded
+from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
+from gdbext.diagnosis.verdict.judge import judge as judge_process
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, shown_steps
+from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.engine.vocabulary import Certainty
+from gdbext.render.style import Style
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchStage
+from support.fakes.analysis_facts import thread, wait
 
 
 def value(item: tuple[int, str]) -> dict[str, Any]:
@@ -51,3 +59,25 @@ def test_what_is_read_is_what_is_shown() -> None:
     assert len(shown) < 200
     assert shown_steps(steps[:MOST_WHOLE]) == frozenset(range(MOST_WHOLE))
     assert shown_steps([step(level, f"f{level}") for level in range(5000)]) == frozenset(range(5000))
+
+
+def shown(threads: list[ThreadReport]) -> list[str]:
+    """The headings of the stacks that the text of a verdict about all of these shows."""
+    judged = judge_process(Observations(tuple(threads), 1))
+    finding = judged.verdict.finding._replace(threads=tuple(each.tid for each in threads))
+    verdict = judged.verdict._replace(finding=finding)
+    report = Report("dispatch-diagnose", TargetReport("live", 1, "none"), threads=tuple(threads), verdict=verdict)
+    lines = diagnose_view.render(report, Style())
+    return [line.partition("Thread ")[2] for line in lines if line.startswith("Thread ")]
+
+
+def test_equal_threads_of_a_verdict_are_shown_once() -> None:
+    def worker(tid: int, line: int, **more: Any) -> ThreadReport:
+        frame = Frame(0, FrameKind.PYTHON, "handler", file="/a/app.py", line=line)
+        return thread(tid, wait("condvar", name="an Event"), python=(frame,), stack_key=line, **more)
+
+    threads = [worker(1, 4), worker(2, 4), worker(3, 4), worker(4, 9), worker(5, 4, notes=("odd",))]
+    headings = shown(threads)
+    assert [each.endswith("like it") for each in headings] == [False, True, False, False]
+    assert [tid in each for tid, each in zip(("tid 1", "tid 2", "tid 4", "tid 5"), headings)] == [True] * 4
+    assert ", and 1 thread like it" in headings[1]
