@@ -328,7 +328,7 @@ def awaited_children(session: Session, finding: Finding) -> tuple[int, ...]:
 
 def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
     """The verdict, with the cause that was found in a child that the process waits for; where it waits for that child
-    alone, at least with the line that the child is at."""
+    alone, at least with the program's line that it is at, or with what is said of it."""
     wait = verdict.finding.wait
     awaited = {child.pid for child in wait.children} if wait is not None else set()
     looked_at = [each for each in children.children if each.pid in awaited and each.verdict]
@@ -337,7 +337,7 @@ def with_cause(verdict: Verdict, children: ChildrenSection) -> Verdict:
         child = min(found, key=lambda each: each.rank)
         text = f"{verdict.finding.summary} In process {child.pid}: {child.summary}"
     elif len(awaited) == 1 and looked_at and looked_at[0].line:
-        text = f"{verdict.finding.summary} Process {looked_at[0].pid} is at {looked_at[0].line}."
+        text = f"{verdict.finding.summary} {looked_at[0].told}"
     else:
         return verdict
     return verdict._replace(finding=verdict.finding._replace(summary=text))

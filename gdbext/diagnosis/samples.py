@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gdbext.diagnosis.inspection import Inspection, inspect_threads
-from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress
+from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
@@ -55,6 +55,14 @@ class ChildReport:
     def is_stuck(self) -> bool:
         """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
         return self._kind is not None and (self._kind.traits.is_hang or self.stands)
+
+    @property
+    def told(self) -> str:
+        """The line that its main thread is at, in words; where that is none of the program's, what is said of it: a
+        manager of multiprocessing serves in another thread."""
+        if self.summary and not is_users_file(self.line.rpartition(":")[0]):
+            return f"In process {self.pid}: {self.summary}"
+        return f"Process {self.pid} is at {self.line}."
 
     @property
     def rank(self) -> int:
