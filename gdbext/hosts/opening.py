@@ -21,6 +21,7 @@ class Standstill(Enum):
     """The choice whether a live process stands still while it is looked at."""
 
     BRIEF = "is not stopped where all of its threads sleep, else for some milliseconds"
+    ASLEEP = "is not stopped where all of its threads sleep, else stands still until it is closed"
     HELD = "stands still until it is closed"
     NONE = "is not stopped: what its running threads do is unknown"
 
@@ -54,12 +55,14 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
     """A running process; an unknown PyTorch in it is measured first. One that somebody else traces, and nobody can stop
     therefore, is read as its threads sleep or stand. Raises TargetError."""
     _measure(pid)
-    from gdbext.engine.glibc.pthread import brief_look, unstopped
+    from gdbext.engine.glibc.pthread import asleep, brief_look, unstopped
     from gdbext.engine.targets.live.proc_checks import foreign_tracer
 
     if standstill is Standstill.BRIEF:
         return brief_look(pid)
-    return unstopped(pid) if standstill is Standstill.NONE or foreign_tracer(pid) else _held(pid)
+    if standstill is Standstill.NONE or foreign_tracer(pid):
+        return unstopped(pid)
+    return (asleep(pid) if standstill is Standstill.ASLEEP else None) or _held(pid)
 
 
 def _held(pid: int) -> Target:

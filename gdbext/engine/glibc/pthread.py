@@ -20,7 +20,7 @@ from gdbext.errors import GdbextError, MemoryFault
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import MemoryMapping, Target
-    from gdbext.engine.targets.live.unstopped import UnstoppedProcess
+    from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
 
 
 class GlibcAbi(Record):
@@ -205,6 +205,22 @@ def unstopped(pid: int) -> UnstoppedProcess:
     from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 
     return UnstoppedProcess(pid, ThreadFinder())
+
+
+def asleep(pid: int) -> AsleepProcess | None:
+    """Process ``pid`` as it sleeps, None where a thread runs, or only a stop shows what is needed of one. Raises as
+    SnapshotTarget."""
+    from gdbext.engine.targets.live.unstopped import AsleepProcess
+
+    process = AsleepProcess(pid, ThreadFinder())
+    try:
+        if process.can_be_read():
+            return process
+    except BaseException:
+        process.close()
+        raise
+    process.close()
+    return None
 
 
 def brief_look(pid: int) -> Target:

@@ -303,8 +303,8 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
     opened: list[Target] = []
 
     def open_target() -> Target:
-        opened.append(_target(options))
-        return opened[0]
+        opened.append(_target(options, again=bool(opened)))
+        return opened[-1]
 
     def open_session() -> Session:
         from gdbext.diagnosis.session import Session
@@ -322,6 +322,9 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
         with budget.MemoryLimit(options.memory), limit:
             if recorded is not None:
                 outcome = recorded.run(open_target, color, host)
+                if not _is_one_moment(opened):
+                    opened[0].close()
+                    outcome = recorded.run(open_target, color, host)
             else:
                 outcome = table.execute(options.command, options.argv, open_session, color, host)
     except budget.TimeIsUp:
@@ -334,7 +337,15 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
     return outcome
 
 
-def _target(options: Options) -> Target:
+def _is_one_moment(opened: Sequence[Target]) -> bool:
+    """False for a process that was recorded as it slept, and woke meanwhile, or of which a proof needs registers."""
+    from gdbext.engine.targets.live.unstopped import AsleepProcess
+
+    return not (opened and isinstance(opened[0], AsleepProcess)) or opened[0].is_enough()
+
+
+def _target(options: Options, again: bool = False) -> Target:
+    """The target of the command line; ``again``: what is recorded has moved, and is stopped now."""
     from gdbext.hosts.opening import Standstill, open_core, open_live, open_recording, open_running
 
     if options.recording is not None:
@@ -345,7 +356,8 @@ def _target(options: Options) -> Target:
         return open_running(options.pid or 0)
     if options.no_stop:
         return open_live(options.pid or 0, Standstill.NONE)
-    return open_live(options.pid or 0, Standstill.HELD if options.record is not None else Standstill.BRIEF)
+    recorded = Standstill.HELD if again else Standstill.ASLEEP
+    return open_live(options.pid or 0, recorded if options.record is not None else Standstill.BRIEF)
 
 
 def _watches(options: Options) -> bool:

@@ -218,6 +218,30 @@ class UnstoppedProcess(RunningProcess):
         return self._threads
 
 
+class AsleepProcess(UnstoppedProcess):
+    """Process ``pid`` whose threads all sleep, read as they do. Whether that was enough is known when all is read."""
+
+    _needs_registers = False
+
+    @property
+    def stops(self) -> int | None:
+        """0: who is told so has the answer of is_enough()."""
+        return 0
+
+    def need_registers(self, tid: int) -> None:  # noqa: ARG002
+        """Note that a proof needs what only a stop shows."""
+        self._needs_registers = True
+
+    def can_be_read(self) -> bool:
+        """Every thread sleeps, and has a control block that is found without a stop. Raises TargetGone."""
+        pointer = self.architecture.thread_pointer
+        return self.is_asleep() and all(pointer(each.registers()) for each in self.threads())
+
+    def is_enough(self) -> bool:
+        """No thread had a turn while the process was read, and no proof needs more than was read."""
+        return not self._needs_registers and self.has_slept_on()
+
+
 class UnreadableProcess(UnstoppedProcess):
     """Process ``pid`` whose memory the kernel lets nobody read: what /proc says of its threads, and nothing else.
 

@@ -78,6 +78,15 @@ class RecordingTarget(Target):
             self._pieces[address, size] = found
         return found
 
+    @property
+    def stops(self) -> int | None:
+        """Number of stops of the target."""
+        return self.target.stops
+
+    def need_registers(self, tid: int) -> None:
+        """Tell the target, too."""
+        self.target.need_registers(tid)
+
     def copied_page(self, number: int) -> bytes | None:
         """A page of which only that is kept which ``note`` is told of; None where it cannot be read."""
         try:
@@ -243,7 +252,7 @@ def _recorded(thread: TargetThread) -> RecordedThread:
             signal=thread.signal,
             kernel_state=thread.kernel_state,
             registers=dict(thread.registers()),
-            float_registers=dict(thread.float_registers()),
+            float_registers={} if thread.lacks_registers else dict(thread.float_registers()),
             kernel_side=thread.kernel_side,
             stop_signal=thread.stop_signal,
         )

@@ -11,6 +11,9 @@ from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
+from gdbext.engine.targets.live.unstopped import AsleepProcess
+from gdbext.hosts.debugger.batch_job import RecordedCommand
+from gdbext.hosts.opening import Standstill, open_live, open_recording
 from support.programs import procfs
 from support.programs.harness import INFERIORS, wait_until
 
@@ -64,6 +67,21 @@ def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early() -> No
         assert session.target.threads_that_ran() == ()
         target.close()
     assert program.results() == {name: [result, ""] for name, result in UNHARMED.items()}
+
+
+def test_what_sleeps_is_recorded_without_a_stop(tmp_path: Path) -> None:
+    program = BlockedCalls()
+    target = open_live(program.process.pid, Standstill.ASLEEP)
+    assert isinstance(target, AsleepProcess)
+    assert target.stops == 0
+    command = RecordedCommand("all-threads", (), str(tmp_path / "asleep.rec"))
+    command.save(command.run(lambda: target, color=False))
+    assert target.is_enough()
+    target.need_registers(program.tids["semop"])
+    assert not target.is_enough()
+    assert program.results() == {name: [result, ""] for name, result in UNHARMED.items()}
+    replay = open_recording(str(tmp_path / "asleep.rec"))
+    assert {thread.tid for thread in replay.threads() if thread.registers()} >= set(program.tids.values())
 
 
 def test_a_stop_names_the_calls_that_it_may_have_ended() -> None:
