@@ -84,7 +84,7 @@ class RecordingTarget(Target):
         return self.target.stops
 
     def need_registers(self, tid: int) -> None:
-        """Tell the target, too."""
+        """Note in the target that a proof needs registers of the thread."""
         self.target.need_registers(tid)
 
     def copied_page(self, number: int) -> bytes | None:
