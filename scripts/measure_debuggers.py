@@ -176,20 +176,29 @@ with open({found!r}, "w") as file:
 
 
 def machine_interface(name: str, debugger: Debugger, times: int) -> Row:
-    """Commands in a row over MI, those that resume among them."""
-    commands = (*READING, SAMPLES, *(f"{command} {ends}" for command, ends in COMMANDS.values() if ends))
-    job = DebuggedJob()
-    try:
-        with debugger.attached(job.pid) as session:
-            assert isinstance(session, GdbSession)
-            results = [session.result_of(commands[number % len(commands)]) for number in range(times)]
-            bad = session.malformed()
-        harm = job.harm()[0]
-    finally:
-        job.close()
-    missing = sum(result not in ("done", "running") for result in results)
-    text = f"{times} commands: {missing} without a result, {len(bad)} lines malformed" + (f", {harm}" if harm else "")
-    return Row("mi", name, f"{len(commands)} commands in turn", text, not missing and not bad and not harm)
+    """Commands in a row over MI, those that resume among them. Those that use breakpoints in a job of their own: one
+    that has had probes runs past them where anybody probes the same file, in any process."""
+    resuming = [f"{command} {ends}" for command, ends in COMMANDS.values() if ends]
+    by_breakpoints = [each for each in resuming if "breakpoints" in each]
+    kinds = (
+        [*READING, SAMPLES, *(each for each in resuming if each not in by_breakpoints)],
+        [*READING, *by_breakpoints],
+    )
+    missing, bad, harm = 0, 0, ""
+    for commands in kinds:
+        job = DebuggedJob()
+        try:
+            with debugger.attached(job.pid) as session:
+                assert isinstance(session, GdbSession)
+                results = [session.result_of(commands[number % len(commands)]) for number in range(times // len(kinds))]
+                bad += len(session.malformed())
+            harm = harm or job.harm()[0]
+        finally:
+            job.close()
+        missing += sum(result not in ("done", "running") for result in results)
+    text = f"{times} commands: {missing} without a result, {bad} lines malformed" + (f", {harm}" if harm else "")
+    count = len({command for commands in kinds for command in commands})
+    return Row("mi", name, f"{count} commands in turn", text, not missing and not bad and not harm)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
