@@ -110,8 +110,7 @@ class GdbDebugger(Debugger):
         if threading.current_thread() is threading.main_thread():
             self._write_all()
         else:
-            from gdbext.hosts.gdb.gdb_modes import interrupt_all
-            from gdbext.hosts.gdb.gdb_target import post_whole
+            from gdbext.hosts.gdb.gdb_target import interrupt_all, post_whole
 
             post_whole(self._write_all, interrupt_all)
 

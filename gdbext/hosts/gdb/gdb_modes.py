@@ -26,7 +26,7 @@ from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signal_name
 from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute, post_whole
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, post_whole, quietly
 from gdbext.hosts.resume.host import probes_are_elsewhere
 from gdbext.log import logger
 
@@ -232,6 +232,17 @@ def refusal() -> TargetError | None:
     return None
 
 
+def not_awaited() -> Ending:
+    """The ending where gdb came back from ``continue`` while the process runs: it waits only in a command that was
+    typed or sent (all_uis_on_sync_execution_starting, gdb/event-top.c). The process is interrupted."""
+    error = TargetError(
+        "gdb does not wait for the process in what it calls by gdb.post_event while its prompt is shown",
+        why="the command would end while the process runs on; it was interrupted instead",
+        help="type it at gdb's prompt, send it by MI or DAP, or: scripts/dispatch -p PID",
+    )
+    return Ending(EndingKind.FAILED, error.what, error=error)
+
+
 def check_probes() -> None:
     """Raise ProbesRefused where kernel probes, which watch a process of this machine, would see nothing of this one."""
     if connection_type(gdb.selected_inferior()) != "native":
@@ -360,8 +371,7 @@ class QuietConsole:
 
 def interrupt_running(timed: TimedRun, quiet: QuietConsole) -> None:
     """Called in gdb's event loop: the process may have stopped before."""
-    thread = gdb.selected_thread()
-    if timed.is_running and thread is not None and thread.is_running():
+    if timed.is_running and is_running():
         quiet.begin()
         quietly("interrupt")
 
@@ -390,19 +400,3 @@ def _is_due(pid: int) -> bool:
         (int(each.get("SigPnd", "0"), 16) | int(each.get("ShdPnd", "0"), 16)) & ~int(each.get("SigBlk", "0"), 16) & bit
         for each in threads
     )
-
-
-def interrupt_all() -> None:
-    """Stop all threads, if there is one that runs: a SIGINT to a process that stands still would wait for it there."""
-    thread = gdb.selected_thread()
-    if thread is not None and thread.is_valid() and thread.is_running():
-        quietly("interrupt -a")
-
-
-def quietly(command: str) -> bool:
-    """Run a command of gdb's without output; False where it fails."""
-    try:
-        gdb.execute(command, False, True)
-    except gdb.error:
-        return False
-    return True

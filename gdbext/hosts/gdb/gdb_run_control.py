@@ -25,24 +25,18 @@ from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.hosts.gdb import gdb_modes
 from gdbext.hosts.gdb.gdb_batch import stopped_target
 from gdbext.hosts.gdb.gdb_loader import loader_unwatched, program_of
-from gdbext.hosts.gdb.gdb_modes import (
-    Forks,
-    ProbedThreads,
-    QuietConsole,
-    check_interrupt,
-    check_pause_works,
-    check_probes,
+from gdbext.hosts.gdb.gdb_target import (
+    GdbTarget,
+    connection_type,
     interrupt_all,
-    interrupt_running,
+    is_running,
+    low_word,
+    post_whole,
     quietly,
-    refusal,
-    stopping_for,
-    stops_by_interrupt,
-    take_interrupts,
 )
-from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, low_word, post_whole
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -62,10 +56,10 @@ def pause_of(target: Target) -> Pause:
     if isinstance(target, SnapshotTarget):
         return partial(_look_again, target.pid)
     alternative = f"look from outside: detach, then scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5"
-    check_pause_works(alternative)
+    gdb_modes.check_pause_works(alternative)
 
     def pause(seconds: float, watch: Watch) -> Target:
-        selected, forks = gdb.selected_thread(), Forks()
+        selected, forks = gdb.selected_thread(), gdb_modes.Forks()
         ending = GdbRunControl().run_beside(lambda run: run_for(seconds, watch, run.sleep), by_probes=False)
         check_pause(ending, alternative)
         forks.check_same()
@@ -163,9 +157,9 @@ class GdbRunControl:
         self._stop: _Stop | None = None
         self._ran = ""
         self._is_replaced = False
-        self.quiet = QuietConsole()
+        self.quiet = gdb_modes.QuietConsole()
         self._probes: ProbeHooks | None = None
-        self._probed: ProbedThreads | None = None
+        self._probed: gdb_modes.ProbedThreads | None = None
         self._probed_thread = 0
         self._stops_anyway = False
         self.is_over = False
@@ -175,7 +169,7 @@ class GdbRunControl:
         """Watch addresses by kernel probes, not by breakpoints. Raises ProbesRefused, TargetError."""
         from gdbext.tools.probes.thread_stopper import ProbeHooks
 
-        check_probes()
+        gdb_modes.check_probes()
         self._probes = ProbeHooks(stopped_target, self.read)
 
     def place(self, spec: HookSpec) -> AddressHook:
@@ -254,25 +248,25 @@ class GdbRunControl:
         """Let the process run while another thread works, and interrupt it when that is done. ``by_probes``: the work
         is to read what kernel probes see. Raises TargetError where gdb's settings are against it."""
         if by_probes:
-            check_probes()
-        refused = refusal()
+            gdb_modes.check_probes()
+        refused = gdb_modes.refusal()
         if refused is not None:
             raise refused
-        check_interrupt()
+        gdb_modes.check_interrupt()
         timed = TimedRun(work, lambda: post_whole(interrupt, interrupt))
-        interrupt = partial(interrupt_running, timed, self.quiet)
+        interrupt = partial(gdb_modes.interrupt_running, timed, self.quiet)
         with timed:
             ending = self.run()
         return timed.ending(ending)
 
     def run(self) -> Ending:
         """Let the process run until something ends that; signals that are its own affair are passed on."""
-        refused = refusal()
+        refused = gdb_modes.refusal()
         if refused is not None:
             return Ending(EndingKind.FAILED, refused.what, error=refused)
         gdb.events.new_objfile.connect(self._loaded)
         gdb.events.stop.connect(self._stopped)
-        forks = Forks()
+        forks = gdb_modes.Forks()
         ending: Ending | None = None
         self.is_over = False
         try:
@@ -283,7 +277,7 @@ class GdbRunControl:
                     ending = self._continue(forks)
                 self.is_over = True
                 with suppress(gdb.error):
-                    take_interrupts()
+                    gdb_modes.take_interrupts()
             return ending
         finally:
             self.quiet.end()
@@ -301,8 +295,8 @@ class GdbRunControl:
             return
         self._probes.begin(arms=False)
         self.quiet.begin()
-        with stopping_for(self._probes.signal) as self._stops_anyway:
-            self._probed = ProbedThreads(self._probes, self._reached_probe, self.fail)
+        with gdb_modes.stopping_for(self._probes.signal) as self._stops_anyway:
+            self._probed = gdb_modes.ProbedThreads(self._probes, self._reached_probe, self.fail)
             yield
 
     def _reached_probe(self, tid: int) -> bool:
@@ -332,7 +326,7 @@ class GdbRunControl:
             self._reached_probe(tid)
         return bool(waiting) or not self._stops_anyway
 
-    def _continue(self, forks: Forks) -> Ending | None:
+    def _continue(self, forks: gdb_modes.Forks) -> Ending | None:
         """One run; None where the process is to go on."""
         self._failure = self._stop = None
         self.asked = self._is_replaced = False
@@ -347,6 +341,10 @@ class GdbRunControl:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
             return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
+        if is_running():
+            self.is_over = True
+            interrupt_all()
+            return gdb_modes.not_awaited()
         is_probe = self._was_probed()
         if self._failure is not None:
             return ending_of_failure(self._failure, "gdb")
@@ -389,7 +387,7 @@ class GdbRunControl:
         if not self._is_replaced and self._is_another_program():
             self._is_replaced = True
             self.close()
-            if stops_by_interrupt():
+            if gdb_modes.stops_by_interrupt():
                 gdb.post_event(lambda: quietly("interrupt"))
 
     def _stopped(self, event: Any) -> None:

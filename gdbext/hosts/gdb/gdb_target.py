@@ -356,3 +356,24 @@ def plain_output(text: str) -> str:
 def _unescaped(found: re.Match[str]) -> str:
     text = found.group(1)
     return chr(int(text, 8)) if text.isdigit() else {"n": "\n", "t": "\t", "r": "\r"}.get(text, text)
+
+
+def interrupt_all() -> None:
+    """Stop all threads, if there is one that runs: a SIGINT to a process that stands still would wait for it there."""
+    if is_running():
+        quietly("interrupt -a")
+
+
+def is_running() -> bool:
+    """The selected thread runs."""
+    thread = gdb.selected_thread()
+    return thread is not None and thread.is_valid() and bool(thread.is_running())
+
+
+def quietly(command: str) -> bool:
+    """Run a command of gdb's without output; False where it fails."""
+    try:
+        gdb.execute(command, False, True)
+    except gdb.error:
+        return False
+    return True

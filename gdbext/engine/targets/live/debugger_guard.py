@@ -265,12 +265,12 @@ _PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/
 """Probes that perf probe has defined (Documentation/trace/uprobetracer.rst)."""
 
 
-def listed_probes() -> set[tuple[int, int, int]]:
-    """The device, the inode and the offset of each probe that the kernel lists, of whatever tool: in links of BPF since
-    Linux 6.8, 6.6 for single ones, and in tracefs. Without CAP_SYS_ADMIN it lists none."""
+def listed_probes(pid: int) -> set[tuple[int, int, int]]:
+    """The device, the inode and the offset of each probe that the kernel lists, of whatever tool, and not for another
+    process: in links of BPF since Linux 6.8, 6.6 for single ones, and in tracefs. It needs CAP_SYS_ADMIN."""
     found: set[tuple[int, int, int]] = set()
     own = architectures.own()
-    places = [] if own is None or own.probing is None else [*_linked_places(own.probing.bpf_call)]
+    places = [] if own is None or own.probing is None else [*_linked_places(own.probing.bpf_call, pid)]
     for name in _PROBE_LINES:
         with contextlib.suppress(OSError), open(name, errors="surrogateescape") as file:
             lines = map(_PROBE_LINE.match, file)
@@ -282,7 +282,7 @@ def listed_probes() -> set[tuple[int, int, int]]:
     return found
 
 
-def _linked_places(number: int) -> Iterator[tuple[str, list[int]]]:
+def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
     """The file and the offsets of each link of BPF that has probes; ``number`` is that of bpf(2)."""
     system_call = ctypes.CDLL(None).syscall
     link = ctypes.create_string_buffer(12)
@@ -293,7 +293,7 @@ def _linked_places(number: int) -> Iterator[tuple[str, list[int]]]:
         if descriptor < 0:
             continue  # it is gone meanwhile
         try:
-            yield from _places_of(partial(_describe, system_call, number, descriptor))
+            yield from _places_of(partial(_describe, system_call, number, descriptor), pid)
         finally:
             os.close(descriptor)
 
@@ -305,12 +305,12 @@ def _describe(system_call: Callable[..., int], number: int, link: int, given: by
     return info.raw if system_call(number, _LINK_INFO, attributes, len(attributes)) == 0 else b""
 
 
-def _places_of(describe: Callable[[bytes], bytes]) -> Iterator[tuple[str, list[int]]]:
+def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
     """The file and the offsets of a link, if it has probes: its members uprobe_multi and perf_event.uprobe."""
     path = ctypes.create_string_buffer(_LONGEST_PATH)
     first = describe(b"")
     kind = int.from_bytes(first[:4], "little")
-    if kind == _PROBES_LINK:
+    if kind == _PROBES_LINK and int.from_bytes(first[60:64], "little") in (0, pid):
         count = int.from_bytes(first[52:56], "little")
         offsets = (ctypes.c_uint64 * count)()
         where = (ctypes.addressof(path), ctypes.addressof(offsets), 0, 0, _LONGEST_PATH, count)
@@ -354,7 +354,7 @@ class Healer:
         listed: set[tuple[int, int, int]] | None = None
         for address, original, place in self._changed_places():
             if address not in self._known:
-                listed = listed_probes() if listed is None else listed
+                listed = listed_probes(self.pid) if listed is None else listed
                 if place in listed:
                     continue
             yield address, original

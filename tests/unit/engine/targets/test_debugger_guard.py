@@ -128,6 +128,25 @@ def test_probes_of_other_tools_are_left_alone(
             os.close(each)
 
 
+@PROBES
+def test_a_probe_for_another_process_is_not_in_this_one(
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path
+) -> None:
+    """A breakpoint at the same place of the file is somebody's who has left it there."""
+    architecture = architectures.own()
+    assert architecture is not None
+    (address, original), (ours, _) = code, memory
+    healer = Healer(INT3, os.getpid(), *memory)
+    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getppid())
+    try:
+        os.pwrite(ours, INT3, address + 5)
+        _elsewhere(healer.heal)
+        assert ctypes.string_at(address, len(original)) == original
+    finally:
+        for each in links:
+            os.close(each)
+
+
 def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """tracefs says each in a line (Documentation/trace/uprobetracer.rst); what is no file is passed over."""
     library = tmp_path / "lib:a b.so"
@@ -142,7 +161,11 @@ def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     events.write_text("\n".join(lines))
     monkeypatch.setattr(debugger_guard, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
     status = library.stat()
-    ours = {offset for device, inode, offset in listed_probes() if (device, inode) == (status.st_dev, status.st_ino)}
+    ours = {
+        offset
+        for device, inode, offset in listed_probes(os.getpid())
+        if (device, inode) == (status.st_dev, status.st_ino)
+    }
     assert ours == {0x1A10, 0x30}
 
 
