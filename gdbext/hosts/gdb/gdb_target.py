@@ -365,7 +365,7 @@ def interrupt_all() -> None:
 
 
 def is_running() -> bool:
-    """The selected thread runs."""
+    """True while the thread that gdb has selected runs: the process was continued, and has not stopped."""
     thread = gdb.selected_thread()
     return thread is not None and thread.is_valid() and bool(thread.is_running())
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
-from gdbext.engine.targets.system.linux import has_ended, signals_handled
+from gdbext.engine.targets.system.linux import has_ended, signals_handled, signals_held
 from gdbext.errors import GdbextError, TargetError, TargetGone
 from gdbext.render.style import counted
 
@@ -48,7 +48,8 @@ class TimedRun:
 
     def __enter__(self) -> TimedRun:
         self.is_running = True
-        self._thread.start()
+        with signals_held():  # gdb 18 aborts where another thread than its first gets a SIGINT
+            self._thread.start()
         return self
 
     def __exit__(
@@ -118,7 +119,8 @@ class SilenceNotice:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> SilenceNotice:
-        self._thread.start()
+        with signals_held():  # as above
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
