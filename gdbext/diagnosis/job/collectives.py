@@ -18,12 +18,15 @@ from gdbext.diagnosis.job.job_rank import environment, from_environment
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
+from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder
+from gdbext.torch.distributed.gloo_transfers import own_worker
 from gdbext.torch.distributed.group_structures import ProcessGroupStruct
 from gdbext.torch.distributed.nccl_communicators import Communicator, CommunicatorReader, release_of
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.distributed.python_calls import given_rank
 from gdbext.torch.torch_symbol import TORCH_FILES
+from gdbext.torch.values.containers import string_reader
 from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
@@ -295,9 +298,17 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     known = _as_given(session, from_environment(session))
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
     if world is None:
-        return known
+        return _as_worker(session, known) if known.rank is None else known
     meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
     return known._replace(rank=world.rank, size=world.size, job=known.job or meeting)
+
+
+def _as_worker(session: Session, known: JobRank) -> JobRank:
+    """The rank with the words of the agent of torch.distributed.rpc, which may be all that a process has of its job."""
+    agent = RPC_AGENT.address(session.symbolizer)
+    strings = string_reader(session.memory, session.layout)
+    own = own_worker(session.memory, strings, agent) if agent is not None else None
+    return known if own is None else known._replace(rank=own[0], size=own[1])
 
 
 def _as_given(session: Session, known: JobRank) -> JobRank:

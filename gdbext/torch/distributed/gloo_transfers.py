@@ -169,6 +169,8 @@ _AGENT_LOAD = 0x3F800000
 """1.0 as a float, the highest load of a table."""
 _AGENT_TABLE = struct.Struct("<4QI4xQQ")
 """``std::_Hashtable``: buckets, their number, first node, number of elements, highest load, next size, one bucket."""
+_OWN_INFO = 8
+"""Offset of ``RpcAgent::workerInfo_``, behind the vtable."""
 _KEY = 8
 """Offset of a node's key, behind the next node."""
 _AGENT_NODE = 160
@@ -186,6 +188,35 @@ def rank_of_worker(memory: Memory, strings: StringReader, current_agent: int, na
                 return ranks[name]
     except GdbextError:
         return None
+    return None
+
+
+def own_worker(memory: Memory, strings: StringReader, current_agent: int) -> tuple[int, int] | None:
+    """The rank of this process as a worker, and the number of workers; None where the agent, whose pointer is at
+    ``current_agent``, does not say so twice: in its own name, and in its table of all workers."""
+    try:
+        raw = _head_of(memory, memory.u64(current_agent))
+        own = _info_at(strings, raw, memory.u64(current_agent), _OWN_INFO) if len(raw) >= _AGENT_NODE else None
+        for first, elements in _tables(raw) if own is not None else ():
+            workers = dict(_workers(memory, strings, first, elements))
+            if own is not None and len(workers) == elements and workers.get(own[0]) == own[1] < elements:
+                return own[1], elements
+    except GdbextError:
+        return None
+    return None
+
+
+def _info_at(strings: StringReader, raw: bytes, start: int, offset: int) -> tuple[str, int] | None:
+    """Name and number of the ``WorkerInfo`` at an offset of an object whose bytes are ``raw``; None: there is none."""
+    for head in _HOLDER:
+        at = offset + head
+        try:
+            name = strings.parse(raw, at, start + at, 256)
+        except GdbextError:
+            continue
+        if name and name.isprintable():
+            rank = int(struct.unpack_from("<h", raw, at + strings.size)[0])
+            return (name, rank) if rank >= 0 else None
     return None
 
 

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from gdbext.engine.process.memory import Memory
-from gdbext.torch.distributed.gloo_transfers import Transfer, waiting_transfer, worker_that_owes
+from gdbext.torch.distributed.gloo_transfers import Transfer, own_worker, waiting_transfer, worker_that_owes
+from gdbext.torch.values.containers import StringReader
 from support.fakes.fake_target import FakeTarget
 
 BUFFER, CONTEXT, VECTOR, PAIRS, NODES, BLOCKS, BUCKETS = (0x100000 * number for number in range(1, 8))
@@ -127,3 +128,49 @@ def test_a_future_is_completed_by_the_worker_whose_answer_is_waited_for(future: 
 def test_what_is_not_proven_is_no_worker(memory: Memory) -> None:
     assert worker_that_owes(memory, future_class_of, POINTER, FUTURE + CONDITION) is None
     assert worker_that_owes(agent(), future_class_of, POINTER, AGENT + CONDITION) is None, "it is in no future"
+
+
+def string(address: int, text: str) -> bytes:
+    """A std::string of up to 15 characters, as it stands at ``address``."""
+    return struct.pack("<QQ16s", address + 16, len(text), text.encode())
+
+
+def info(address: int, text: str, number: int, head: int = 24) -> bytes:
+    """A ``WorkerInfo`` as it stands at ``address``."""
+    return bytes(head) + string(address + head, text) + struct.pack("<h", number)
+
+
+def rpc_agent(own: tuple[str, int], workers: tuple[tuple[str, int], ...], elements: int) -> Memory:
+    table = struct.pack("<4QI4xQQ", BUCKETS, 13, PIPES, elements, 0x3F800000, 13, 0)
+    nodes = bytearray(0x1000)
+    for index, (name, number) in enumerate(workers):
+        at = 0x100 * index
+        following = PIPES + at + 0x100 if index + 1 < len(workers) else 0
+        node = struct.pack("<Q", following) + string(PIPES + at + 8, name) + info(PIPES + at + 40, name, number)
+        nodes[at : at + len(node)] = node
+    head = bytes(8) + info(AGENT + 8, *own)
+    regions = {
+        POINTER: bytes(words(0x1000, _0=AGENT)),
+        AGENT: (head.ljust(0x200, b"\0") + table).ljust(0x1000, b"\0"),
+        PIPES: bytes(nodes),
+    }
+    return Memory(FakeTarget(regions))
+
+
+WORKERS = (("worker0", 0), ("worker1", 1), ("ps", 2))
+
+
+@pytest.mark.parametrize("own", WORKERS)
+def test_the_agent_says_which_worker_this_process_is(own: tuple[str, int]) -> None:
+    memory = rpc_agent(own, WORKERS, 3)
+    assert own_worker(memory, StringReader(memory), POINTER) == (own[1], 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "elements"),
+    [(("worker0", 1), 3), (("worker9", 0), 3), (("", 0), 3), (("worker0", 0), 4), (("worker0", 0), 2)],
+    ids=["another number in the table", "not in the table", "no name", "too few nodes", "too many nodes"],
+)
+def test_what_agent_and_table_do_not_both_say_is_not_known(own: tuple[str, int], elements: int) -> None:
+    memory = rpc_agent(own, WORKERS, elements)
+    assert own_worker(memory, StringReader(memory), POINTER) is None
