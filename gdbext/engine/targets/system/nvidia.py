@@ -85,8 +85,8 @@ def read_nvidia(files: Iterable[str], library: str = LIBRARY, kernel_log: str = 
     problems: list[str] = []
     opened = tuple(sorted(each for each in files if _FILE.fullmatch(each)))
     driver, figures = _figures(library, problems)
-    numbers = {each.rpartition("nvidia")[2] for each in opened}
-    of_process = tuple(each for each in figures if str(each.minor) in numbers)
+    by_file = {f"nvidia{each.minor}": each for each in figures}
+    of_process = tuple(each for name, each in by_file.items() if any(file.endswith(f"/{name}") for file in opened))
     return NvidiaFacts(driver, of_process or figures, _xids(kernel_log, problems), opened, tuple(problems))
 
 
