@@ -2,6 +2,8 @@
 
 A hung program takes seconds to start and to dump, so it is started once for all tests of a module that look at it; for
 those with a parameter ``scenario``, once for each scenario.
+
+Tests that want to be alone come first, when no worker is in the middle of a long one: all others would wait for that.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Before pytest-xdist looks at the groups."""
     rank: dict[tuple[str, str], int] = {}
 
-    def position(item: pytest.Item) -> tuple[int, int]:
+    def position(item: pytest.Item) -> tuple[bool, int, int]:
         module, scenario = item.nodeid.split("::")[0], _scenario(item)
         first = rank.setdefault((module, ""), len(rank))
-        return first, rank.setdefault((module, scenario), len(rank)) if scenario else 0
+        within = rank.setdefault((module, scenario), len(rank)) if scenario else 0
+        return item.get_closest_marker("alone") is None, first, within
 
     items.sort(key=position)
     if config.pluginmanager.hasplugin("xdist"):

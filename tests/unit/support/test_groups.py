@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.plugins.groups import group_of
+from support.plugins.groups import group_of, pytest_collection_modifyitems
 
 pytest_plugins = ["pytester"]
 
@@ -46,6 +46,16 @@ def test_groups(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_of_groups=TESTS)
     items, _ = pytester.inline_genitems()
     assert {item.name: group_of(item) for item in items} == GROUPS
+
+
+def test_whoever_wants_to_be_alone_comes_first(pytester: pytest.Pytester) -> None:
+    marked = TESTS.replace("def test_built_once", "@pytest.mark.alone\ndef test_built_once")
+    pytester.makepyfile(test_a=TESTS, test_b=marked)
+    items, _ = pytester.inline_genitems()
+    before = [item.nodeid for item in items]
+    pytest_collection_modifyitems(items[0].config, items)
+    alone = "test_b.py::test_built_once"
+    assert [item.nodeid for item in items] == [alone, *(each for each in before if each != alone)]
 
 
 @pytest.mark.xdist_group("together")

@@ -82,41 +82,14 @@ def stops(editor: MiSession, lines: list[str]) -> list[str]:
     return found
 
 
-def test_the_debug_adapter_protocol(job: Inferior) -> None:
-    """Stacks with added frames, results of resuming commands, and no end of the session."""
-    words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
-    editor = DapSession([gdbs.executable("gdb18"), *words])
-    try:
-        editor.attach(job.pid)
-        thread = editor.request("threads")["body"]["threads"][0]["id"]
-        editor.evaluate("dispatch-break call aten::add.Tensor")
-        editor.evaluate("continue")
-        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in editor.evaluate("dispatch-bt")
-        editor.evaluate("dispatch-frames on")
-        stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
-        assert stack["success"], stack
-        names = [frame["name"].strip() for frame in stack["body"]["stackFrames"]]
-        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in names
-        editor.evaluate("dispatch-frames off")
-        editor.evaluate("delete")
-        assert "op=[aten::add.Tensor]" in editor.evaluate(TRACE)
-        assert "Number of elements: 4" in editor.evaluate(VALUES)
-        before = len(editor.events("continued"))
-        assert "samples over" in editor.evaluate(SAMPLES)
-        assert len(editor.events("continued")) - before == 2
-        assert not editor.events("exited", "terminated")
-        editor.request("disconnect", {"terminateDebuggee": False})
-    finally:
-        editor.close()
-    goes_on(job)
-
-
 def by_console(pid: int, commands: Sequence[str]) -> str:
     """What gdb prints in batch mode."""
     words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(pid)]
     for command in (f"source {SOURCE}", *commands, "detach"):
         words += ["-ex", command]
-    return subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    return subprocess.run(
+        words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, timeout=harness.PATIENCE
+    ).stdout
 
 
 def by_editor(pid: int, commands: Sequence[str]) -> str:
@@ -148,9 +121,45 @@ def test_bt_says_what_the_stop_has_said(
     goes_on(job)
 
 
+def test_the_debug_adapter_protocol() -> None:
+    """Stacks with added frames, results of resuming commands, and no end of the session. A program of its own, for
+    breakpoints are lost in one that has had probes; they come first here."""
+    with harness.started("small_calls") as job:
+        by_protocol(job)
+        goes_on(job)
+
+
+def by_protocol(job: Inferior) -> None:
+    words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
+    editor = DapSession([gdbs.executable("gdb18"), *words])
+    try:
+        editor.attach(job.pid)
+        thread = editor.request("threads")["body"]["threads"][0]["id"]
+        editor.evaluate("dispatch-break call aten::add.Tensor")
+        editor.evaluate("continue")
+        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in editor.evaluate("dispatch-bt")
+        editor.evaluate("dispatch-frames on")
+        stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
+        assert stack["success"], stack
+        names = [frame["name"].strip() for frame in stack["body"]["stackFrames"]]
+        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in names
+        editor.evaluate("dispatch-frames off")
+        editor.evaluate("delete")
+        assert "op=[aten::add.Tensor]" in editor.evaluate(TRACE)
+        assert "Number of elements: 4" in editor.evaluate(VALUES)
+        before = len(editor.events("continued"))
+        assert "samples over" in editor.evaluate(SAMPLES)
+        assert len(editor.events("continued")) - before == 2
+        assert not editor.events("exited", "terminated")
+        editor.request("disconnect", {"terminateDebuggee": False})
+    finally:
+        editor.close()
+
+
 def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
-    """Fifteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
-    most; what is shown is in the string that the user asked for, all of it."""
+    """Sixteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
+    most; what is shown is in the string that the user asked for, all of it. Breakpoints come before probes: a process
+    that has had these loses the others to whoever takes his probes away."""
     found = tmp_path / "found.json"
     script = tmp_path / "many.py"
     script.write_text(f"""
@@ -160,8 +169,8 @@ import gdb
 gdb.execute("source {SOURCE}")
 gdb.execute("attach {job.pid}", False, True)
 counts, texts = [], []
-for number in range(16):
-    texts.append(gdb.execute({(TRACE, VALUES, SAMPLES)!r}[number % 3], False, True))
+for number, command in enumerate({[TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4!r}):
+    texts.append(gdb.execute(command, False, True))
     if number in (3, 15):  # the same command
         gc.collect()
         ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
@@ -179,8 +188,8 @@ with open({str(found)!r}, "w") as file:
     assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
     assert last[1] <= first[1] * 2 + 50, (first, last)
     assert "op=[aten::add" not in done.stdout, done.stdout
-    assert all("op=[aten::add.Tensor]" in text for text in texts[::3])
-    assert all("Number of elements: 4" in text for text in texts[1::3])
+    assert all("op=[aten::add.Tensor]" in text for text in texts[:8:2])
+    assert all("Number of elements: 4" in text for text in texts[8::2])
     goes_on(job)
 
 
