@@ -52,10 +52,11 @@ def test_whoever_wants_to_be_alone_comes_first(pytester: pytest.Pytester) -> Non
     marked = TESTS.replace("def test_built_once", "@pytest.mark.alone\ndef test_built_once")
     pytester.makepyfile(test_a=TESTS, test_b=marked)
     items, _ = pytester.inline_genitems()
-    before = [item.nodeid for item in items]
+    before = list(items)
     pytest_collection_modifyitems(items[0].config, items)
-    alone = "test_b.py::test_built_once"
-    assert [item.nodeid for item in items] == [alone, *(each for each in before if each != alone)]
+    assert [item.path.stem for item in items] == ["test_b", *["test_a"] * 8, *["test_b"] * 7]
+    assert items[0].name == "test_built_once"
+    assert set(items) == set(before)
 
 
 @pytest.mark.xdist_group("together")
