@@ -3,14 +3,20 @@ safe to call.
 
 References multiply: each may stand for all that came before it, so 200 bytes can stand for gigabytes, and no demangler
 in C stops half-way. Most names are settled by counting their references; the others are parsed (mangled_name.py).
+
+ctypes, the library and that parser together take 4 ms, a twentieth of a look, and looks ask for the same few names
+again and again. So a file of the cache has names with their texts.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from gdbext.cache import cache_folder
+from gdbext.engine.formats.symbol_cache import KeptNames
+from gdbext.engine.record import late_pattern
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -37,17 +43,28 @@ def demangle(name: str) -> str:
     """
     if not name.startswith(_PREFIXES) or len(name) > _NAME_LIMIT:
         return name
-    demangler = _load()
-    if demangler is None:
-        return name
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name
-    if b"\0" in raw or not fits(name, _MOST_WORK):
-        return name
-    text = demangler(raw)
-    return name if text is None else text.decode("utf-8", "surrogateescape")
+    kept = _kept(cache_folder())
+    text = kept.text(raw)
+    if text is None:
+        text = _demangled(name, raw)
+        if text is None:
+            return name
+        kept.keep(raw, text)
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _demangled(name: str, raw: bytes) -> bytes | None:
+    demangler = _load()
+    return demangler(raw) if demangler is not None and b"\0" not in raw and fits(name, _MOST_WORK) else None
+
+
+@lru_cache(maxsize=1)
+def _kept(folder: str) -> KeptNames:
+    return KeptNames(folder)
 
 
 @lru_cache(maxsize=1)
@@ -90,12 +107,12 @@ def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:
 
 _MOST_OF_EACH, _STANDARD = 20, 80
 """The values of EACH and STANDARD of mangled_expressions.py, which is not imported for most names."""
-_REFERENCE = re.compile("[ST][0-9A-Z]*_")
+_REFERENCE = late_pattern("[ST][0-9A-Z]*_")
 """A substitution or a parameter of a template, by its end: no two have the same."""
-_PARAMETER = re.compile("T[0-9A-Z]*_")
-_REPEATED = re.compile("[CD][0-9I]|s[ZP]")
+_PARAMETER = late_pattern("T[0-9A-Z]*_")
+_REPEATED = late_pattern("[CD][0-9I]|s[ZP]")
 """Constructors and destructors, which repeat a name, and the length and the elements of a pack."""
-_EXPANSION = re.compile("Dp|sp")
+_EXPANSION = late_pattern("Dp|sp")
 """Pack expansions: their pattern is printed for each element of the pack."""
 _MOST_REFERENCES = 100
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import Optional
 
 from gdbext.engine.record import Record
 from gdbext.errors import BadData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Optional
+
+    Reader = Callable[[int, int], Optional[bytes]]
+    """(vaddr, size) to exactly so many bytes, None where there are none."""
 
 MAX_BYTES = 10
 """A 64-bit number takes ten; more is damage."""
@@ -42,9 +48,6 @@ def sleb128(data: bytes, position: int) -> tuple[int, int]:
         result -= 1 << bits
     return result, after
 
-
-Reader = Callable[[int, int], Optional[bytes]]
-"""(vaddr, size) to exactly so many bytes, None where there are none."""
 
 MAX_ENTRY = 1 << 20
 """Bytes of one CIE or FDE; libtorch's longest has some thousands."""

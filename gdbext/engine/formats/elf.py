@@ -8,16 +8,17 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EINVAL
 from stat import S_ISREG
-from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf_header
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from gdbext.engine.formats.elf_header import Data
 
 SHF_EXECINSTR = 4

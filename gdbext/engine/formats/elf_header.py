@@ -9,11 +9,17 @@ Headers and notes are also in what is loaded, whatever became of the file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import Optional, Protocol
 
-from gdbext.engine.record import Record
+from gdbext.engine.record import Protocol, Record
 from gdbext.errors import SymbolFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Optional
+
+    Read = Callable[[int, int], Optional[bytes]]
+    """Offset (or address) and size to exactly so many bytes, None where they are not there."""
 
 
 class Data(Protocol):
@@ -57,9 +63,6 @@ _AT_ONCE = 1024
 """Program headers that are read together."""
 _MAX_SEGMENTS = 256
 """Most segments of a program or library; a core has one for each mapping."""
-
-Read = Callable[[int, int], Optional[bytes]]
-"""Offset (or address) and size to exactly so many bytes, None where they are not there."""
 
 
 class Identity(Record):

@@ -6,13 +6,14 @@ What printing costs is counted on the way: the place that a walk has reached, an
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Cost = tuple[int, int]
-"""Characters, and references to template arguments."""
+    Cost = tuple[int, int]
+    """Characters, and references to template arguments."""
+
 
 EACH = 20
 """Characters that one character of a mangled name can stand for, references and identifiers apart: y is "unsigned

@@ -12,19 +12,27 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import compress
 from mmap import ACCESS_READ, mmap
-from typing import Protocol
 from zlib import crc32
 
 from gdbext.cache import cache_folder, may_fill, open_ours
-from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import give_back
 from gdbext.engine.formats.symbol_table import SYMBOL_SIZE, SymbolTable
+from gdbext.engine.record import Protocol
 from gdbext.errors import SymbolFileError
 from gdbext.log import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gdbext.engine.formats.elf import ElfImage
+
+    Built = tuple["array[int]", "array[int]"]
+    Arrays = tuple["Numbers", "Numbers"]
+    Builder = Callable[[Sequence[SymbolTable]], Built]
 
 WORTH_CACHING = 4096
 """Files with fewer symbols are indexed faster than a cache file is opened and checked."""
@@ -50,8 +58,6 @@ _CHUNK = 512
 _EFFORT = 64
 """Hashing all names may read the string table this many times over; more is a file made to exhaust us."""
 
-Built = tuple["array[int]", "array[int]"]
-
 
 class Numbers(Protocol):
     """Unsigned numbers by position: in our memory, in a mapped cache file, or in a recording."""
@@ -59,10 +65,6 @@ class Numbers(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, position: int, /) -> int: ...
-
-
-Arrays = tuple[Numbers, Numbers]
-Builder = Callable[[Sequence[SymbolTable]], Built]
 
 
 def build_addresses(tables: Sequence[SymbolTable]) -> Built:
@@ -289,3 +291,53 @@ def _sample(*parts: memoryview) -> int:
         for at in range(0, len(part), step):
             value = crc32(part[at : at + _SAMPLE_SIZE], value)
     return value
+
+
+class KeptNames:
+    """A file of mangled names and what they stand for: of each a line with both, and the checksum of both. Whatever is
+    wrong with it, what it does not have is not kept."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._data = _contents(f"{folder}/{_NAMES}")
+
+    def text(self, name: bytes) -> bytes | None:
+        """The text that a name stands for; None where it is not kept."""
+        at = self._data.find(b"\n%b\t" % name) + 1
+        line = self._data[at : self._data.find(b"\n", at)]
+        text = line[len(name) + 1 : -_SUM]
+        return text if at and line == _line(name, text) else None
+
+    def keep(self, name: bytes, text: bytes) -> None:
+        """Add a name that is not there yet, of each process the first few. A file that is full begins anew."""
+        if not may_fill(self._folder) or {*b"\t\n"} & {*name, *text}:
+            return
+        with suppress(OSError):
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(f"{self._folder}/{_NAMES}", flags, 0o600), "ab", 0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size >= _MOST_KEPT:
+                    file.truncate(size := 0)
+                if size < len(self._data) + _MOST_NEW:
+                    file.write((b"" if size else b"\n") + _line(name, text) + b"\n")
+
+
+_NAMES = "demangled"
+_MOST_NEW, _MOST_KEPT = 1 << 16, 1 << 18
+"""Bytes that a process adds, and of the whole file: thousand names. A look asks for twenty, a trace for thousands."""
+_SUM = 9
+"""Bytes of a line behind the text."""
+
+
+def _line(name: bytes, text: bytes) -> bytes:
+    return b"%b\t%b\t%08x" % (name, text, crc32(text, crc32(name)))
+
+
+def _contents(path: str) -> bytes:
+    """The bytes of a file of ours; none where it is not there, or not ours."""
+    try:
+        with open(open_ours(path), "rb", 0) as file:
+            return file.read(_MOST_KEPT + _MOST_NEW) or b""
+    except OSError:
+        return b""

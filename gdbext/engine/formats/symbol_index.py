@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from gdbext.engine.formats import symbol_cache
@@ -17,6 +16,10 @@ from gdbext.engine.formats.symbol_table import (
     section_table,
 )
 from gdbext.errors import SymbolFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _NAMES_LIMIT = 4096
 """Most names of one address that are kept; identical code folding gives some hundreds."""

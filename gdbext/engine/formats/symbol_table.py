@@ -9,16 +9,17 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import elf
 from gdbext.engine.formats.elf_header import give_back
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
     from gdbext.engine.formats.elf_header import Data
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 5, 6, 10

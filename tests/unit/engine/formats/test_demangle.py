@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -17,6 +18,7 @@ from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
 from gdbext.engine.formats.mangled_expressions import MOST
 from gdbext.engine.formats.mangled_name import printed_size
+from gdbext.engine.formats.symbol_cache import KeptNames
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,8 @@ def test_what_may_be_the_end_of_an_identifier_is_counted_as_the_least_and_the_mo
 
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
-    remembering = (demangle, module._load)
+    remembering = (demangle, module._load, module._kept)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     for each in remembering:
         each.cache_clear()
     try:
@@ -144,12 +147,43 @@ def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None
             each.cache_clear()
 
 
-def test_ctypes_is_imported_only_when_needed() -> None:
+def test_names_that_an_earlier_look_has_asked_for_need_no_demangler(tmp_path: Path) -> None:
     code = (
         "import sys; from gdbext.engine.formats.demangle import demangle; demangle('main');"
-        "a = 'ctypes' in sys.modules;"
-        "print(a, demangle('_Z1fv'))"
+        "before = 'ctypes' in sys.modules; text = demangle('_Z1fv');"
+        "print(before, text, 'ctypes' in sys.modules)"
     )
     root = Path(__file__).resolve().parents[4]
-    output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["False", "f()"]
+    command, env = [sys.executable, "-c", code], {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    looks = [subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, env=env) for _ in range(2)]
+    assert [look.stdout.split() for look in looks] == [["False", "f()", "True"], ["False", "f()", "False"]]
+
+
+def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder = str(tmp_path / "made")
+    kept = KeptNames(folder)
+    assert kept.text(b"_Z1fv") is None
+    kept.keep(b"_Z1fv", b"f()")
+    kept.keep(b"_Z1gv", b"g()")
+    kept.keep(b"_Z1h\n", b"h()")
+    kept = KeptNames(folder)
+    assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv", b"_Z1h", b"_Z1", b"Z1fv")] == [b"f()", b"g()"] + 3 * [None]
+    file = tmp_path / "made" / "demangled"
+    file.write_bytes(file.read_bytes().replace(b"f()", b"e()")[:-3])
+    kept = KeptNames(folder)
+    assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv")] == [None, None]
+
+
+def test_a_file_of_names_is_bounded_and_ours(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    file = tmp_path / "demangled"
+    kept = KeptNames(str(tmp_path))
+    for number in range(100):
+        kept.keep(b"_Z1f%d" % number, b"x" * 1000)
+    assert 60_000 < file.stat().st_size < 70_000, "a process that asks for thousands adds the first few"
+    file.write_bytes(bytes(1 << 18))
+    KeptNames(str(tmp_path)).keep(b"_Z1fv", b"f()")
+    assert KeptNames(str(tmp_path)).text(b"_Z1fv") == b"f()", "a full one begins anew"
+    tmp_path.chmod(0o777)
+    assert KeptNames(f"{tmp_path}/.").text(b"_Z1fv") is None
