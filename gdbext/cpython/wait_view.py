@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.threads.frame_variables import ObjectUsers, in_signal_handler
-from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from gdbext.cpython.sync.debtors import Debtors
     from gdbext.cpython.sync.helper_threads import EndedProcess, LostHelpers, LostPool, ThreadObject
     from gdbext.cpython.sync.locks import GilState
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.object_text import HandledError
+    from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 
 
 _TAKEN = (assumed_names.Waitable.LOCK, assumed_names.Waitable.SEMAPHORE)

@@ -5,8 +5,7 @@ As text: findings first, then each thread on one or two lines, equal ones folded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from gdbext.diagnosis.bt import source_text, thread_lines, title
 from gdbext.diagnosis.report.report import DotSection, Report
@@ -24,9 +23,10 @@ from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
 from gdbext.render.style import Style, escape
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gdbext.diagnosis.report.report import Report
     from gdbext.diagnosis.session import Session

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
@@ -15,15 +11,21 @@ from gdbext.diagnosis.verdict.recursion import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
 from gdbext.render.style import Style, escape, python_source
-from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator, Sequence
 
+    from gdbext.diagnosis.report.report import Report
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
+
+    Block = tuple[str, "tuple[str, ...]"]
+    """The lines of a block, with what makes it equal to another (no frame numbers)."""
 
 _EPILOG = """\
 Innermost first. Each entry is one pass through the dispatcher:
@@ -178,10 +180,6 @@ def where(thread: ThreadReport) -> str:
     step = thread.dispatch[0]
     key = f", key {step.key}" if step.key else ""
     return f": {escape(step.qualified)}{key}, {step.stage.value}"
-
-
-Block = tuple[str, "tuple[str, ...]"]
-"""The lines of a block, with what makes it equal to another (no frame numbers)."""
 
 
 def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -15,6 +13,7 @@ from gdbext.diagnosis.reporting import (
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Collection, Iterator

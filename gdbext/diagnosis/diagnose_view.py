@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-
 from gdbext.diagnosis.all_threads import (
     finding_lines,
     folded,
@@ -14,13 +12,18 @@ from gdbext.diagnosis.all_threads import (
     whose_numbers,
 )
 from gdbext.diagnosis.bt import headline, node_lines, thread_lines
-from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
-from gdbext.diagnosis.report.wait import Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import Relation
-from gdbext.diagnosis.waits.pool_table import Pool
 from gdbext.engine.terminal import cut
 from gdbext.render.style import Style, counted, escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report.wait import Wait, WaitEdge
+    from gdbext.diagnosis.waits.pool_table import Pool
 
 _MAX_OTHERS = 12
 _MAX_PATHS = 2

@@ -8,10 +8,14 @@ from collections.abc import Iterator, Sequence
 from gdbext.cache import find_program
 from gdbext.diagnosis.report.report import DotSection
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, Resource, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, Resource, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.errors import TargetError, UsageError
 from gdbext.render.style import escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.wait import Owner
 
 _DRAWING_SECONDS = 5
 """Seconds that graphviz may take: the process stands still meanwhile, and FILE is there without a picture."""

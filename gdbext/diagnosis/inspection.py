@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Optional
 
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job.job_rank import is_rank
@@ -13,31 +11,37 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
-from gdbext.diagnosis.verdict.recursion import Recursion, SameArguments, detect, never_the_same
+from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
-from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Optional
+
     from gdbext.diagnosis.job.collectives_section import CollectivesSection
     from gdbext.diagnosis.job.devices import DeviceSection
     from gdbext.diagnosis.report.thread_report import EventLoop
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
     from gdbext.diagnosis.verdict.progress import SamplePlace
+    from gdbext.diagnosis.verdict.recursion import SameArguments
     from gdbext.diagnosis.verdict.slowness import Slowness
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.engine.targets.base_target import MemoryMapping, Target
     from gdbext.known.signatures import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
 
-MemoryMaps = Callable[[], Sequence[MemoryMapping]]
-RepeatedOf = Callable[[ThreadSnapshot], SameArguments]
-ThrownBy = Callable[[ThreadSnapshot], Optional["CxxException"]]
+    MemoryMaps = Callable[[], Sequence[MemoryMapping]]
+    RepeatedOf = Callable[[ThreadSnapshot], SameArguments]
+    ThrownBy = Callable[[ThreadSnapshot], Optional["CxxException"]]
+
 
 _ABORTING = 16
 """Frames between a signal and the function that ended the program."""

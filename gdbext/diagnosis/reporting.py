@@ -6,25 +6,24 @@ alone, while the process lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict import sentences
-from gdbext.engine.targets.base_target import Target
 from gdbext.engine.vocabulary import ErrorReport
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable, Iterator, Sequence
 
     from gdbext.diagnosis.report.report import Ending
     from gdbext.diagnosis.report.thread_report import Finding, Verdict
+    from gdbext.diagnosis.report.wait import Wait
+    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import Tool
+    from gdbext.engine.targets.base_target import Target
     from gdbext.engine.vocabulary import Section
     from gdbext.render.page import Origin
 

@@ -6,23 +6,31 @@ This resumes the process; how it is let go and stopped again is the host's affai
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import ClassVar
 
 from gdbext.diagnosis.inspection import Inspection, inspect_threads
 from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
+from gdbext.engine.record import Protocol
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
-from gdbext.known.signatures import KnownMatch
 from gdbext.render.plain_json import plain
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
     from gdbext.diagnosis.verdict.slowness import Slowness
     from gdbext.engine.targets.base_target import Target
+    from gdbext.known.signatures import KnownMatch
+
+    Watch = Callable[[], None]
+    Pause = Callable[[float, Watch], "Target"]
+    """Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +127,6 @@ class PageSection(Section):
 
     name: ClassVar[str] = "page"
     file: str
-
-
-Watch = Callable[[], None]
-Pause = Callable[[float, Watch], "Target"]
-"""Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""
 
 
 class CanPause(Protocol):

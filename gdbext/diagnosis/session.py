@@ -5,21 +5,20 @@ What depends on the mapped files alone, their names and unwind rows, is kept as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.base_target import Target
+from gdbext.engine.record import Generic, Protocol, TypeVar, cast
 from gdbext.engine.unwind.frame_steps import FrameSteps
 from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.modules import Module
-    from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.engine.targets.base_target import Target, TargetThread
     from gdbext.engine.targets.system.procfs import ProcFs
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.compile.generated_kernels import GeneratedKernels

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
 
 from gdbext.engine.record import Enum
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import ClassVar
 
     from gdbext.diagnosis.report.report import Report
     from gdbext.diagnosis.samples import Pause, Watch

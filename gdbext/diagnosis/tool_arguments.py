@@ -4,18 +4,18 @@ users write them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
 from gdbext.engine.record import late_pattern
-from gdbext.engine.targets.base_target import Target, TargetThread
 from gdbext.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
 
     from gdbext.diagnosis.command_parser import ArgparseParser, Declaration
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.base_target import Target, TargetThread
     from gdbext.engine.targets.live.unstopped import RunningProcess
 
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"

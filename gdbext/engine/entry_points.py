@@ -14,15 +14,15 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from gdbext import cache
 from gdbext.engine.record import Record
 from gdbext.errors import AddOnError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     Result = TypeVar("Result")
 

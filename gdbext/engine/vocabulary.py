@@ -19,10 +19,13 @@ one to three digits. JSON has plain numbers in bytes, milliseconds or seconds.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from gdbext.engine.record import Enum, Record
-from gdbext.errors import GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+    from gdbext.errors import GdbextError
 
 
 class DebuggerEntry(Record):

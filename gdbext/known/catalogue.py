@@ -13,12 +13,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
 from gdbext.engine.record import Record
 from gdbext.errors import AddOnError, BadData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Note = Callable[[AddOnError], None]
+    Made = TypeVar("Made")
 
 
 class Affected(Record):
@@ -142,9 +148,6 @@ VARIABLE = "GDBEXT_KNOWN"
 _LARGEST = 1 << 22
 """Bytes of a file: some thousand entries."""
 _ENDING = ".json"
-
-Note = Callable[[AddOnError], None]
-Made = TypeVar("Made")
 
 
 def catalogue(note: Note) -> tuple[KnownBug, ...]:

@@ -7,14 +7,18 @@ before (tools/known).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.record import Record
 from gdbext.known.catalogue import NO_CHILD, KnownBug, ThreadPattern
 
-NativeName = Callable[[], Sequence[str]]
-"""The names of a frame's function, asked for only where its library fits."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    NativeName = Callable[[], Sequence[str]]
+    """The names of a frame's function, asked for only where its library fits."""
+
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
 _MOST_CANDIDATES = 32
 """Threads that are tried for one pattern: those of a pool do all the same."""

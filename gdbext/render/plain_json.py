@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
 
 from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Hexadecimal, Section
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def plain(value: Any) -> Any:

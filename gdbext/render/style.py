@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
-from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.terminal import MARKS, escape
 from gdbext.engine.vocabulary import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Style", "counted", "escape"]
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}

@@ -3,12 +3,12 @@ it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gdbext.diagnosis.session import NO_EXTRAS, CallCounter, Extras
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, Callable, Optional
 
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.record import late_pattern
 from gdbext.errors import GdbextError, LayoutError, NotTorch
 from gdbext.log import logger
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.layouts.layout import AnyPath
+    from typing import Callable, Optional
+
+    from gdbext.engine.layouts.layout import AnyPath, Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer

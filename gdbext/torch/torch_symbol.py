@@ -7,10 +7,13 @@ Seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0.
 
 from __future__ import annotations
 
-from gdbext.engine.formats.symbol_table import Symbol
-from gdbext.engine.process.modules import Module
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Enum, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.formats.symbol_table import Symbol
+    from gdbext.engine.process.modules import Module
+    from gdbext.engine.process.symbolizer import Symbolizer
 
 LOADER_FILE = "torch/utils/data/dataloader.py"
 """Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""

@@ -8,9 +8,11 @@ newer version, or one that a tracer has replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
 from gdbext.engine.record import Enum, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class LoadKind(Enum):

@@ -6,18 +6,21 @@ version numbers. The records themselves are in ``versions.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Optional, Union
-
-from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.engine.layouts.declarations import U64, Member, Struct
 from gdbext.engine.record import Enum, Record
 
-Version = tuple[int, int]
-"""A minor version: (3, 11)."""
-Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
-"""The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for what
-is not used."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Optional, Union
+
+    from gdbext.cpython.abi.assumed_names import Waitable
+    from gdbext.engine.layouts.declarations import U64, Member, Struct
+
+    Version = tuple[int, int]
+    """A minor version: (3, 11)."""
+    Groups = tuple[Optional[Union[type[Struct], Member[Any]]], ...]
+    """The words of _Py_DebugOffsets in their order: a structure stands for its size, a member for its offset, None for
+    what is not used."""
 
 
 def minor_of(hexversion: int) -> Version:

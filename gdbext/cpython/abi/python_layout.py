@@ -20,22 +20,22 @@ starting with the size of the structure it describes. Every minor version has a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.abi.python_abi import Groups, PythonAbi
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import Member, Struct
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.engine.record import Record
 from gdbext.errors import LayoutError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    from gdbext.cpython.abi.python_abi import Groups, PythonAbi
+    from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.memory import Memory
 
 HEADER = 16

@@ -7,18 +7,21 @@ versions it can be, without debug information.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gdbext.cpython.abi import python_abi
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import Published, PythonAbi
 from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.process.symbolizer import Symbolizer
 
 _LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, py.LockObject, py.LockObject.lock_lock)
 _RLOCK = python_abi.LockType("_thread.RLock", Waitable.RLOCK, py.RLockObject, py.RLockObject.rlock_lock)

@@ -17,19 +17,24 @@ Modules/_functoolsmodule.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Optional
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import CodeForm, LineTable
 from gdbext.cpython.objects.objects import FLAG_TYPE, DictReader, ObjectReader
-from gdbext.engine.layouts.declarations import Number
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 
-Range = tuple[int, int, Optional[int]]
-"""First byte, end byte (exclusive), line."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Optional
+
+    from gdbext.engine.layouts.declarations import Number
+
+    Range = tuple[int, int, Optional[int]]
+    """First byte, end byte (exclusive), line."""
+
 
 _NO_LINE = -128  # 3.10: "this range has no line number"
 CODE_UNIT = 2

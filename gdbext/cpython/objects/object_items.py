@@ -18,16 +18,17 @@ first and whose ``offset`` is the third word (Include/structmember.h); the same 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.objects.objects import DictReader, ObjectReader
-from gdbext.engine.layouts.declarations import Place
 from gdbext.errors import BadData, PythonUnsupported
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.cpython.objects.objects import DictReader, ObjectReader
     from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.engine.layouts.declarations import Place
 
 
 _LIMIT = 100_000

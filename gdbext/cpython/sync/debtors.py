@@ -9,9 +9,6 @@ Sources: Lib/threading.py and queue.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
@@ -31,7 +28,10 @@ from gdbext.cpython.threads.frame_variables import (
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.loop_names import LoopNames, NamedMember

@@ -11,8 +11,6 @@ Sources: Lib/threading.py, concurrent/futures/thread.py and process.py, multipro
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.sync.pools import futures_in_queue
@@ -21,7 +19,10 @@ from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
     from gdbext.cpython.objects.code import PythonFunction
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime

@@ -23,23 +23,27 @@ read then belongs to the copy, and whoever reads it later reads that moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import GilPlace, LockForm, LockType
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
-from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.glibc.sync_objects import recorded_owner
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import ModuleTable
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.targets.base_target import Target
 from gdbext.errors import BadData, GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
+    from gdbext.engine.process.modules import ModuleTable
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.targets.base_target import Target
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""

@@ -10,15 +10,12 @@ system's clock, which a core does not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_below_library, is_of_program
 from gdbext.cpython.abi.python_structures import PyFunctionObject
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
-from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,
@@ -33,8 +30,12 @@ from gdbext.cpython.threads.loop_names import loop_names, names_with_inner
 from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
     from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.loop_names import LoopNames
     from gdbext.cpython.threads.runtime import PythonRuntime
 

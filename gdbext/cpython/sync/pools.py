@@ -12,16 +12,16 @@ Lib/concurrent/futures/process.py, 3.8 to 3.15.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import is_of_program, package_of
 from gdbext.cpython.threads.frame_variables import attributes, items, local_of, locals_of, referent
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
 

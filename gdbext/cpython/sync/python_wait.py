@@ -6,9 +6,6 @@ object as ``self``. What kind of object it is, its attributes tell (cpython/abi/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
@@ -19,17 +16,19 @@ from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from gdbext.cpython.sync.helper_threads import PoolHelper
+
+    Jobs = Callable[[], Mapping[int, int]]
 
 _DEPTH = 8
 """Innermost Python frames that are read: Barrier.wait goes through three others."""
 
 _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
-
-
-Jobs = Callable[[], Mapping[int, int]]
 
 
 class PythonWait(Record):

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
-from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.cpython.abi.python_structures import (
     CFrame,
     PyFrameObject,
@@ -27,9 +25,15 @@ from gdbext.cpython.abi.python_structures import (
 )
 from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gdbext.cpython.abi.python_layout import PythonLayout
+    from gdbext.engine.process.memory import Memory
 
 
 class Interpreter(Record):

@@ -15,7 +15,6 @@ number and the frame object of its caller is one. That needs no names of C funct
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -23,10 +22,15 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_LONG, FLAG_TUPLE, slot_attributes
-from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
 
 _LOCALS_LIMIT = 10_000
 _STACK_LIMIT = 1_000

@@ -7,9 +7,6 @@ the innermost loop around the instruction at which the frame is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi.bytecode import (
     BYTECODES,
     Load,
@@ -25,13 +22,16 @@ from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction
-from gdbext.engine.layouts.declarations import U64
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.engine.layouts.declarations import U64
 
 _CODE_LIMIT = 1 << 16
 """Bytes of a function's code that are followed."""

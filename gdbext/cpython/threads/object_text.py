@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import islice
 
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
 from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.objects import classes_of
-from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of
-from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.terminal import cut
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+    SpecialText = Callable[[int, python_objects.TypeInfo], str]
+    """The text of an object that somebody else knows better (a tensor), "" for any other. Raises GdbextError."""
 
 WIDTH = 80
 """Most characters of the text."""
@@ -31,9 +38,6 @@ _SIMPLE = {"NoneType": "None", "ellipsis": "Ellipsis", "NotImplementedType": "No
 _CALLABLE = ("function", "method", "builtin_function_or_method", "functools.partial")
 _ROOM = 24
 """Characters that a cut text leaves for its length."""
-
-SpecialText = Callable[[int, python_objects.TypeInfo], str]
-"""The text of an object that somebody else knows better (a tensor), "" for any other. Raises GdbextError."""
 
 
 def describe(runtime: PythonRuntime, address: int, width: int = WIDTH, special: SpecialText | None = None) -> str:

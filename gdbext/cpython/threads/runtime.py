@@ -8,10 +8,8 @@ Names of threads are those of ``threading``: threading._active maps idents to Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.cpython.abi import assumed_names, python_layout
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
@@ -27,15 +25,23 @@ from gdbext.cpython.abi.versions import (
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import TargetThread
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.targets.base_target import TargetThread
+
     _T = TypeVar("_T")
+
+    NoteError = Callable[[GdbextError, str], None]
+    """Called with what could not be read, and where."""
 
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
@@ -445,10 +451,6 @@ def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str,
         return None
     namespace = PyModuleObject(runtime.space, found).md_dict
     return runtime.dicts.get(namespace, name) if namespace else None
-
-
-NoteError = Callable[[GdbextError, str], None]
-"""Called with what could not be read, and where."""
 
 
 class ThreadTable:

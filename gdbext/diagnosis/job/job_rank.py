@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.runtime import module_global
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -17,6 +16,7 @@ from gdbext.engine.targets.system.linux import number
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import JobRank
     from gdbext.diagnosis.session import Session

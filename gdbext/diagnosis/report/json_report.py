@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.diagnosis.report.report import SCHEMA, Ending, Report, TargetReport
 from gdbext.diagnosis.report.thread_report import AsyncTask, Frame, ThreadReport, Verdict
-from gdbext.diagnosis.report.wait import LostThread, Owner, OwnerThread, Resource, VanishedThread, Wait, WaitEdge
+from gdbext.diagnosis.report.wait import LostThread, OwnerThread, Resource, VanishedThread, Wait, WaitEdge
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, fold_long, step_key
 from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import shown_json
@@ -25,6 +25,7 @@ from gdbext.render.plain_json import members, number, plain
 from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame, Kernel
 
 if TYPE_CHECKING:
+    from gdbext.diagnosis.report.wait import Owner
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState
     from gdbext.torch.values.value_text import Statistics

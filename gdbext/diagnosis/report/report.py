@@ -8,22 +8,27 @@ The text for people is made here, too: the lines of the view, and what all repor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, one_line
 from gdbext.engine.vocabulary import Section
-from gdbext.errors import GdbextError
 from gdbext.render.style import Style, escape
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import ClassVar, TypeVar
+
     from gdbext.diagnosis.report.thread_report import Finding, ThreadReport, Verdict
     from gdbext.diagnosis.threads.source_lines import SourceLines
+    from gdbext.engine.targets.base_target import RecordedRun
     from gdbext.engine.vocabulary import ErrorReport
+    from gdbext.errors import GdbextError
     from gdbext.render.style import Style
+
+    View = Callable[["Report", "Style"], Iterator[str]]
+    SectionType = TypeVar("SectionType", bound=Section)
 
 
 class TargetReport(Record):
@@ -100,8 +105,6 @@ class Ending(Record):
 
 
 SCHEMA = "gdbext/1"
-View = Callable[["Report", "Style"], Iterator[str]]
-SectionType = TypeVar("SectionType", bound=Section)
 
 
 class Report(Record):

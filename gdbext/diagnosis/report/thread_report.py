@@ -19,11 +19,10 @@ Verdict: the answer to "why does it hang?".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi.assumed_names import is_below_library
 from gdbext.engine.record import Enum, Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Resource, Wait, WaitEdge
     from gdbext.diagnosis.waits.pool_table import Pool

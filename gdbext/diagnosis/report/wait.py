@@ -13,16 +13,20 @@ WaitEdge: one thread waits for another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
-
 from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Certainty, Hexadecimal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Union
+
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.peer import ChildProcess, Peer
+
+    Owner = Union["OwnerThread", "VanishedThread", "ParentsThread"]
+    """The owner of a resource."""
 
 
 class CollectiveWait(Record):
@@ -317,10 +321,6 @@ class ParentsThread(Record):
     def phrase(self) -> str:
         """The owner in words: ``a thread of the parent process``."""
         return "a thread of the parent process"
-
-
-Owner = Union[OwnerThread, VanishedThread, ParentsThread]
-"""The owner of a resource."""
 
 
 class OwnerCertainty(Enum):

@@ -12,12 +12,8 @@ names of parameters are the schema's in another order, nothing tells which is wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi.assumed_names import EVENT_FLAG, Waitable
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyObject, PyTypeObject
-from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.objects.object_items import deque_items, set_items
 from gdbext.cpython.sync.locks import read_lock
 from gdbext.cpython.threads.frame_variables import attributes, global_variables, locals_of
@@ -30,7 +26,11 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
 from gdbext.torch.torch_symbol import TENSOR_CLASS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gdbext.cpython.objects import objects as python_objects
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session

@@ -6,10 +6,10 @@ They are shown as people want to read them beside the file's name and the line's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record, late_pattern
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.engine.targets.base_target import Target

@@ -8,18 +8,16 @@ thread that stopped where the dispatcher complains of a missing kernel is told w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
@@ -30,13 +28,14 @@ from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, Dispatch
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Sequence
 
     from gdbext.diagnosis.report.wait import Resource
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
-    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.stack.dispatch_frame import DispatchFrame

@@ -17,26 +17,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_reader import ThreadState, place_groups
-from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.engine.unwind.unwinder import NativeStack, Unwinder
 from gdbext.engine.vocabulary import Absent, ErrorLog
 from gdbext.errors import GdbextError, SymbolFileError, TargetGone
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.runtime import ThreadTable
+    from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+
+    from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Union
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
@@ -40,7 +39,6 @@ class Suggestion(Record):
         return f"{self.shows}: {words}"
 
 
-Line = Union[str, Suggestion]
 _CHILDREN = "dispatch-diagnose --children"
 
 
@@ -83,7 +81,7 @@ def advice(
     )
 
 
-def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[Line]:
+def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[str | Suggestion]:
     """Suggest how a core is kept: nobody can attach where another one traces, nor stop what is in a frozen group."""
     shows = "Keep the evidence before you kill it"
     if stop is None or not (stop.tracer or stop.group):
@@ -100,7 +98,7 @@ def of_parent(finding: Finding, called: CommandLine) -> tuple[str, ...]:
     return (Suggestion("What each of its child processes does", _CHILDREN).text(called),)
 
 
-def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[Line]:
+def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[str | Suggestion]:
     """One rank of a job never tells why the others do not come."""
     if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):
         yield of_ranks(pid, called)
@@ -111,7 +109,7 @@ def of_ranks(pid: int, called: CommandLine) -> str:
     return f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"
 
 
-def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     """A node of a backward pass is explained by the forward pass that made it."""
     thread = next((each for each in involved if each.nodes), None)
     if thread is not None:
@@ -120,7 +118,7 @@ def _about_backward(involved: Sequence[ThreadReport]) -> Iterator[Line]:
         )
 
 
-def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     kinds = [edge.wait.kind for edge in finding.cycle]
     with_gil = WaitKind.GIL in kinds
     if with_gil and any(kind.traits.is_native for kind in kinds):
@@ -141,7 +139,7 @@ def _of_kinds(kinds: Iterator[WaitKind]) -> Iterator[str]:
     yield from dict.fromkeys(text for text in texts if text)
 
 
-def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     if finding.wait is not None and finding.wait.self_wait is not None:
         yield finding.wait.self_wait.advice
         return
@@ -160,7 +158,7 @@ def of_cause(kinds: Iterable[str]) -> tuple[str, ...]:
     return (f"In this process, which made the child: {_WITHOUT_FORK}",) if set(broken) & set(kinds) else ()
 
 
-def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield _WITHOUT_FORK
     if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
         yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
@@ -168,7 +166,7 @@ def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[L
         yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
 
 
-def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
     lost = finding.wait.lost if finding.wait is not None else None
     if lost is not None:
@@ -178,7 +176,7 @@ def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Ite
         yield missing.pool.advice_when_missing
 
 
-def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     thread = next((each for each in involved if each.dispatch), None)
     if thread is None:
         return
@@ -228,7 +226,7 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
     )
 
 
-def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     if involved:
         yield Suggestion("All native frames of the crash", f"dispatch-bt --native --thread {involved[0].tid}")
     yield from finding.cures
@@ -236,7 +234,7 @@ def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]
         yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
 
 
-def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     last = involved[-1] if involved else None
     if last is None:
         return
@@ -255,7 +253,7 @@ def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Lin
         yield f"The Python line that waits: {line}"
 
 
-def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     stop = finding.stop
     if stop is not None and stop.group:
         yield (
@@ -271,11 +269,11 @@ def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Li
     yield Suggestion("Whether it hangs as well, once it goes on", "dispatch-diagnose")
 
 
-def _slowed(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _slowed(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield from finding.cures
 
 
-def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     wait = finding.wait
     if wait is None:
         return
@@ -293,7 +291,7 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
         yield "As root, this report names the kernel's own stack."
 
 
-def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     wait = finding.wait
     if wait is not None and wait.question:
         yield (
@@ -325,7 +323,7 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Li
         yield "Look at who is at the other end: it should send, take what is sent, or open it."
 
 
-def _gil_in_device_call(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _gil_in_device_call(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield (
         "Release the GIL around the call: py::gil_scoped_release, Py_BEGIN_ALLOW_THREADS, or ctypes.CDLL instead of "
         "PyDLL."
@@ -342,7 +340,7 @@ def _to_continue(pid: int) -> Suggestion:
     )
 
 
-def _at_the_other_end(peer: Peer) -> Iterator[Line]:
+def _at_the_other_end(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
@@ -351,7 +349,7 @@ def _at_the_other_end(peer: Peer) -> Iterator[Line]:
             yield _to_continue(process.pid)
 
 
-def _about_socket(peer: Peer) -> Iterator[Line]:
+def _about_socket(peer: Peer) -> Iterator[str | Suggestion]:
     if peer.state == "LISTEN":
         shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
         yield Suggestion(shows, "all-threads --tasks")
@@ -365,26 +363,26 @@ def _about_socket(peer: Peer) -> Iterator[Line]:
     yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
 
 
-def _about_process(peer: Peer) -> Iterator[Line]:
+def _about_process(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at that process with the same command", "", process.pid)
         if process.writes_to_us:
             yield "Read what it writes before you wait for its end (communicate())."
 
 
-def _about_pipe(peer: Peer) -> Iterator[Line]:
+def _about_pipe(peer: Peer) -> Iterator[str | Suggestion]:
     yield from _at_the_other_end(peer)
     if peer.own:
         yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
 
 
-def _about_file_lock(peer: Peer) -> Iterator[Line]:
+def _about_file_lock(peer: Peer) -> Iterator[str | Suggestion]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
     yield "The lock is released when that process unlocks or closes the file, or ends."
 
 
-def _about_children(wait: Wait) -> Iterator[Line]:
+def _about_children(wait: Wait) -> Iterator[str | Suggestion]:
     child = max(wait.children, key=_explains, default=None)
     if child is not None:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
@@ -402,23 +400,22 @@ def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
     return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
 
 
-def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield Suggestion("If it should be working, and is the right process: what each thread waits for", "all-threads")
 
 
-def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
     yield from ()
 
 
 _CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
-_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[Line]]] = {
+_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str | Suggestion]]] = {
     PeerKind.SOCKET: _about_socket,
     PeerKind.PIPE: _about_pipe,
     PeerKind.PROCESS: _about_process,
     PeerKind.FILE_LOCK: _about_file_lock,
 }
-_Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[Line]]
-_ADVISERS: Mapping[FindingKind, _Adviser] = {
+_ADVISERS: Mapping[FindingKind, Callable[[Finding, Sequence[ThreadReport]], Iterator[str | Suggestion]]] = {
     FindingKind.CRASH: _crash,
     FindingKind.RUNAWAY_RECURSION: _runaway,
     FindingKind.DEADLOCK: _deadlock,

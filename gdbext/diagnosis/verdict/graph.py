@@ -5,18 +5,19 @@ chains; cycles among the tasks of an event loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import WaitEdge
-from gdbext.diagnosis.verdict.recursion import Recursion
 from gdbext.engine.record import Enum, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
+    from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness
 
 MAX_CYCLES = 64

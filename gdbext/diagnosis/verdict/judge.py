@@ -5,7 +5,6 @@ Notes on what forbids to say "no deadlock": locks whose owner nobody records, fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
@@ -18,6 +17,8 @@ from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from gdbext.diagnosis.report.wait import Wait
 
 

@@ -3,9 +3,7 @@ where an entry asks for them. Imported only where a thread waits, or the program
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, ThreadReport
 from gdbext.diagnosis.waits.snapshot import fork_evidence
@@ -13,7 +11,10 @@ from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known.catalogue import catalogue
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.known.package_versions import PackageVersions

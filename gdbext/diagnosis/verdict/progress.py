@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Optional
-
 from gdbext.diagnosis.report.thread_report import (
     Finding,
     FindingKind,
@@ -19,7 +16,14 @@ from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+    from typing import Optional
+
     from gdbext.diagnosis.verdict.judge import Judgement
+
+    Done = tuple[Optional[int], ...]
+    """The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
+    bytes, page faults; None for what is not known."""
 
 INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
@@ -51,11 +55,6 @@ class SamplePlace(Record):
     python: tuple[tuple[str, int | None], ...]
     instruction: tuple[int, int] | None = None
     functions: tuple[str, ...] = ()
-
-
-Done = tuple[Optional[int], ...]
-"""The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
-bytes, page faults; None for what is not known."""
 
 
 def compare(

@@ -18,10 +18,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from gdbext.engine.record import Record
-from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+    SameArguments = Callable[[Sequence[int], int], bool]
+    """(positions of the steps of a repetition, its period) → the same arguments stand at the same places of its
+    periods, as far as each operator's can be read at all."""
 
 FOLD_PERIOD = 24
 """Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
@@ -179,11 +187,6 @@ class Recursion(Record):
     def innermost(self) -> DispatchFrame:
         """The innermost step of one period."""
         return self.group[0]
-
-
-SameArguments = Callable[[Sequence[int], int], bool]
-"""(positions of the steps of a repetition, its period) → the same arguments stand at the same places of its periods, as
-far as each operator's can be read at all."""
 
 
 def never_the_same(_positions: Sequence[int], _period: int) -> bool:

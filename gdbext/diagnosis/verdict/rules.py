@@ -6,15 +6,17 @@ busy threads. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Loss, LostThread, Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict import sentences
 from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, ChainTail, Observations, WaitGraph, task_cycles
 
-Rule = Callable[[Observations, WaitGraph], Iterator[Finding]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Rule = Callable[[Observations, WaitGraph], Iterator[Finding]]
 
 
 def _crashes(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

@@ -6,20 +6,20 @@ read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.diagnosis.report.thread_report import Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Refused
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 from gdbext.engine.vocabulary import byte_size, counted, of_many
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from gdbext.cpython.threads.runtime import Collection
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 
 
 STARVED_SHARE, SLOW_SHARE = 0.5, 0.25

@@ -4,9 +4,7 @@ explains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from time import CLOCK_REALTIME
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -17,7 +15,11 @@ from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError
 from gdbext.render.plain_json import plain
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any, ClassVar
+
     from gdbext.cpython.threads.runtime import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot

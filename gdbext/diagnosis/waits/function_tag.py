@@ -7,14 +7,15 @@ of every release wheel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
-
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.versions import EVALUATES
-from gdbext.engine.record import Enum, Record, late_pattern
+from gdbext.engine.record import Enum, Generic, Record, TypeVar, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 Tag = TypeVar("Tag")
 _LONGEST = 200

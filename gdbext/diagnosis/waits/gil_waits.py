@@ -12,12 +12,12 @@ from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 
 _NEAR = 8
 """Frames between the kernel and PyEval_RestoreThread and its like."""

@@ -12,8 +12,6 @@ has called something else than __cxa_guard_acquire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -21,8 +19,13 @@ from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.engine.glibc import sync_objects as pthread_mutex
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, demangle, without_clone_suffix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.engine.process.memory import Memory
 
 _LOCKED = 1
 """The lock word without waiters. Whoever waits has set it to 2 and sleeps only while it is that: from 1 on a release is

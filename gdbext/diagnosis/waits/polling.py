@@ -13,22 +13,23 @@ program waits, and the report says what it asks.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.assumed_names import NO_THREAD, is_below_library
-from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.diagnosis.report.wait import Refused, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import python_waits, syscall_waits
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gdbext.cpython.sync.polled_objects import PolledObject, Question
     from gdbext.cpython.threads.object_text import HandledError
+    from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.waits.readers import PythonView
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.system.peer import Peer
 
 _SHOWN = 4

@@ -10,13 +10,12 @@ MissingWorkers: workers that a thread waits for and that the process does not ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.diagnosis.waits.function_tag import FunctionIndex, Functions, c_functions, torch_functions
 from gdbext.engine.record import Enum, Record
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import LOADER_WORKER, PIN_MEMORY_THREADS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 

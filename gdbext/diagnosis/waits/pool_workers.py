@@ -10,21 +10,22 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from gdbext.cpython.abi import assumed_names
-from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
-from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
 from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gdbext.diagnosis.report.thread_report import Frame
+    from gdbext.diagnosis.waits.snapshot import Tag
     from gdbext.engine.process.modules import Module
 
 _DEPTH = 8

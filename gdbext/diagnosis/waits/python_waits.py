@@ -15,9 +15,6 @@ have ended (cpython/sync/debtors.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.diagnosis.report.wait import (
     Loss,
@@ -38,7 +35,10 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.vocabulary import counted
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gdbext.cpython.sync.debtors import Acting, Debtors
     from gdbext.cpython.sync.helper_threads import PoolHelper, ThreadObject
     from gdbext.cpython.sync.python_wait import PythonWait

@@ -16,9 +16,7 @@ no deadlock is concluded from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Optional
 
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import Resource, Wait
@@ -33,15 +31,21 @@ from gdbext.diagnosis.waits import (
     torch_waits,
 )
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
-from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.engine.record import Record
 from gdbext.errors import AddOnError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Optional
+
     from gdbext.cpython.sync.locks import GilState
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.vocabulary import ErrorLog
+
+    Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
+    PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
 
 
 POOLS_GROUP = "gdbext.pools"
@@ -135,9 +139,6 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
             held.setdefault(tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
     return {tid: tuple(resources.values()) for tid, resources in held.items()}
 
-
-Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
-PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
 
 GIL_RECOGNISERS: tuple[Recogniser, ...] = (
     gil_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's

@@ -6,30 +6,32 @@ a fork is stated only where something in this process, or in its parent, shows i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Union
 
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Function
-from gdbext.engine.targets.base_target import Signal
-from gdbext.engine.unwind.frame_steps import NativeFrame
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Union
+
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
     from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
-    from gdbext.engine.targets.base_target import KernelSide
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.targets.base_target import KernelSide, Signal
+    from gdbext.engine.unwind.frame_steps import NativeFrame
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.engine.vocabulary import Absent
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
 
-Tag = Union["FunctionTag", "PoolFunction"]
-"""The knowledge that the name of a function gives."""
+    Tag = Union["FunctionTag", "PoolFunction"]
+    """The knowledge that the name of a function gives."""
+
 _FORKING_FILES = ("/multiprocessing/popen_fork.py", "/multiprocessing/forkserver.py")
 """Sources whose frames stand at the bottom of a child's stack: Popen._launch and main call os.fork()."""
 

@@ -7,17 +7,21 @@ include/uapi/linux/futex.h.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-from gdbext.engine.process.code_reader import Syscall
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, ProcessState
 from gdbext.errors import GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.engine.process.code_reader import Syscall
 
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
 _PRIVATE = 0x80

@@ -10,12 +10,9 @@ is only a queue, a poll or a sleep; what ends it is a child process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
 
 from gdbext.cpython.abi.assumed_names import POPEN_PID, POPEN_WAITS, PROCESS_POPEN
-from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of
-from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
@@ -29,7 +26,7 @@ from gdbext.diagnosis.waits.pool_table import (
     PoolPart,
 )
 from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
-from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.errors import GdbextError
@@ -42,6 +39,14 @@ from gdbext.torch.torch_symbol import (
     SPAWN_JOINS,
     SPAWN_PROCESSES,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from gdbext.cpython.threads.frame_reader import ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.diagnosis.waits.snapshot import Tag
 
 _LONGEST = 512
 _FRAMES = 3

@@ -10,11 +10,14 @@ last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-from gdbext.engine.arch.base import Architecture
-from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 
 _WORD = 8
 _ENDS = ("call", "jmp", "ret", "trap")

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Optional
 
-from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.record import Enum, Record
 from gdbext.errors import TargetError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Optional
+
+    from gdbext.engine.arch.instruction import Instruction
+
+    ReadCode = Callable[[int, int], Optional[bytes]]
+    """(address, size) to exactly so many bytes of memory, None where they cannot be read."""
 
 
 class Passing(Enum):
@@ -46,10 +53,6 @@ class Slot(Record):
     register: int | None = None
     offset: int | None = None
     float_register: int | None = None
-
-
-ReadCode = Callable[[int, int], Optional[bytes]]
-"""(address, size) to exactly so many bytes of memory, None where they cannot be read."""
 
 
 class SignalFrame(Record):

@@ -10,17 +10,19 @@ stops has no such register either: a look without a debugger finds its block in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from gdbext.engine.arch.base import Architecture
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, MemoryFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.process.memory import Memory
     from gdbext.engine.targets.base_target import MemoryMapping, Target
     from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
+
+    Read = Callable[[int, int], bytes]
 
 
 class GlibcAbi(Record):
@@ -106,8 +108,6 @@ _MAIN_STACK = "[stack]"
 _MAIN_SEARCH = 1 << 20
 """Anonymous mappings up to this size may hold the main thread's block, which the dynamic loader allocates."""
 _WORD_SIZE = 8
-
-Read = Callable[[int, int], bytes]
 
 
 def find_control_block(

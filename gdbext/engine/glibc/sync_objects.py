@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import struct
 
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.process.memory import Memory
 
 KIND = 16
 """Offset of the field __kind."""

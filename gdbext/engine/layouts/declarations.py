@@ -20,14 +20,15 @@ Reading a member raises LayoutError where the layout lacks it, or it is smaller 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
+from gdbext.engine.record import Generic, TypeVar
 from gdbext.errors import LayoutError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
-    from typing import Any, ClassVar, Protocol
+    from typing import Any, ClassVar, Protocol, overload
 
     from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 
@@ -104,14 +105,16 @@ class Member(Generic[Value]):
     def __repr__(self) -> str:
         return f"{self.owner}::{self.path}"
 
-    @overload
-    def __get__(self: SomeMember, instance: None, owner: type[Struct]) -> SomeMember: ...
+    if TYPE_CHECKING:
 
-    @overload
-    def __get__(self, instance: Struct, owner: type[Struct]) -> Value: ...
+        @overload
+        def __get__(self: SomeMember, instance: None, owner: type[Struct]) -> SomeMember: ...
 
-    @overload
-    def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember: ...  # a record has chosen it
+        @overload
+        def __get__(self, instance: Struct, owner: type[Struct]) -> Value: ...
+
+        @overload
+        def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember: ...  # a record has chosen it
 
     def __get__(self: SomeMember, instance: object, owner: type) -> SomeMember | Value:
         if not isinstance(instance, Struct):

@@ -20,17 +20,20 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.layouts import validate
 from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.errors import LayoutError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import PathLike
-    from typing import Union
+    from typing import Any, Union
 
     AnyPath = Union[str, PathLike[str]]
+    Sections = Mapping[str, Any]
+else:
+    Sections = Mapping
 
 
 class Layout:
@@ -154,7 +157,7 @@ _OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6
 """Kinds of a member, by the length of its array."""
 
 
-class LayoutSection(Mapping[str, Any]):
+class LayoutSection(Sections):
     """One section of a layout document: each value is parsed when it is first asked for."""
 
     def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from gdbext import cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.layouts import validate
 from gdbext.engine.layouts.layout import SCHEMA, SECTIONS, Layout, shared_file, unpack
 from gdbext.engine.record import late_pattern
-from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import BadData, LayoutError, SymbolFileError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
     from gdbext.engine.layouts.layout import AnyPath
+    from gdbext.engine.targets.host_files import HostFiles
 
 PERMISSION = "GDBEXT_GENERATE"
 """Environment variable: "0" forbids to run a compiler when no shipped layout fits; "as-me" (--measure-as-me) lets that

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from gdbext.errors import LayoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SCHEMA = "gdbext-layout/1"
 _SECTIONS = {"provenance": Mapping, "build_ids": Mapping, "structs": Mapping, "enums": Mapping, "constants": Mapping}

@@ -14,18 +14,25 @@ variable whose symbol was stripped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from gdbext.engine.arch.argument_places import jump_targets
-from gdbext.engine.arch.base import Architecture
-from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_table import dynamic_table
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch.instruction import Instruction
+    from gdbext.engine.formats.elf import ElfImage
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
+
+    Part = tuple[int, int]
+    """First and last half of a part of a library's code: (0, 1) is the first half."""
 
 _RELA = struct.Struct("<QQq")
 """r_offset, r_info (number of the symbol from bit 32 on), r_addend."""
@@ -80,8 +87,6 @@ def import_stubs(module: Module, architecture: Architecture, names: Collection[s
     return found
 
 
-Part = tuple[int, int]
-"""First and last half of a part of a library's code: (0, 1) is the first half."""
 WHOLE: Part = (0, 2)
 HALVES: tuple[Part, ...] = ((0, 1), (1, 2))
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import Target
 from gdbext.errors import BadData, LayoutError, MemoryFault
 
-Made = TypeVar("Made")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    from gdbext.engine.targets.base_target import Target
+
+    Made = TypeVar("Made")
+
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS
 """The smallest base page of any architecture; no mapping of a Linux process starts or ends inside one."""

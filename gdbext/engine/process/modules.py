@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from gdbext.engine.formats.elf import ElfImage
@@ -21,6 +20,8 @@ from gdbext.errors import MemoryFault, SymbolFileError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from gdbext.engine.process.memory_image import MemoryImage
 
 _SAMPLED_PAGES = 64

@@ -3,15 +3,18 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.formats.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
-from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import SymbolFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gdbext.engine.process.modules import Module, ModuleTable
 
 __all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
 

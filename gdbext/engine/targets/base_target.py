@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Optional
 
-from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
 
-Readings = tuple[Mapping[str, str], Mapping[str, str], Optional[float]]
-"""Texts of files of the kernel by path, those of a second reading, and the seconds between them; None without one."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Optional
+
+    from gdbext.engine.arch.base import Architecture
+
+    Readings = tuple[Mapping[str, str], Mapping[str, str], Optional[float]]
+    """Texts of files of the kernel by path, those of a second reading, and the seconds between them; None without
+    one."""
 
 
 class RecordedRun(Record):

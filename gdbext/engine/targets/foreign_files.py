@@ -15,17 +15,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Optional
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.targets.rooted_paths import RootedPaths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Optional
+
     from gdbext.engine.targets.rooted_paths import ActingUser, Answer
+
+    Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
+    """Has a child of ours do something; None where the kernel does not let it go on."""
 
 LARGEST_LIBRARY = 1 << 36
 """Bytes of an ELF file: it is mapped, and takes no memory before it is read."""
@@ -36,8 +40,6 @@ _MOST_LINKS = 40
 """Links of one path that are followed, as the kernel does (MAXSYMLINKS, include/linux/namei.h)."""
 _MOST_SILENT = 2
 """Folders of one file system that do not answer, from which on no other one of it is asked."""
-Ask = Callable[[Callable[[], bytes]], Optional[bytes]]
-"""Has a child of ours do something; None where the kernel does not let it go on."""
 
 
 class ForeignFiles:

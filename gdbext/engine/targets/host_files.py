@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from functools import cached_property
-from typing import Optional, TypeVar, Union
 
-from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Optional, TypeVar, Union
+
+    from gdbext.engine.formats.elf import ElfImage
     from gdbext.engine.formats.symbol_cache import SymbolCache
 
-Fact = Union[str, list[str], Optional[float]]
-"""A fact of the system that a recording can keep: text, names, a number, or nothing."""
-AnyFact = TypeVar("AnyFact", bound=Fact)
+    Fact = Union[str, list[str], Optional[float]]
+    """A fact of the system that a recording can keep: text, names, a number, or nothing."""
+    AnyFact = TypeVar("AnyFact", bound=Fact)
+
 
 _TEXT_LIMIT = 1 << 20
 """Bytes of one small file: what is longer is none."""

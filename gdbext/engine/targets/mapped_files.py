@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import MappedElf, Read
+from gdbext.engine.formats.elf_header import MappedElf
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.system.linux import PAGE_SIZE, split_deleted
 from gdbext.errors import SymbolFileError
@@ -20,6 +20,7 @@ from gdbext.errors import SymbolFileError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_core import FileMapping
+    from gdbext.engine.formats.elf_header import Read
 
 
 class MappedFiles:

@@ -23,18 +23,20 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdbext.engine.arch.architectures import own_calls
 from gdbext.engine.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from queue import SimpleQueue
+    from typing import Any, TypeVar
 
-Answer = TypeVar("Answer")
+    Answer = TypeVar("Answer")
+
 
 _CAPABILITY_VERSION = 0x20080522
 """The version of the structures, _LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""

@@ -13,9 +13,13 @@ from itertools import islice
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwind_row import ReadMemory, Registers
+from gdbext.engine.unwind.unwind_row import Registers
 from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.errors import BadData, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.unwind.unwind_row import ReadMemory
 
 SPAN_LIMIT = 1 << 20
 """Bytes of stack between two dispatches that are looked at."""

@@ -8,19 +8,25 @@ A module's call frame information is in its file, or in the target's memory when
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Union
-
 from gdbext.engine.formats.cfi_program import CfiRow, row_at
-from gdbext.engine.formats.eh_frame import EntryReader, Fde, Reader, ScannedTable, SearchTable
-from gdbext.engine.formats.elf_header import Segment
+from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.process.code_reader import CodeReader
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Union
+
+    from gdbext.engine.formats.eh_frame import Reader
+    from gdbext.engine.formats.elf_header import Segment
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import Module, ModuleTable
+
+    FrameTable = Union[SearchTable, ScannedTable]
 
 
 class NativeFrame:
@@ -77,9 +83,6 @@ class NativeFrame:
 
     def __repr__(self) -> str:
         return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
-
-
-FrameTable = Union[SearchTable, ScannedTable]
 
 
 class FrameTables:

@@ -7,12 +7,17 @@ words of all its frames, one comparison proves that their return addresses are t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
-from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, ReadMemory, Registers
+from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, Registers
 from gdbext.errors import MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.engine.unwind.unwind_row import ReadMemory
 
 _LEAST_FRAMES = 4
 """Number of frames that cost as much as an attempt in vain."""

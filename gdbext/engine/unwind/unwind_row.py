@@ -7,19 +7,24 @@ return address". Such a row becomes one memory read and one unpack; the rest goe
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Protocol
 
-from gdbext.engine.arch.base import Architecture
 from gdbext.engine.formats import cfi_program
+from gdbext.engine.record import Protocol
 from gdbext.errors import BadData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gdbext.engine.arch.base import Architecture
+
+    ReadMemory = Callable[[int, int], bytes]
 
 MASK = (1 << 64) - 1
 MAX_SPAN = 1024
 """Bytes below the CFA that are read at once for the saved registers."""
 
 Registers = dict[str, int]
-ReadMemory = Callable[[int, int], bytes]
 
 
 class UnwindRow(Protocol):

@@ -8,28 +8,32 @@ address, one that points into executable memory, right behind a call instruction
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from gdbext.engine.process.code_reader import CodeReader
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import ModuleTable
-from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
 from gdbext.engine.unwind.known_path import KnownPaths
-from gdbext.engine.unwind.unwind_row import MASK, ReadMemory, Registers, UnwindRow, compile_row, preserved
+from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
 from gdbext.engine.vocabulary import Absent
 from gdbext.errors import BadData, MemoryFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gdbext.engine.process.code_reader import CodeReader
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import ModuleTable
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
+    from gdbext.engine.unwind.unwind_row import ReadMemory
+
+    WalkedFrame = tuple[FrameStep, Registers, int, str]
+    """A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
+    Guess = tuple[int, Registers, str]
+    """CFA, the caller's registers, how they were found."""
 
 
 END_OF_STACK = "end of stack"
-
-WalkedFrame = tuple[FrameStep, Registers, int, str]
-"""A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
 
 
 class Unwinder:
@@ -213,9 +217,6 @@ class NativeStack:
         """The function of frame ``level``, None where no symbol covers its pc."""
         return self._symbolizer.function(self.frames[level].lookup_pc)
 
-
-Guess = tuple[int, Registers, str]
-"""CFA, the caller's registers, how they were found."""
 
 MAX_FRAME = 1 << 20
 """Bytes between the stack pointer and the frame pointer that are believed where the stack's mapping is unknown."""

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.process.code_reader import HALVES, WHOLE, Part, import_stubs, imported_slots, text_pieces
+from gdbext.engine.process.code_reader import HALVES, WHOLE, import_stubs, imported_slots, text_pieces
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
@@ -43,6 +43,7 @@ from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.process.code_reader import Part
     from gdbext.hosts.resume.host import RunControl
     from gdbext.torch.registry.operators import Operator
 

@@ -17,7 +17,7 @@ from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
 from gdbext.known.catalogue import catalogue
-from gdbext.known.signatures import KnownMatch, NativeName, ProcessFacts, ThreadFacts, child_relation, matches
+from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 from gdbext.render.plain_json import plain
 from gdbext.render.style import Style, escape
 from gdbext.tools.program import Program
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gdbext.known.catalogue import KnownBug
+    from gdbext.known.signatures import NativeName
     from gdbext.tools.program import Dispatch
 
 

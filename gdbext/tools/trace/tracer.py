@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
-from gdbext.engine.unwind.unwind_row import ReadMemory
 from gdbext.errors import BadData, GdbextError
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.tools.trace.trace_output import Sink
@@ -23,6 +22,7 @@ from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.engine.unwind.unwind_row import ReadMemory
     from gdbext.hosts.resume.dispatch_description import Describer
     from gdbext.hosts.resume.host import RunControl
     from gdbext.torch.registry.operators import Operator

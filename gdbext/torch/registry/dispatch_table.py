@@ -13,18 +13,25 @@ the aliases change from version to version; the layout has them as this build's 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.modules import Module
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.structures import AnnotatedKernel
 from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
-from gdbext.torch.values.key_names import KeyNames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.modules import Module
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.values.key_names import KeyNames
+
+    Jumps = Callable[[int, int], Iterable[int]]
+    """(entry of a kernel, its functor) → where it jumps to in the end."""
 
 
 class Candidate(Record):
@@ -263,9 +270,6 @@ class _Computation:
 
 _MOST_ENTRIES = 4096
 """Kernels of one library whose jumps are followed; a user's has tens, a stripped libtorch thousands."""
-
-Jumps = Callable[[int, int], Iterable[int]]
-"""(entry of a kernel, its functor) → where it jumps to in the end."""
 
 
 class KernelEntry(Record):

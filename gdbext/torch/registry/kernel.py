@@ -13,21 +13,23 @@ Wrappers: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h and impl/ma
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable, Optional
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import assumed_symbols
 from gdbext.torch.structures import BoxedKernel, KernelFunctionStruct, OperatorKernel, SafePyObject
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Callable, Optional
+
     from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
 
     PythonSource = Callable[[int], Optional[PythonFunction]]
     """PyObject* to its source; None when the address is not a Python function that can be read."""

@@ -11,12 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence, Set
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
 from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
@@ -25,7 +22,10 @@ from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStr
 from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
 from gdbext.torch.values.key_names import KeyNames
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.registry.kernel import PythonSource
 
 

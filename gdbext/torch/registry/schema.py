@@ -13,15 +13,18 @@ from __future__ import annotations
 import re
 
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
 
 DEPTH_LIMIT = 32
 MEMBER_LIMIT = 1024

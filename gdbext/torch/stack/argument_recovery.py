@@ -9,21 +9,12 @@ contradict each other make the argument unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.base import Slot
-from gdbext.engine.process.code_reader import FunctionCode
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
-from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import AS_IT_IS, CallSites, FoundArgument, KeptArguments, Sighting, judged
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
@@ -39,10 +30,19 @@ from gdbext.torch.stack.known_fallbacks import STABLE_TUPLE, RecoveredCall, stab
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
-from gdbext.torch.values.cpp_values import CppValues, Value
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gdbext.engine.arch.base import Slot
+    from gdbext.engine.process.code_reader import FunctionCode
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.values.cpp_values import CppValues, Value
 
 _REGISTERS = 6
 _STACK_LIMIT = 1 << 12

@@ -7,22 +7,23 @@ was called may keep them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.argument_places import Location, SavedArgument, argument_source, saved_arguments
-from gdbext.engine.arch.base import Slot
-from gdbext.engine.process.code_reader import Decoded, FunctionCode
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.frame_steps import FrameTables
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gdbext.engine.arch.base import Slot
+    from gdbext.engine.process.code_reader import Decoded, FunctionCode
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.unwind.frame_steps import FrameTables
+    from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.values.cpp_values import Value
 
 _STUB_BYTES = 16

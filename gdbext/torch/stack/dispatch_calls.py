@@ -14,12 +14,8 @@ operator's arguments last (ATen/core/dispatch/Dispatcher.h, boxing/KernelFunctio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Optional
-
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.torch.assumed_symbols import (
     BOXED_WRAPPER,
     DISPATCHER_CALL,
@@ -28,6 +24,18 @@ from gdbext.torch.assumed_symbols import (
 )
 from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery, parameters
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Optional
+
+    from gdbext.engine.unwind.unwinder import NativeStack
+
+    CallKind = Callable[[int], Optional[bool]]
+    """Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
+    LayersOf = Callable[[int], list[int]]
+    """Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
 
 
 class DispatchCall:
@@ -80,14 +88,6 @@ class DispatchCall:
     def open_at(self, level: int) -> bool:
         """The frame ``level`` may still belong to this call's header."""
         return self.kernel is None and not self.helpers and self.header[-1] == level + 1
-
-
-CallKind = Callable[[int], Optional[bool]]
-"""Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
-
-
-LayersOf = Callable[[int], list[int]]
-"""Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
 
 
 def _alone(level: int) -> list[int]:

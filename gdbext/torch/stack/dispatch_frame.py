@@ -4,12 +4,11 @@ found.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.torch.values.key_names import shown_key
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.torch.values.value_text import Statistics
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Function, Symbolizer
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.torch.assumed_symbols import (
     DISPATCHER_CALL_BOXED_FOR_KEY,
     HANDLE_CALL_BOXED_FOR_KEY,
@@ -14,9 +11,7 @@ from gdbext.torch.assumed_symbols import (
     NEVER_RETURNING,
     STEP_CALLBACKS,
 )
-from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
 from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
@@ -24,6 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.stack.dispatch_calls import DispatchCall
     from gdbext.torch.stack.event_proof import WaysBack
 
 _FOR_KEY = (DISPATCHER_CALL_BOXED_FOR_KEY, HANDLE_CALL_BOXED_FOR_KEY)

@@ -12,17 +12,11 @@ operator, whose name would say it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from gdbext.engine.arch.base import Architecture
-from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
     KERNEL_MACHINERY,
@@ -30,9 +24,19 @@ from gdbext.torch.assumed_symbols import (
     POINTER_FUNCTOR_CLASSES,
     RUNTIME_FUNCTOR_CLASS,
 )
-from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch.instruction import Instruction
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Operator
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 

@@ -10,25 +10,26 @@ call makes anew of the arguments and the thread's state, so that it may have key
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import demangle
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch import assumed_symbols
-from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.registry.schema import schema_results, schema_types
-from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.values.containers import vector_span
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.stack.call_arguments import CallSites
+    from gdbext.torch.stack.dispatch_calls import DispatchCall
+    from gdbext.torch.stack.kernel_match import KernelMatcher
     from gdbext.torch.values.cpp_values import CppValues, Value
 
 _PYTHON_DISPATCHER = "PythonDispatcher"

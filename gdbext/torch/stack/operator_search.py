@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
 from functools import cached_property
 
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
-from gdbext.torch.registry.dispatch_table import RegisteredKernels
-from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.roles import static_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.dispatch_table import RegisteredKernels
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.stack.call_arguments import CallSites
+    from gdbext.torch.stack.dispatch_calls import DispatchCall
+    from gdbext.torch.stack.kernel_match import KernelMatcher
 
 _HANDLE_ARGUMENTS = 3
 """Arguments among which a handle is looked for: the first, behind a hidden result pointer, behind that and ``this``."""

@@ -9,28 +9,29 @@ word of zeros is: it counts where something else says so, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
-from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
 from gdbext.torch.stack.known_fallbacks import KnownFallbacks, RecoveredCall, accept
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.lookup_sites import SiteFinder
 
 _KEYSET_ARGUMENTS = 4

@@ -11,16 +11,19 @@ leaves frames that cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gdbext.engine.process.modules import Module
-from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Enum, Record, late_pattern
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
-from gdbext.torch.registry.dispatch_table import KernelEntry
-from gdbext.torch.torch_symbol import TorchSymbol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gdbext.engine.process.modules import Module
+    from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.dispatch_table import KernelEntry
+    from gdbext.torch.torch_symbol import TorchSymbol
 
 
 class Role(Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.layouts.declarations import Space
@@ -15,6 +14,7 @@ from gdbext.torch.values.containers import optional_shape
 from gdbext.torch.values.cpp_objects import strong_references
 from gdbext.torch.values.value_text import device_text, python_name, short_name
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.memory import Memory

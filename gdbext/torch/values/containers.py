@@ -9,11 +9,14 @@ from __future__ import annotations
 import struct
 from itertools import compress
 
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
 from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, String, UnorderedMap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory
 
 
 class OptionalShape(Record):

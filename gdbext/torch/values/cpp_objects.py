@@ -7,20 +7,20 @@ functions, one with a single base then that base's type_info (cxxabi.h: __class_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from gdbext.engine.arch.base import Passing
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values.containers import StringReader
 from gdbext.torch.values.value_structures import ReferenceCounted
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gdbext.engine.layouts.declarations import Space
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
 
 _PREFIX = "_ZTV"
 _START = 16

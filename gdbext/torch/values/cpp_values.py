@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
 
 from gdbext.engine.arch.base import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
@@ -30,6 +27,13 @@ from gdbext.torch.values.cpp_objects import (
     passing_of,
 )
 from gdbext.torch.values.value_text import device_text, python_name, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""

@@ -9,15 +9,16 @@ and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData
 from gdbext.torch.values.containers import StringReader, vector_span
 from gdbext.torch.values.value_structures import ConstantString, IValue, ListImpl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory
 
 
 def number_text(value: Any) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from gdbext.diagnosis.samples import Pause
 from gdbext.engine.targets.base_target import Target
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
@@ -14,6 +13,10 @@ from gdbext.hosts.debugger.frame_source import FrameSource
 from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
 from gdbext.hosts.resume.host import RunControl
 from support.fakes.fake_target import FakeTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.samples import Pause
 
 
 class ClosingTarget(FakeTarget):

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gdbext.cpython.abi.python_abi import Version
 from gdbext.cpython.threads.frame_reader import FrameGroup, ThreadState, place_groups
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.process.memory import Memory
@@ -28,6 +27,10 @@ from gdbext.engine.unwind.unwinder import Unwinder
 from support.installed import pythons
 from support.programs import procfs
 from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.cpython.abi.python_abi import Version
 
 PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")
 """Minor versions from pyenv (with symbols), and Debian's stripped one."""

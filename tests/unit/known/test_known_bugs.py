@@ -11,7 +11,11 @@ from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
 from gdbext.known import catalogue, signatures
 from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern, version_key
-from gdbext.known.signatures import KnownMatch, NativeName, ProcessFacts, ThreadFacts, matches
+from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, matches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.known.signatures import NativeName
 
 BUG = KnownBug(
     "a#1", "it waits", "https://a/1", (Affected("torch", "2.1", "2.3"),), "update", (ThreadPattern(waits_for=("gil",)),)

@@ -9,13 +9,16 @@ Offsets of the registers: ``struct pt_regs``, arch/x86/include/uapi/asm/ptrace.h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
 from gdbext.engine.arch import base
-from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.arch.x86_64 import conventions, patterns
 from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from gdbext.engine.arch.instruction import Instruction
 
 PROBING = base.Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl

@@ -15,12 +15,14 @@ emit for code that runs on every x86-64; what AVX instructions change is known, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from gdbext.engine.arch.instruction import NOTHING, MemoryOperand
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.conventions import FLOATS
 from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)
 """Immediates: 1 byte; 2; ``enter``'s 2 + 1; 4 (2 with operand size 16); a branch's 4 that no prefix shortens; an

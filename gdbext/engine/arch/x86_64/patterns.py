@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from gdbext.engine.arch.base import AddressUse, LoadedMember, ThreadsOrGlobal
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.arch.x86_64.decode import instructions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
 """The instruction that a function, or any other target of an indirect branch, may begin with."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
@@ -12,6 +11,10 @@ from gdbext.engine.targets.live.proc_checks import alive_in, served_places
 from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:

@@ -27,7 +27,6 @@ from gdbext.engine.targets.live.local_process import LocalProcess, read_file, re
 from gdbext.engine.targets.live.stop_copy import (
     CopiedThread,
     PageCopy,
-    Piece,
     PreparedMemory,
     StopCopy,
     code_files,
@@ -332,7 +331,7 @@ class SnapshotTarget(LocalProcess):
         if self._unstopped is None or self._needs_registers:
             return None
 
-        def copy(pointers: Sequence[int]) -> list[tuple[int, Piece]]:
+        def copy(pointers: Sequence[int]) -> list[tuple[int, bytes | memoryview]]:
             return self._pieces([*self._stacks(pointers, self.maps()), *runs], PreparedMemory(size))
 
         return copy_asleep(self._unstopped, copy)
@@ -402,10 +401,12 @@ class SnapshotTarget(LocalProcess):
             held, self._held = self._held, None
             self._let_go(held)
 
-    def _pieces(self, copied: Sequence[tuple[int, int]], prepared: PreparedMemory) -> list[tuple[int, Piece]]:
+    def _pieces(
+        self, copied: Sequence[tuple[int, int]], prepared: PreparedMemory
+    ) -> list[tuple[int, bytes | memoryview]]:
         return [(start, piece) for start, end in copied if (piece := self._piece(prepared, start, end - start))]
 
-    def _piece(self, prepared: PreparedMemory, start: int, size: int) -> Piece:
+    def _piece(self, prepared: PreparedMemory, start: int, size: int) -> bytes | memoryview:
         try:
             return prepared.read(self._memory, self.pid, start, size)
         except MemoryFault:

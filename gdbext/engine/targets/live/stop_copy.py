@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Union
 
-from gdbext.engine.arch.base import Architecture, ReadCode
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.targets.live.local_process import read_memory, thread_name
 from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of, same_but_for_rseq, turns_of
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import MemoryFault, TargetError, TargetGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Union
+
+    from gdbext.engine.arch.base import Architecture, ReadCode
+
+    Piece = Union[bytes, memoryview]
+    """The copy of a part of a process."""
 
 
 class PageCopy:
@@ -131,10 +138,6 @@ def _come_first() -> Callable[[], None]:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_NICE)
         return lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)
-
-
-Piece = Union[bytes, memoryview]
-"""The copy of a part of a process."""
 
 
 class PreparedMemory:

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 
-from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.system.linux import stat_fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gdbext.engine.arch.base import Architecture
 
 RUNNING = "running"
 """The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 
@@ -19,10 +18,22 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
-from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, Piece, StopCopy
+from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gdbext.engine.targets.live.stop_copy import Piece
+
+    FindThreadPointer = Callable[[Target, int, int, int], int]
+    """(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block,
+    0 where it is not found."""
+    CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
+    """Copies the stacks that end at these addresses, and whatever else is wanted, as addresses and bytes."""
 
 
 class RunningProcess(LocalProcess):
@@ -84,11 +95,6 @@ class RunningProcess(LocalProcess):
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-
-FindThreadPointer = Callable[[Target, int, int, int], int]
-"""(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block, 0
-where it is not found."""
 
 
 _ASLEEP = ("S", "D")
@@ -281,9 +287,6 @@ _TRIES = 4
 _PAUSE = 0.001
 """Seconds after the first try; each further one is given twice as long: many threads that wait wake at times, only to
 look whether they should wait on."""
-
-CopyStacks = Callable[[Sequence[int]], Sequence[tuple[int, Piece]]]
-"""Copies the stacks that end at these addresses, and whatever else is wanted, as addresses and bytes."""
 
 
 def copy_asleep(unstopped: Callable[[], UnstoppedProcess], copy: CopyStacks) -> StopCopy | None:

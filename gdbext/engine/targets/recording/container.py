@@ -10,12 +10,15 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Sequence
-from typing import Any
 
 from gdbext.engine.formats.bounded_input import parse_json
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 MAGIC = b"\x89gdbrec\n"
 """Not ASCII, with a line feed: a transfer as text damages it visibly."""

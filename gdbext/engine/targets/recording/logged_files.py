@@ -8,13 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.symbol_cache import Arrays, Builder, Numbers, SymbolCache
-from gdbext.engine.targets.host_files import AnyFact, Fact, FoundFile, HostFiles
+from gdbext.engine.formats.symbol_cache import Numbers, SymbolCache
+from gdbext.engine.targets.host_files import FoundFile, HostFiles
 from gdbext.engine.targets.recording import recording
 
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_header import Data
+    from gdbext.engine.formats.symbol_cache import Arrays, Builder
     from gdbext.engine.formats.symbol_table import SymbolTable
+    from gdbext.engine.targets.host_files import AnyFact, Fact
 
 
 class LoggedNumbers:
@@ -170,4 +172,4 @@ class LoggedFiles(HostFiles):
         """The first answer, also for later commands on the same process: a replay has only one."""
         if name not in self.facts:
             self.facts[name] = self._inner.fact(name, unknown, read)
-        return cast(AnyFact, self.facts[name])
+        return cast("AnyFact", self.facts[name])

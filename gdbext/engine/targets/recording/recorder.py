@@ -11,7 +11,6 @@ from gdbext import __version__
 from gdbext.engine.formats.elf_core import AT_RANDOM
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.host_files import Fact
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.logged_files import LoggedFiles
 from gdbext.engine.targets.recording.recording import (
@@ -26,6 +25,10 @@ from gdbext.engine.targets.recording.recording import (
 from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import GdbextError, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.targets.host_files import Fact
 
 MAX_MEMORY = 192 << 20
 """Bytes of memory that are kept; what is read after that is not in the recording."""

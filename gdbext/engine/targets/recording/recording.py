@@ -5,17 +5,20 @@ it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
-from gdbext.engine.targets.base_target import MemoryMapping, RecordedRun, Signal
-from gdbext.engine.targets.host_files import Fact
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from gdbext.engine.formats.elf_header import Data
-    from gdbext.engine.targets.base_target import KernelSide
+    from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal
+    from gdbext.engine.targets.host_files import Fact
+
+    Search = tuple[bytes, int, int, int]
+    """A search: what was searched, from which address to which, in which steps (ElfImage.find)."""
 
 LIMIT = 1 << 64
 """No piece ends behind this."""
@@ -119,10 +122,6 @@ class BlockLog:
     def contents(self, data: Data) -> SparseBytes:
         """The blocks with what ``data`` has in them."""
         return SparseBytes.merged((start, data[start:end]) for start, end in self.ranges())
-
-
-Search = tuple[bytes, int, int, int]
-"""A search: what was searched, from which address to which, in which steps (ElfImage.find)."""
 
 
 class RecordedThread(Record):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
-
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal
-from gdbext.engine.targets.host_files import Fact
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.recording import (
     RecordedFile,
@@ -14,13 +10,21 @@ from gdbext.engine.targets.recording.recording import (
     RecordedNumbers,
     RecordedThread,
     Recording,
-    Search,
     SparseBytes,
 )
 from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
 from gdbext.errors import BadRecording
 
-Value = TypeVar("Value")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
+
+    from gdbext.engine.targets.host_files import Fact
+    from gdbext.engine.targets.recording.recording import Search
+
+    Value = TypeVar("Value")
+
 
 MAX_ITEMS = 1 << 20
 """More members or items of one kind are damage, or a file made to exhaust us."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.symbol_cache import Arrays, Builder, SymbolCache
-from gdbext.engine.formats.symbol_table import SymbolTable
+from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.host_files import AnyFact, FoundFile, HostFiles
+from gdbext.engine.targets.host_files import FoundFile, HostFiles
 from gdbext.engine.targets.recording import recording_reader
 from gdbext.engine.targets.recording.recording import (
     Missing,
@@ -23,6 +21,14 @@ from gdbext.engine.targets.recording.recording import (
 )
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import NOT_RECORDED, MemoryFault, SymbolFileError, TargetError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from gdbext.engine.formats.symbol_cache import Arrays, Builder
+    from gdbext.engine.formats.symbol_table import SymbolTable
+    from gdbext.engine.targets.host_files import AnyFact
 
 
 class ReplayedFile:

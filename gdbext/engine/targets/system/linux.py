@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from gdbext.engine.record import late_pattern
@@ -16,6 +15,7 @@ from gdbext.engine.targets.base_target import MemoryMapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
     from typing import NoReturn
 

@@ -6,17 +6,18 @@ Only what a thread's state asks for is read, and all of it through HostFiles, so
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import SERVED
 from gdbext.engine.targets.system.linux import number, stat_fields
-from gdbext.engine.targets.system.peer import ChildProcess
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from gdbext.engine.targets.host_files import HostFiles
+    from gdbext.engine.targets.system.peer import ChildProcess
 
 _PROCESSES = 4096
 _DESCRIPTORS = 256

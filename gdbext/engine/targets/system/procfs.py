@@ -6,16 +6,17 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.host_files import HostFiles, link_of
 from gdbext.engine.targets.system.linux import command_text, number, signal_name, stat_fields
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gdbext.engine.arch.base import Architecture
     from gdbext.engine.targets.base_target import MemoryMapping
     from gdbext.engine.targets.system.machine import Machine
     from gdbext.engine.targets.system.peer import Peer

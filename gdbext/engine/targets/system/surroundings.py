@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system.linux import number, stat_fields
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
     from gdbext.engine.targets.host_files import HostFiles
