@@ -19,6 +19,7 @@ import gdb
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.debugger.base_debugger import condition_text
+from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
 from gdbext.hosts.resume.breakpoint_setter import Told, holds
@@ -173,18 +174,18 @@ class GdbBreakpointSetter:
 
     def __init__(self) -> None:
         gdb.events.stop.connect(_stopped)
+        self._keep = BreakpointKeeper().keep
 
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds. Raises TargetError, as all others do."""
         with _refusals():
-            if isinstance(condition, Told):
-                return GdbToldStop(address, condition, reached)
-            return GdbStop(address, condition_text(condition), reached)
+            told = isinstance(condition, Told) and GdbToldStop(address, condition, reached)
+            return self._keep(told or GdbStop(address, condition_text(condition), reached), address)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """One that calls ``reached`` and goes on; gdb takes no condition for it."""
         with _refusals():
-            return GdbCall(address, reached)
+            return self._keep(GdbCall(address, reached), address)
 
     def set_pending(self, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
         """One at a function of a library that gdb may not have seen yet."""
@@ -199,7 +200,7 @@ class GdbBreakpointSetter:
     def set_trap(self, address: int, reached: Reached) -> Trap:
         """Set a breakpoint that the user does not see."""
         with _refusals():
-            return GdbTrap(address, reached)
+            return self._keep(GdbTrap(address, reached), address)
 
     def notes(self, go_on: bool) -> tuple[str, ...]:
         """Conditions beside ``stop()``, and what gdb's settings make of ``continue``."""
@@ -261,8 +262,7 @@ class HitFunction(gdb.Function):  # type: ignore[misc]
 
 
 def _function() -> HitFunction:
-    """The one function, for gdb never forgets any: kept in gdb's own module, also while our commands are loaded
-    anew."""
+    """The one function, for gdb never forgets any: kept in gdb's own module, also when our commands are loaded anew."""
     found: HitFunction | None = vars(gdb).get(_NAME)
     if found is None:
         found = vars(gdb)[_NAME] = HitFunction()

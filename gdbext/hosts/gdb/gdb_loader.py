@@ -1,10 +1,17 @@
-"""gdb's own breakpoint in the dynamic loader, kept out of the code while a command of ours lets the process run.
+"""Breakpoints in the code of a running process: gdb's own one is kept out of it, and ours are kept in it.
+
+gdb's own breakpoint in the dynamic loader is kept out of it while a command of ours lets the process run.
 
 gdb hears of libraries by a breakpoint that the loader runs into (enable_break, gdb/solib-svr4.c), for each one that
 comes or goes. No setting of gdb's is without it. A thread that stands there when gdb is killed goes on with its SIGTRAP
 and ends the process (ptrace_signal, kernel/signal.c); in a job that loads libraries all the time that was every second
 kill. So the instruction is put back as soon as gdb has taken it away, and gdb reads the list of libraries anew when the
 process has stopped again. gdb takes no notice: at a stop it writes the original instruction once more.
+
+Ours are kept in it. Where the last kernel probe at a place of a file ends, the kernel puts the file's instruction back
+in all processes that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c), and does not
+ask who wrote the breakpoint instruction that it finds there: a trace of one rank takes out the breakpoints that gdb has
+in another one. gdb would not notice, and nobody would stop there any more.
 """
 
 from __future__ import annotations
@@ -13,16 +20,18 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import gdb
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.live.proc_checks import ends_with_tracer
-from gdbext.engine.targets.system.linux import parse_maps
+from gdbext.engine.targets.live.proc_checks import ends_with_tracer, thread_states
+from gdbext.engine.targets.system.linux import parse_maps, signals_held
 from gdbext.errors import TargetError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running
 from gdbext.log import logger
 
 _log = logger(__name__)
@@ -133,6 +142,67 @@ class _Keeper(threading.Thread):
             if time.monotonic() > self._awaited:
                 self._expected.clear()
                 self._expected.wait(_PAUSE)
+
+
+_LOOK, _TRACED, _WRITES_RUNNING = 1.0, "t", 12
+"""Seconds between two looks; the state of a thread that gdb has stopped; the first gdb that writes to the memory of a
+process that runs."""
+
+
+_Breakpoint = TypeVar("_Breakpoint", bound=gdb.Breakpoint)
+
+
+class BreakpointKeeper:
+    """Has gdb put breakpoints of ours back that were taken out of the code while the process runs.
+
+    A thread of ours looks once a second, as long as there are any; gdb's own thread does the rest."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []
+        self._pid = 0
+        self._code = b""
+
+    def keep(self, breakpoint: _Breakpoint, address: int) -> _Breakpoint:
+        """The breakpoint, which is kept in the code of the process that gdb has now until it is deleted."""
+        own, process = architectures.own(), gdb.selected_inferior()
+        is_here = process.pid and connection_type(process) == "native"
+        if own is None or not is_here or int(gdb.VERSION.partition(".")[0]) < _WRITES_RUNNING:
+            return breakpoint
+        begins = not self._kept
+        self._pid, self._code = process.pid, own.breakpoint_code
+        self._kept = [*self._kept, (weakref.ref(breakpoint), address)]
+        if begins:
+            with signals_held():  # or it could get a Ctrl+C that is gdb's
+                threading.Thread(target=self._watch, daemon=True).start()
+        return breakpoint
+
+    def _watch(self) -> None:
+        while self._kept:
+            time.sleep(_LOOK)
+            self._kept = [each for each in self._kept if each[0]() is not None]
+            with suppress(OSError):  # the process has ended, or nobody may look
+                if _TRACED not in thread_states(self._pid).values() and self._missing():
+                    gdb.post_event(self._put_back)
+
+    def _missing(self) -> set[int]:
+        """The addresses where no breakpoint instruction is. Raises OSError."""
+        with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
+            there = {address: os.pread(memory.fileno(), len(self._code), address) for _, address in self._kept}
+        return {address for address, code in there.items() if code != self._code}
+
+    def _put_back(self) -> None:
+        """Switch those off and on that are missing: gdb writes a breakpoint where it is switched on."""
+        ours = [(each(), address) for each, address in self._kept]
+        self._kept = [each for each in self._kept if (one := each[0]()) is not None and one.is_valid()]
+        if gdb.selected_inferior().pid != self._pid or not is_running():
+            return
+        with suppress(OSError, gdb.error):
+            missing = self._missing()
+            for each, address in ours:
+                if address in missing and each is not None and each.is_valid() and each.enabled:
+                    _log.info("a breakpoint at %#x was taken out of the code: put back", address)
+                    each.enabled = False
+                    each.enabled = True
 
 
 def program_of(pid: int) -> str:

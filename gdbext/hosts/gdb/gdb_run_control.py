@@ -27,7 +27,7 @@ from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb import gdb_modes
 from gdbext.hosts.gdb.gdb_batch import stopped_target
-from gdbext.hosts.gdb.gdb_loader import loader_unwatched, program_of
+from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_target import (
     GdbTarget,
     connection_type,
@@ -152,6 +152,7 @@ class GdbRunControl:
 
     def __init__(self) -> None:
         self._hooks: list[GdbHook] = []
+        self._keeper = BreakpointKeeper()
         self._failure: BaseException | None = None
         self.asked = False
         self._stop: _Stop | None = None
@@ -180,6 +181,7 @@ class GdbRunControl:
             hook = GdbHook(self, spec)
         except gdb.error as error:
             raise TargetError(f"gdb cannot set a breakpoint at {spec.address:#x}: {error}") from error
+        self._keeper.keep(hook, spec.address)
         self._hooks.append(hook)
         return hook
 

@@ -245,8 +245,7 @@ def test_forks_are_told(setting: str, said: str) -> None:
 )
 def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command: str, said: str) -> None:
     """By default nothing of ours is in the code, what the kernel's probes put there goes with them, and gdb's own
-    breakpoints in the loader are kept out. A program of its own: breakpoints are lost where probes of others are, in
-    a process that has had some."""
+    breakpoints in the loader are kept out."""
     with harness.started("small_calls") as job:
         editor = MiSession(gdbs.executable(gdb), SOURCE)
         try:
@@ -271,6 +270,27 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command:
         finally:
             editor.close()  # kill -9
         goes_on(job)
+
+
+@PROBES
+def test_breakpoints_that_the_kernel_took_out_are_put_back(job: Inferior) -> None:
+    """It does when the probes of another process end at the same place, in a process that had probes once."""
+    editor = MiSession(gdbs.executable("gdb"), SOURCE)
+    try:
+        editor.command(f"-target-attach {job.pid}")
+        editor.console("dispatch-trace --all --engine probes --limit 1")
+        shown = console_text(editor.console("dispatch-break call aten::mul.Tensor"))  # the program never calls it
+        place = re.search(r"breakpoint \d+ at 0x([0-9a-f]+): aten::mul.Tensor call", shown)
+        assert place is not None, shown
+        address = int(place[1], 16)
+        editor.send("-exec-continue\n")
+        with open(f"/proc/{job.pid}/mem", "rb", buffering=0) as memory, harness.started("small_calls") as other:
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "gdb has set the breakpoint")
+            other.dispatch("dispatch-trace", "--all", "--limit", "1", debugger="none", json=False)
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "the breakpoint is in the code again")
+    finally:
+        editor.close()
+    goes_on(job)
 
 
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
