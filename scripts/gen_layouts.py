@@ -22,7 +22,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 
 import torch_wheels  # noqa: E402
 
-from gdbext.engine.layouts import layout, store  # noqa: E402
+from gdbext.engine.layouts import store  # noqa: E402
+from gdbext.engine.layouts.validate import KINDS  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
 from gdbext.torch.measure import compiler, generate, measured, pack  # noqa: E402
 
@@ -130,7 +131,7 @@ def _of_abis(document: Callable[..., Document], torch: Path, compiler: str | Non
 def _keep(folder: Path, document: Document) -> None:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
-    if document["kind"] in layout.KINDS:
+    if document["kind"] in KINDS:
         others = (each for each in sorted(folder.glob(f"{document['kind']}-*.json")) if each != path)
         pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
     else:

@@ -7,6 +7,8 @@ import re
 from stat import S_ISDIR
 
 from gdbext.engine.layouts import store
+from gdbext.engine.layouts.declarations import required_in
+from gdbext.engine.layouts.validate import unusable
 from gdbext.engine.record import late_pattern
 from gdbext.errors import GdbextError, LayoutError, NotTorch
 from gdbext.log import logger
@@ -66,6 +68,20 @@ def torch_layout(
     return found
 
 
+def complete(layout: Layout) -> Layout:
+    """The same layout, which has all without which nothing can be said of a dispatcher. Raises LayoutError."""
+    from gdbext.torch import structures
+    from gdbext.torch.values import value_structures
+
+    layout.require(required_in(structures, value_structures))
+    count, entry = layout.constant("num_runtime_entries"), structures.KernelFunctionStruct.shape(layout).size
+    table = structures.OperatorEntry.dispatchTable_.checked(layout).size
+    if count * entry != table:
+        what = f"{count} runtime entries do not make a dispatch table of {table} bytes"
+        raise unusable(f"layout {layout.id}", what)
+    return layout
+
+
 class _Candidates:
     """Layouts that were not measured on this very build, tried in turn on the target."""
 
@@ -83,7 +99,8 @@ class _Candidates:
     def of_build(self, module: Module, folder: AnyPath) -> Layout | None:
         """The one that was measured on this very build; a file that is unsound costs no more than itself."""
         try:
-            return store.by_build_id(module.build_id, folder)
+            found = store.by_build_id(module.build_id, folder)
+            return found and complete(found)
         except LayoutError as error:
             self._pass_over(error)
             return None
@@ -128,7 +145,7 @@ class _Candidates:
 
     def named(self, file: str, module: Module) -> Layout:
         """The one that the user wants. Raises LayoutError."""
-        layout = store.load(file, full=True)
+        layout = complete(store.load(file, full=True))
         if module.build_id and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id:
             return layout
         reason = self._why_not(layout)
@@ -140,7 +157,7 @@ class _Candidates:
     def _probed(self, paths: list[str], other_minor: bool = False) -> Layout | None:
         for path in paths:
             try:
-                layout = store.shipped(path)
+                layout = complete(store.shipped(path))
             except LayoutError as error:
                 self._pass_over(error)
                 continue
@@ -167,7 +184,7 @@ class _Candidates:
             self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
             return None
         try:
-            return self.made_here(measure(module.image.path, module.build_id))
+            return self.made_here(complete(measure(module.image.path, module.build_id)))
         except LayoutError as error:
             self._refused.append(f"none can be measured: {error.what}")
             return None
@@ -183,7 +200,7 @@ def _is_folder(path: str, files: HostFiles) -> bool:
 def _kept(module: Module, files: HostFiles) -> Layout | None:
     """The layout that was generated on the machine of a recording."""
     text = files.kept(_KEPT)
-    layout = store.parse(text, "the recording", "generated") if text else None
+    layout = complete(store.parse(text, "the recording", "generated")) if text else None
     return layout if layout is not None and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id else None
 
 

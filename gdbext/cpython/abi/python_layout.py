@@ -24,7 +24,7 @@ from functools import cache
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.engine.layouts import store
-from gdbext.engine.layouts.declarations import Member, Struct
+from gdbext.engine.layouts.declarations import Member, Struct, required_in
 from gdbext.engine.process.memory import FieldLayout, StructLayout
 from gdbext.engine.record import Record
 from gdbext.errors import LayoutError
@@ -131,7 +131,7 @@ class PythonLayout:
 def layout_for(abi: PythonAbi, architecture: str = "") -> PythonLayout:
     """The shipped layout of a version, by default on this machine's architecture. Raises LayoutError where its table is
     missing."""
-    return PythonLayout(abi, store.load(table_path(abi, architecture)))
+    return PythonLayout(abi, store.load(table_path(abi, architecture)).require(required_in(py)))
 
 
 def table_path(abi: PythonAbi, architecture: str = "") -> str:

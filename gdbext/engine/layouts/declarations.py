@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
            "OffsetShapes", "Place", "Space", "Struct",
-           "declared_in", "wanted"]  # fmt: skip
+           "declared_in", "required_in", "wanted"]  # fmt: skip
 
 Value = TypeVar("Value")
 SomeStruct = TypeVar("SomeStruct", bound="Struct")
@@ -238,6 +238,13 @@ def declared_in(module: ModuleType) -> Iterator[type[Struct]]:
 def wanted(*modules: ModuleType) -> dict[str, str]:
     """Name to C++ (or C) type of what modules declare and headers have: the wants of a measurement."""
     return {each.OF: each.CPP for module in modules for each in declared_in(module) if each.CPP}
+
+
+def required_in(*modules: ModuleType) -> Iterator[Member[Any]]:
+    """The members of what modules declare without which nothing can be said of a process."""
+    for module in modules:
+        for structure in declared_in(module):
+            yield from (member for member in structure.members() if member.required)
 
 
 class Number(Member[int]):

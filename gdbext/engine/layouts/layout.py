@@ -27,8 +27,11 @@ from gdbext.errors import LayoutError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
     from typing import Any, Union
+
+    from gdbext.engine.layouts.declarations import Member
 
     AnyPath = Union[str, PathLike[str]]
     Sections = Mapping[str, Any]
@@ -62,6 +65,16 @@ class Layout:
         self._document = document
         self._structs: dict[str, StructLayout] = {}
         self._checked: dict[tuple[str, str], Any] = {}
+
+    def require(self, members: Iterable[Member[Any]]) -> Layout:
+        """The same layout, which has each of these members, as large as it is read. Raises LayoutError."""
+        for member in members:
+            if not self.has_struct(member.owner):
+                raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
+            found = self.struct(member.owner).fields.get(member.path)
+            if found is None or 0 < found.size < member.width:
+                raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
+        return self
 
     def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
         """The same for one process alone: several share one that is kept, and each may have names of its own."""
@@ -148,8 +161,6 @@ def _field(name: str, entry: Mapping[str, Any]) -> FieldLayout:
 
 
 SCHEMA = "gdbext-layout/2"
-KINDS = ("torch", "cpython")
-"""Kinds of layouts of which there are many."""
 SECTIONS = ("structs", "enums", "constants", "dispatch")
 _LIMIT = 16 << 20
 _DECODER = json.JSONDecoder()
@@ -188,13 +199,13 @@ class LayoutSection(Sections):
 
 
 def shared_file(kind: str) -> str:
-    """The name of the file with the parts of all layouts of one of the ``KINDS``."""
+    """The name of the file with the parts of all layouts of one of the kinds."""
     return f"parts-{kind}.json"
 
 
 def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any]:
     """The layout document (of ``schema``) that the file at ``path`` is the ``head`` of. Raises LayoutError."""
-    if head.get("kind") not in KINDS:
+    if head.get("kind") not in validate.KINDS:
         raise LayoutError(f"{path} is of no kind that shares its parts")
     name = shared_file(head["kind"])
     shared = os.path.join(os.path.dirname(path), name)

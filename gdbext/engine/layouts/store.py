@@ -257,6 +257,11 @@ def is_before(version: str, other: str) -> bool:
     return () < release(version) < release(other)
 
 
+def newest_release(folder: AnyPath = DATA) -> str:
+    """The newest release that a layout is shipped of ("2.15.0"), "" without any. Raises LayoutError."""
+    return ".".join(map(str, max(map(release, index(folder)["torch"].values()), default=())))
+
+
 def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
     """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
     if not os.path.exists(folder):

@@ -19,51 +19,34 @@ _MAX_FIELDS = 4096
 _NUMBERS = range(-(1 << 63), 1 << 64)
 """Numbers that fit in a word of the target, with or without a sign."""
 
-REQUIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "torch": {
-        "c10::Dispatcher": ("operators_", "backendFallbackKernels_"),
-        "c10::Dispatcher::OperatorDef": ("op",),
-        "c10::impl::OperatorEntry": ("name_", "schema_", "dispatchTable_", "dispatchKeyExtractor_", "kernels_"),
-        "c10::KernelFunction": ("boxed_kernel_func_", "unboxed_kernel_func_"),
-        "c10::BoxedKernel": ("functor_", "boxed_kernel_func_"),
-        "c10::OperatorName": ("name", "overload_name"),
-        "c10::OperatorHandle": ("operatorDef_",),
-        "std::string": ("_M_dataplus._M_p",),
-    },
-    "cpython": {"PyObject": ("ob_type",), "PyThreadState": ("interp",)},
-}
-"""Members without which nothing can be said about a dispatcher, or about an interpreter."""
+KINDS = ("torch", "cpython")
+"""Kinds of layouts of which there are many."""
 
 
 def check(document: Any, where: str) -> None:
     """The shape of a document, cheap enough for every start. ``where`` names the file. Raises LayoutError."""
     if not isinstance(document, dict):
-        raise _bad(where, "it is not a JSON object")
+        raise unusable(where, "it is not a JSON object")
     if document.get("schema") != SCHEMA:
-        raise _bad(where, f"its schema is {document.get('schema')!r}, not {SCHEMA!r}")
+        raise unusable(where, f"its schema is {document.get('schema')!r}, not {SCHEMA!r}")
     kind = document.get("kind")
-    if not isinstance(kind, str) or kind not in REQUIRED:
-        raise _bad(where, f"its kind is {kind!r}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise unusable(where, f"its kind is {kind!r}")
     if not isinstance(document.get("id"), str) or not document["id"]:
-        raise _bad(where, "it has no id")
+        raise unusable(where, "it has no id")
     for section, kind_of in _SECTIONS.items():
         if not isinstance(document.get(section), kind_of):
-            raise _bad(where, f"it has no section {section!r}")
+            raise unusable(where, f"it has no section {section!r}")
     for key in _PROVENANCE:
         if not isinstance(document["provenance"].get(key), str):
-            raise _bad(where, f"its provenance does not say {key!r}")
+            raise unusable(where, f"its provenance does not say {key!r}")
     _check_texts(document["build_ids"].values(), "a build-id", where)
     absent = document.get("absent", [])
     if not isinstance(absent, list):
-        raise _bad(where, "its list of what is absent is not a list")
+        raise unusable(where, "its list of what is absent is not a list")
     _check_texts(absent, "something absent", where)
-    for name, members in REQUIRED[kind].items():
-        _check_struct(name, document["structs"].get(name), where)
-        for member in members:
-            if member not in document["structs"][name]["fields"]:
-                raise _bad(where, f"{name} has no member {member}")
     if kind == "torch":
-        _check_table(document, where)
+        _check_keys(document, where)
 
 
 def check_all(document: Any, where: str) -> None:
@@ -82,38 +65,38 @@ def check_part(section: str, name: str, value: Any, where: str) -> None:
         _check_struct(name, value, where)
     elif section == "enums":
         if not _is_map(value, _integer):
-            raise _bad(where, f"enumeration {name} has a value that is not an integer")
+            raise unusable(where, f"enumeration {name} has a value that is not an integer")
     elif section == "constants":
         if not _integer(value):
-            raise _bad(where, f"constant {name} is not an integer")
+            raise unusable(where, f"constant {name} is not an integer")
     elif name in _DISPATCH and not _DISPATCH[name](value):
-        raise _bad(where, f"{name} of its section 'dispatch' is not what it must be")
+        raise unusable(where, f"{name} of its section 'dispatch' is not what it must be")
 
 
 def _check_texts(values: Iterable[Any], what: str, where: str) -> None:
     for value in values:
         if not isinstance(value, str):
-            raise _bad(where, f"{what} is {value!r}, not a text")
+            raise unusable(where, f"{what} is {value!r}, not a text")
 
 
 def _check_struct(name: str, entry: Any, where: str) -> None:
     if not isinstance(entry, dict) or not isinstance(entry.get("fields"), dict):
-        raise _bad(where, f"it lacks {name}")
+        raise unusable(where, f"it lacks {name}")
     size = entry.get("size", 0)
     if not _integer(size) or not 0 < size <= _MAX_SIZE or len(entry["fields"]) > _MAX_FIELDS:
-        raise _bad(where, f"the size of {name} is {size!r}")
+        raise unusable(where, f"the size of {name} is {size!r}")
     for field, at in entry["fields"].items():
         if _is_sound(at, size):
             continue
         if not isinstance(at, dict) or not _integer(at.get("offset")) or not _integer(at.get("size")):
-            raise _bad(where, f"{name}.{field} has no offset or size")
+            raise unusable(where, f"{name}.{field} has no offset or size")
         if at["offset"] < 0 or at["size"] < 0 or at["offset"] + at["size"] > size:
-            raise _bad(where, f"{name}.{field} does not lie inside {name} ({size} bytes)")
+            raise unusable(where, f"{name}.{field} does not lie inside {name} ({size} bytes)")
         if not isinstance(at.get("type"), str):
-            raise _bad(where, f"{name}.{field} has no type")
+            raise unusable(where, f"{name}.{field} has no type")
         first, bits = at.get("bit_offset", 0), at.get("bit_size", 0)
         if not _integer(first) or not _integer(bits) or bits < 0 or (bits and not 0 <= first <= 8 * size - bits):
-            raise _bad(where, f"the bits of {name}.{field} do not lie inside {name}")
+            raise unusable(where, f"the bits of {name}.{field} do not lie inside {name}")
 
 
 def _is_sound(at: Any, size: int) -> bool:
@@ -126,26 +109,21 @@ def _is_sound(at: Any, size: int) -> bool:
     return 0 <= offset <= offset + length <= size
 
 
-def _check_table(document: Mapping[str, Any], where: str) -> None:
-    """The dispatch table's size, the key names and the offsets must agree with each other."""
+def _check_keys(document: Mapping[str, Any], where: str) -> None:
+    """The key names and the offsets must agree with each other."""
     dispatch = document.get("dispatch")
     if not isinstance(dispatch, Mapping):
-        raise _bad(where, "it has no section 'dispatch'")
+        raise unusable(where, "it has no section 'dispatch'")
     for name in _OF_KEYS:
         check_part("dispatch", name, dispatch.get(name), where)
-    count = document["constants"].get("num_runtime_entries")
-    structs = document["structs"]
-    table = structs["c10::impl::OperatorEntry"]["fields"]["dispatchTable_"]["size"]
-    if not _integer(count) or count * structs["c10::KernelFunction"]["size"] != table:
-        raise _bad(where, f"{count} runtime entries do not make a dispatch table of {table} bytes")
     keys = document["enums"].get("c10::DispatchKey")
     names = dispatch["key_names"]
     if not isinstance(keys, dict) or not keys or not all(_integer(value) for value in keys.values()):
-        raise _bad(where, "it has no enumeration of dispatch keys")
+        raise unusable(where, "it has no enumeration of dispatch keys")
     if len(names) != 1 + max(keys.values()) or len(dispatch["table_index"]) > len(names):
-        raise _bad(where, "its key names do not fit its enumeration of keys")
+        raise unusable(where, "its key names do not fit its enumeration of keys")
     if len(dispatch["offsets_and_masks"]) != document["constants"].get("num_functionality_keys"):
-        raise _bad(where, "its offsets and masks do not fit its number of functionalities")
+        raise unusable(where, "its offsets and masks do not fit its number of functionalities")
 
 
 def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
@@ -190,7 +168,8 @@ _OF_KEYS = ("key_names", "backend_names", "offsets_and_masks", "table_index")
 """Those without which no keyset can be read."""
 
 
-def _bad(where: str, what: str) -> LayoutError:
+def unusable(where: str, what: str) -> LayoutError:
+    """The error for a layout, with what is wrong with it."""
     return LayoutError(
         f"{where} is not a usable layout: {what}",
         why="the file is damaged, or was written by another version of gdbext",

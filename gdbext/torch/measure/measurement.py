@@ -20,6 +20,7 @@ from gdbext.engine.layouts.store import FORBIDDEN, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.engine.terminal import escape
 from gdbext.errors import LayoutError
+from gdbext.torch.layout_choice import complete
 from gdbext.torch.measure.child import MeasuringProcess, package_to_measure
 from gdbext.torch.measure.pack import write
 
@@ -44,11 +45,11 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
     try:
         document = _measured(package, rights, _MeasuringLine(package, terminal))
         validate.check_all(document, "the generated layout")
+        layout = complete(Layout(document, "generated"))
     except LayoutError as error:
         if build_id and time.monotonic() - started > _WORTH_REMEMBERING_SECONDS:
             os.environ[FAILED] = f"{build_id} {error.what}"
         raise
-    layout = Layout(document, "generated")
     if not build_id or layout.build_ids.get(store.TORCH_LIBRARY) != build_id:
         raise LayoutError("the installed library is not the one in memory")
     _keep(document, Path(store.path_of_measured(build_id, rights.uid if rights is not None else None)))

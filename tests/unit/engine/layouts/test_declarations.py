@@ -9,14 +9,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gdbext.cpython.abi import python_structures
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
-from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import (
     F32,
     F64,
@@ -30,10 +30,12 @@ from gdbext.engine.layouts.declarations import (
     Flag,
     Inner,
     Link,
+    Member,
     Place,
     Space,
     Struct,
     declared_in,
+    required_in,
 )
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[4]
 BASE = 0x10000
+TORCH_LAYOUT = "torch-2.13.0+cpu-cxx11.json"
 
 
 class Low(Struct, of="Inner"):
@@ -191,14 +194,24 @@ def test_each_member_of_cpython_is_in_some_version(structure: type[Struct]) -> N
             member.checked(layout)
 
 
-def test_what_is_required_is_what_no_layout_may_lack() -> None:
-    required: dict[str, set[str]] = {}
-    for structure in (*declared(), *python_structures_declared()):
-        for member in structure.members():
-            if member.required:
-                required.setdefault(member.owner, set()).add(member.path)
-    known = {**validate.REQUIRED["torch"], **validate.REQUIRED["cpython"]}
-    assert required == {name: set(members) for name, members in known.items()}
+REQUIRED = [*required_in(*DECLARING), *required_in(python_structures)]
+
+
+@pytest.mark.parametrize("member", REQUIRED, ids=repr)
+def test_a_layout_without_a_required_member_is_refused(member: Member[Any]) -> None:
+    """Whoever declares it decides: no other place lists what is required."""
+    path = f"{store.DATA}/cpython-3.12.json" if member.owner.startswith("Py") else f"{store.DATA}/{TORCH_LAYOUT}"
+    document = {**store.read_layout(path, whole=True)}
+    whole = document["structs"][member.owner]
+    fields = {name: at for name, at in whole["fields"].items() if name != member.path}
+    assert Layout(document).require([member])
+    document["structs"] = {**document["structs"], member.owner: {**whole, "fields": fields}}
+    with pytest.raises(LayoutError, match=re.escape(member.path)):
+        Layout(document).require([member])
+
+
+def test_the_dispatcher_and_the_interpreter_require_members() -> None:
+    assert {"c10::Dispatcher", "c10::impl::OperatorEntry", "PyThreadState"} <= {member.owner for member in REQUIRED}
 
 
 STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/measure/", "cpython/abi/")

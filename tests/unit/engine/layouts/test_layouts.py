@@ -17,10 +17,12 @@ from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine.arch import architectures
 from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts.declarations import required_in
 from gdbext.engine.layouts.layout import Layout
 from gdbext.errors import LayoutError
-from gdbext.torch import layout_choice
+from gdbext.torch import layout_choice, structures
 from gdbext.torch.measure.measured import shorten
+from gdbext.torch.values import value_structures
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
 TORCH = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"
@@ -188,22 +190,12 @@ BAD = {
     "no id": _with("", "id"),
     "no provenance": _without("provenance", "compiler"),
     "no structs": _without("structs"),
-    "a missing struct": _without(*ENTRY),
-    "a missing member": _without(*ENTRY, "fields", "dispatchTable_"),
-    "a size of zero": _with(0, *ENTRY, "size"),
-    "a size that is no number": _with("6048", *ENTRY, "size"),
-    "a huge size": _with(1 << 40, *ENTRY, "size"),
-    "a member outside": _with(6040, *ENTRY, "fields", "dispatchTable_", "offset"),
-    "a negative offset": _with(-8, *ENTRY, "fields", "name_", "offset"),
-    "an offset that is true": _with(True, *ENTRY, "fields", "name_", "offset"),
-    "another number of entries": _with(136, "constants", "num_runtime_entries"),
     "key names cut short": _with(DOCUMENT["dispatch"]["key_names"][:-1], "dispatch", "key_names"),
     "no dispatch facts": _without("dispatch"),
     "offsets cut short": _with(DOCUMENT["dispatch"]["offsets_and_masks"][:-1], "dispatch", "offsets_and_masks"),
     "a key without a name": _with(None, "dispatch", "key_names", 5),
     "a backend without a name": _with(7, "dispatch", "backend_names", 1),
     "an offset beyond any table": _with([1 << 20, 0], "dispatch", "offsets_and_masks", 3),
-    "bits outside": _with(1 << 16, *ENTRY, "fields", "name_", "bit_size"),
     "a build-id that is no text": _with(5, "build_ids", "libc10.so"),
     "absent things that are no list": _with(None, "absent"),
     "no enumeration of keys": _without("enums", "c10::DispatchKey"),
@@ -217,6 +209,38 @@ def test_unsound_document_is_refused(document: object, tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="torch-bad") as caught:
         store.load(path)
     assert caught.value.help
+
+
+UNSOUND_STRUCTURES = {
+    "a size of zero": _with(0, *ENTRY, "size"),
+    "a size that is no number": _with("6048", *ENTRY, "size"),
+    "a huge size": _with(1 << 40, *ENTRY, "size"),
+    "a member outside": _with(6040, *ENTRY, "fields", "dispatchTable_", "offset"),
+    "a negative offset": _with(-8, *ENTRY, "fields", "name_", "offset"),
+    "an offset that is true": _with(True, *ENTRY, "fields", "name_", "offset"),
+    "bits outside": _with(1 << 16, *ENTRY, "fields", "name_", "bit_size"),
+}
+INCOMPLETE = {
+    "a missing struct": _without(*ENTRY),
+    "a missing member": _without(*ENTRY, "fields", "dispatchTable_"),
+    "a member that is too small": _with(4, "structs", "c10::BoxedKernel", "fields", "functor_", "size"),
+    "another number of entries": _with(136, "constants", "num_runtime_entries"),
+}
+
+
+@pytest.mark.parametrize("document", [*UNSOUND_STRUCTURES.values(), *INCOMPLETE.values()],
+                         ids=[*UNSOUND_STRUCTURES, *INCOMPLETE])  # fmt: skip
+def test_what_a_dispatcher_cannot_be_read_with_is_refused(document: dict[str, Any]) -> None:
+    """Of a whole document that somebody else made, and of a shipped one, piece by piece."""
+    with pytest.raises(LayoutError, match="not a usable layout") as caught:
+        layout_choice.complete(Layout(document))
+    assert caught.value.help
+
+
+@pytest.mark.parametrize("document", UNSOUND_STRUCTURES.values(), ids=UNSOUND_STRUCTURES.keys())
+def test_an_unsound_structure_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(LayoutError, match="not a usable layout"):
+        validate.check_all(document, "damaged")
 
 
 MISTYPED = {
@@ -290,13 +314,12 @@ def test_any_damage_is_refused_or_harmless(data: st.DataObject) -> None:
     document = _with(data.draw(JUNK), *path)
     try:
         validate.check_all(document, "damaged")
+        layout = layout_choice.complete(Layout(document))
     except LayoutError:
         return
-    layout = Layout(document)
-    for name, members in validate.REQUIRED["torch"].items():
-        found = layout.struct(name)
-        for member in members:
-            assert 0 <= found.offset(member) <= found.offset(member) + found.field(member).size <= found.size
+    for member in required_in(structures, value_structures):
+        found, whole = member.field(layout), layout.struct(member.owner)
+        assert 0 <= found.offset <= found.offset + found.size <= whole.size
 
 
 def test_versions_in_order_of_nearness(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.layouts import layout, store
+from gdbext.engine.layouts import layout, store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.pack import pack
 
@@ -42,7 +42,7 @@ def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
         pack(order, tmp_path / name)
     texts = [{path.name: path.read_text() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
     assert texts[0] == texts[1]
-    for kind in layout.KINDS:
+    for kind in validate.KINDS:
         shipped = sorted(Path(store.DATA).glob(f"{kind}-*.json"))
         pack([store.read_layout(path, whole=True) for path in shipped], tmp_path)
         shared = layout.shared_file(kind)
