@@ -9,6 +9,7 @@ the development environment (scripts/test makes it): .venv/bin/python scripts/me
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
 import each_release  # noqa: E402
 
-from gdbext.torch.compile.dynamo_names import is_known  # noqa: E402
+from gdbext.torch.compile.dynamo_names import COMPARED  # noqa: E402
 from support.programs import harness  # noqa: E402
 from support.truth import autograd_truth, compile_truth  # noqa: E402
 
@@ -62,9 +63,16 @@ def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
            f"{right} of {autograd_truth.POSITIONS}", str(wrong)]  # fmt: skip
     if wrong:
         problems.append(f"{wrong} nodes are wrong")
-    if not is_known(version):
-        problems.append(f"{version} is not in COMPARED of gdbext/torch/compile/dynamo_names.py")
+    if not problems:
+        _note(version)
     return row, problems
+
+
+def _note(version: str) -> None:
+    """Everything was equal: dispatch-compile knows this release from now on."""
+    data = Path(COMPARED)
+    known = {*json.loads(data.read_text()), version}
+    data.write_text(json.dumps(sorted(known, key=lambda each: [int(part) for part in each.split(".")])) + "\n")
 
 
 if __name__ == "__main__":

@@ -98,8 +98,9 @@ class TorchSymbol(Record):
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is
     the file that defines them, ANY_LIBRARY where every library may. ``lost`` says what cannot be done without it.
-    ``first`` and ``last`` are the first and the last version in which it was found (scripts/check_releases.py searches
-    the wheels of all releases; docs/releases.md). ``examples`` are whole mangled names of the family: a look-up finds
+    ``first`` and ``last`` are the first and the last version in which it was found, ``last`` "" where the newest that
+    is shipped a layout of still has it (scripts/check_releases.py searches the wheels of all releases;
+    docs/releases.md). ``examples`` are whole mangled names of the family: a look-up finds
     them at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it inlined; it
     was found in programs built without optimisation against the headers of those versions.
     """
@@ -110,7 +111,7 @@ class TorchSymbol(Record):
     library: str
     kind: NameKind = NameKind.SYMBOL
     first: str = "2.0.0"
-    last: str = "2.15.0"
+    last: str = ""
     examples: tuple[str, ...] = ()
     unoptimised: bool = False
 

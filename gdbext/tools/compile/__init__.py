@@ -6,6 +6,7 @@ As text: what compiles now, then what happened, most important first.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.record import late_pattern
 from gdbext.errors import NotTorch
 from gdbext.render.style import Style, counted, escape
 from gdbext.tools.compile.compile_workers import at_work, compile_locks, compiling_processes, pool_of, python_stacks
 from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
 from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, recompilations, resumptions
+from gdbext.torch.compile.compile_section import recompilations
+from gdbext.torch.compile.dynamo_reader import DynamoReader
 from gdbext.torch.compile.generated_kernels import fused_operators
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ def read_compilation(session: Session) -> compile_section.CompileSection:
     if not reader.imported:
         return _not_used(session, runtime)
     if not names.is_known(version):
-        compared = ", ".join(names.COMPARED)
+        compared = ", ".join(names.compared())
         problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
         return _nothing(session, imported=True, known=False, problems=(problem,))
     return _recorded(session, runtime, reader)
@@ -359,3 +362,25 @@ def _first_line(text: str) -> str:
     """The first line of a text, with the second one where the first only announces it."""
     lines = text.split("\n")
     return escape(" ".join(lines[: 1 + lines[0].endswith(":")]))[:_WIDTH]
+
+
+_RESUMED = late_pattern(names.RESUME_FUNCTION)
+
+
+def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[compile_section.GraphBreak, ...]:
+    """Reasons of graph breaks, most frequent first."""
+    counted = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
+    return tuple(compile_section.GraphBreak(reason, count) for reason, count in counted)
+
+
+def resumptions(
+    counters: dict[str, dict[str, int]], compilations: tuple[compile_section.Compilation, ...]
+) -> tuple[compile_section.Resumption, ...]:
+    """Places where code goes on after graph breaks; the file is that of a recorded compilation of the rest."""
+    files = {each.function: each.file for each in compilations}
+    found = []
+    for name, count in counters.get(names.RESUMES, {}).items():
+        match = _RESUMED.match(name)
+        if match:
+            found.append(compile_section.Resumption(match["function"], int(match["line"]), files.get(name), count))
+    return tuple(found)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
-from gdbext.engine.layouts.store import is_before
+from gdbext.engine.layouts.store import is_before, newest_release
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Enum
 from gdbext.engine.targets.system import linux
@@ -93,9 +93,10 @@ class SymbolChecks:
 def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
     """Each row of the table, looked up in its library. What is not there, and was never seen in a release like
     ``version``, is no loss."""
+    newest = newest_release()
     rows = (
         SymbolCheck(
-            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last,
+            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last or newest,
             in_release(row, status(row, symbolizer), version),
         )
         for name, row in TORCH_SYMBOLS.items()

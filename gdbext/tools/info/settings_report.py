@@ -246,7 +246,7 @@ class _Settings:
             return None
         version = torch_version(self._session) or "unknown"
         if not names.is_known(version):
-            raise BadData(f"known for torch {', '.join(names.COMPARED)}, and this is {version}")
+            raise BadData(f"known for torch {', '.join(names.compared())}, and this is {version}")
         options = reader.options(module)
         if reader.problems:
             raise BadData("; ".join(reader.problems))

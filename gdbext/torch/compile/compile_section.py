@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Union
 
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.vocabulary import Section
+from gdbext.torch.compile import dynamo_names as names
 
 ConfigValue = Union[bool, int, float, str, None, tuple["ConfigValue", ...], Mapping[str, "ConfigValue"]]
 
@@ -203,3 +205,12 @@ class CompileSection(Section):
     """False where nobody knows what this release of torch keeps: nothing is read, then."""
     truncated: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+def recompilations(compilations: tuple[Compilation, ...]) -> tuple[Compilation, ...]:
+    """Those of code that had been compiled before."""
+    return tuple(each for each in compilations if each.recompile_reason or _again(each))
+
+
+def _again(each: Compilation) -> bool:
+    return bool(re.match(names.COMPILED_AGAIN, each.compile_id or ""))

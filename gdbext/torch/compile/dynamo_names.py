@@ -1,17 +1,19 @@
 """Names that are assumed of the Python modules of torch.compile: modules, variables, attributes, files.
 
 torch/_dynamo/utils.py, convert_frame.py, resume_execution.py, torch/utils/_config_module.py, of the releases in
-COMPARED. A name that such a release does not have is named among the problems; of other releases nothing is said.
+compared.json. A name that such a release does not have is named among the problems; of other releases nothing is said.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 
 from gdbext.engine.record import late_pattern
 
-COMPARED = ("2.6", "2.13", "2.15")
-"""Releases whose programs were compared with what they print themselves (docs/measurements/compile-compared.md)."""
+COMPARED = f"{os.path.dirname(os.path.realpath(__file__))}/compared.json"  # noqa: PTH120 - pathlib takes long to import
+"""The releases whose programs were compared with what they print themselves: scripts/measure_compile.py writes it."""
 
 UTILS = "torch._dynamo.utils"
 COUNTERS = "counters"
@@ -127,4 +129,10 @@ def function_of(name: str) -> str:
 
 def is_known(torch: str) -> bool:
     """True if that release ("2.13.0+cpu") was compared."""
-    return ".".join(torch.split(".")[:2]) in COMPARED
+    return ".".join(torch.split(".")[:2]) in compared()
+
+
+def compared() -> list[str]:
+    """The minor releases that were compared, the oldest first."""
+    with open(COMPARED, encoding="utf-8") as stream:
+        return [".".join(each.split(".")[:2]) for each in json.load(stream)]

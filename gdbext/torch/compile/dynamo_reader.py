@@ -12,7 +12,6 @@ to is a ContextVar: each thread has its own.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +22,7 @@ from gdbext.cpython.objects.object_items import ContextReader, deque_items, set_
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
-from gdbext.engine.record import Record, late_pattern
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
@@ -164,7 +163,6 @@ class ConfigReader:
 
 CODE_LIMIT = 2000
 METRICS_LIMIT = 256
-_RESUMED = late_pattern(names.RESUME_FUNCTION)
 T = TypeVar("T")
 
 
@@ -343,34 +341,6 @@ class DynamoReader:
         except GdbextError as error:
             self.problems.append(f"context variables: {error.what}")
             return {}
-
-
-def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[compile_section.GraphBreak, ...]:
-    """Reasons of graph breaks, most frequent first."""
-    counted = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
-    return tuple(compile_section.GraphBreak(reason, count) for reason, count in counted)
-
-
-def recompilations(compilations: tuple[compile_section.Compilation, ...]) -> tuple[compile_section.Compilation, ...]:
-    """Those of code that had been compiled before."""
-    return tuple(each for each in compilations if each.recompile_reason or _again(each))
-
-
-def _again(each: compile_section.Compilation) -> bool:
-    return bool(re.match(names.COMPILED_AGAIN, each.compile_id or ""))
-
-
-def resumptions(
-    counters: dict[str, dict[str, int]], compilations: tuple[compile_section.Compilation, ...]
-) -> tuple[compile_section.Resumption, ...]:
-    """Places where code goes on after graph breaks; the file is that of a recorded compilation of the rest."""
-    files = {each.function: each.file for each in compilations}
-    found = []
-    for name, count in counters.get(names.RESUMES, {}).items():
-        match = _RESUMED.match(name)
-        if match:
-            found.append(compile_section.Resumption(match["function"], int(match["line"]), files.get(name), count))
-    return tuple(found)
 
 
 def compilation_began(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> float | None:

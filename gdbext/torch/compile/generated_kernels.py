@@ -30,7 +30,7 @@ from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.stack.kernel_match import split_types
+from gdbext.torch.stack.roles import split_types
 
 MODULE_LIMIT = 500
 _BUILTIN = "builtin_function_or_method"

@@ -35,13 +35,18 @@ def release(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in text.partition("+")[0].split("."))
 
 
+def is_in(row: TorchSymbol, version: tuple[int, ...]) -> bool:
+    """The row says that this version has it."""
+    return release(row.first) <= version and (not row.last or version <= release(row.last))
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_the_wheel_has_it(row: TorchSymbol) -> None:
     if row.library in (CUDA, C10_CUDA) and not (TORCH / "lib" / CUDA).exists():
         return  # the CPU wheel
     names = row.names if row.kind is NameKind.SYMBOL else row.examples
     found = any(index(row.library or PYTHON).lookup(name) for name in names)
-    assert found is (not row.unoptimised and release(row.first) <= release(version("torch")) <= release(row.last))
+    assert found is (not row.unoptimised and is_in(row, release(version("torch"))))
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.values[0].unoptimised])  # type: ignore[attr-defined]
@@ -54,9 +59,7 @@ def test_examples_are_found_at_once() -> None:
     rows = [
         row
         for row in TORCH_SYMBOLS.values()
-        if row.library not in (CUDA, C10_CUDA)
-        and not row.unoptimised
-        and release(row.first) <= here <= release(row.last)
+        if row.library not in (CUDA, C10_CUDA) and not row.unoptimised and is_in(row, here)
     ]
     for library in {row.library or PYTHON for row in rows}:
         index(library).lookup("warm")

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from gdbext.engine.layouts import store
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.tools.info import info_report
 from gdbext.tools.info.info_report import SymbolStatus
@@ -85,7 +86,7 @@ def test_every_row_is_whole() -> None:
     assert not TORCH_SYMBOLS.keys() & setting_symbols().keys()
     for name, row in [*TORCH_SYMBOLS.items(), *setting_symbols().items()]:
         assert all((row.names, row.purpose, row.lost)), name
-        assert _version(row.first) <= _version(row.last), name
+        assert _version(row.first) <= _version(row.last or store.newest_release()), name
         if row.kind is NameKind.SYMBOL:
             assert not row.examples, name
         elif not row.unoptimised:

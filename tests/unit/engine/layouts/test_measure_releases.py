@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from gdbext.torch.compile.dynamo_names import COMPARED
+from gdbext.torch.compile.dynamo_names import compared
 from support.source import script_module
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -50,7 +50,7 @@ def test_what_dispatch_compile_knows_was_compared() -> None:
     """docs/measurements/compile-compared.md has a release of each that is known, all of it equal."""
     lines = (ROOT / "docs" / "measurements" / "compile-compared.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
-    assert {".".join(row[0].split(".")[:2]) for row in rows} == set(COMPARED)
+    assert {".".join(row[0].split(".")[:2]) for row in rows} == set(compared())
     for _, _, live, core, nodes, wrong in rows:
         assert live == core
         assert live.split(" of ")[0] == live.split(" of ")[1]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.torch.compile.compile_section import Compilation
-from gdbext.torch.compile.dynamo_names import COMPARED, is_known
-from gdbext.torch.compile.dynamo_reader import recompilations
+from gdbext.torch.compile.compile_section import Compilation, recompilations
+from gdbext.torch.compile.dynamo_names import compared, is_known
 from gdbext.torch.compile.generated_kernels import fused_operators
 
 OPERATORS = frozenset({"add", "relu", "native_layer_norm", "native", "layer", "_softmax", "threshold_backward", "sum"})
@@ -40,6 +39,6 @@ def test_what_was_compiled_again_without_a_recorded_reason() -> None:
 
 
 def test_releases_that_were_compared() -> None:
-    assert is_known(f"{COMPARED[0]}.0+cpu")
+    assert is_known(f"{compared()[0]}.0+cpu")
     assert not is_known("2.0.1")
     assert not is_known("unknown")
