@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.diagnosis.bt import source_text, thread_lines, title
+from gdbext.diagnosis.report.finding import Finding, Verdict
 from gdbext.diagnosis.report.report import DotSection, Report
-from gdbext.diagnosis.report.thread_report import Finding, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import (
     OwnerCertainty,
     Wait,

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from gdbext.diagnosis.inspection import Inspection
+    from gdbext.diagnosis.report.finding import Finding, Verdict
     from gdbext.diagnosis.report.report import Report
-    from gdbext.diagnosis.report.thread_report import Finding, ThreadReport, Verdict
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost

@@ -6,7 +6,8 @@ from types import MappingProxyType
 
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
 from gdbext.diagnosis.job.job_rank import is_rank
-from gdbext.diagnosis.report.thread_report import FindingKind, ProcessStop, RunState, ThreadReport
+from gdbext.diagnosis.report.finding import FindingKind, ProcessStop
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.session import NO_EXTRAS, Extras
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
 from gdbext.diagnosis.verdict import sentences
 from gdbext.engine.vocabulary import ErrorReport
@@ -17,15 +18,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
+    from gdbext.diagnosis.report.finding import Finding, Verdict
     from gdbext.diagnosis.report.report import Ending
-    from gdbext.diagnosis.report.thread_report import Finding, Verdict
+    from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.report.wait import Wait
-    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.session import CallCounter, Session
     from gdbext.diagnosis.tool import Tool
-    from gdbext.engine.targets.base_target import Target
+    from gdbext.engine.targets.base_target import Target, TargetThread
+    from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.engine.vocabulary import Section
     from gdbext.render.page import Origin
+    from gdbext.torch.values.value_text import Statistics
 
 
 _ORIGIN = "origin"
@@ -247,3 +252,30 @@ def with_arguments(
     from gdbext.diagnosis.threads.frame_locals import with_kernel_arguments
 
     return with_kernel_arguments(session, report._replace(dispatch=tuple(frames)))
+
+
+class ToolExtras(Extras):
+    """Asks whichever tool offers it; ``offered`` gives its function."""
+
+    def __init__(self, offered: Callable[[str], Callable[..., Any] | None]) -> None:
+        self._offered = offered
+
+    def backward_nodes(
+        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]
+    ) -> tuple[BackwardNode, ...]:
+        """The nodes, as the tool finds them."""
+        offer = self._offered("backward_nodes") or NO_EXTRAS.backward_nodes
+        found: tuple[BackwardNode, ...] = offer(session, thread, stack, levels)
+        return found
+
+    def call_count(self, session: Session) -> CallCounter | None:
+        """The count by the tool's own means; None where it has none."""
+        offer = self._offered("call_count") or NO_EXTRAS.call_count
+        found: CallCounter | None = offer(session)
+        return found
+
+    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:
+        """Statistics of all elements, as the tool has them."""
+        offer = self._offered("tensor_statistics") or NO_EXTRAS.tensor_statistics
+        found: Callable[[int], Statistics | None] = offer(session)
+        return found

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdbext.diagnosis.inspection import Inspection, inspect_threads
-from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress, is_users_file
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import ThreadProgress, is_users_file
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
 from gdbext.engine.record import Protocol

@@ -112,7 +112,7 @@ class CallCounter(Protocol):
 
 
 class Extras:
-    """The additions of tools to the reports of this room; this adds nothing. tools/extras.py asks the tools."""
+    """The additions of tools to the reports of this room; this adds nothing. reporting.py asks the tools."""
 
     def backward_nodes(
         self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]  # noqa: ARG002

@@ -36,19 +36,17 @@ def open_recording(path: str) -> Target:
 def open_core(path: str, sysroot: str = "") -> Target:
     """A core dump, by its name, compressed or not, or of systemd's store; or a process while the kernel dumps it.
     ``sysroot`` is where the files of its machine are. Raises BadCore."""
-    from gdbext.engine.targets import packed_core
+    from gdbext.engine.targets import core_sources
     from gdbext.engine.targets.core_target import PIPE, CoreTarget
 
     if path.startswith(PIPE):
-        from gdbext.engine.targets.live import dying_process
-
-        return dying_process.DyingProcess.named(path)
-    path = packed_core.stored(path)
-    unpacked = packed_core.unpacked(path)
+        return core_sources.DyingProcess.named(path)
+    path = core_sources.stored(path)
+    unpacked = core_sources.unpacked(path)
     try:
         return CoreTarget(path, sysroot, unpacked)
     finally:
-        packed_core.let_go(unpacked)
+        core_sources.let_go(unpacked)
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_file

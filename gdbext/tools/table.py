@@ -109,7 +109,7 @@ TABLE = (
         "dispatch-keyset",
         "Decode a DispatchKeySet, or turn key names into bits.",
         ("stopped",),
-        "gdbext.tools.operators.keyset:KeySetTool",
+        "gdbext.tools.operators.keysets:KeySetTool",
         is_alone=True,
     ),
     ToolRow(
@@ -129,7 +129,7 @@ TABLE = (
         "dispatch-tls",
         "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …",
         ("stopped",),
-        "gdbext.tools.operators.tls:ThreadStateTool",
+        "gdbext.tools.operators.keysets:ThreadStateTool",
         recorded=((),),
     ),
     ToolRow(
@@ -541,8 +541,8 @@ def _execute(
 
 
 def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None) -> Report:
+    from gdbext.diagnosis.reporting import ToolExtras
     from gdbext.diagnosis.tool import Alone
-    from gdbext.tools.extras import ToolExtras
 
     session.extras = ToolExtras(offered)
     host = host or Alone()

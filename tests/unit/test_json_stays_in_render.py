@@ -101,10 +101,10 @@ def test_a_planted_breach_is_found(tmp_path: Path, room: str, source: str) -> No
     [
         ("diagnosis/report/json_report.py", "def document(report) -> dict[str, Any]: ..."),
         ("engine/layouts/store.py", "def parse(text: str) -> dict[str, Any]: ..."),
-        ("tools/operators/tls.py", "def names() -> dict[str, str]: ..."),
-        ("tools/operators/tls.py", '"""What dict[str, Any] is not for."""'),
-        ("tools/operators/tls.py", "def anything() -> Any: ..."),
-        ("tools/operators/tls.py", "threads: dict[int, Any] = {}"),
+        ("tools/operators/keysets.py", "def names() -> dict[str, str]: ..."),
+        ("tools/operators/keysets.py", '"""What dict[str, Any] is not for."""'),
+        ("tools/operators/keysets.py", "def anything() -> Any: ..."),
+        ("tools/operators/keysets.py", "threads: dict[int, Any] = {}"),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, room: str, source: str) -> None:

@@ -50,6 +50,10 @@ REPORTS_ADD_TO = {
 """Files that replace a member of a finished report, with the reason."""
 _REPORT_ONLY = {"command", "target", "view", "findings", "errors", "sections", "sources", "why", "called"}
 """Members that a Report has, and no report of a thread."""
+TEXTS_OF_PROC = "engine/targets/system/linux.py"
+"""The one file that cuts /proc/PID/stat and /proc/PID/status into their fields."""
+_END_OF_NAME = (") ", b")", b") ")
+_STATUS_FIELD = re.compile(r"\s?((Sig|Cap)[A-Z][a-z]{2}|ShdPnd|NSpid|Uid|Gid|Groups|TracerPid|PPid|Tgid):\s?")
 _PARTS_OF_PYTHON_WAITS = re.compile(r"Waitable\.[A-Z_]+")
 PYTHON_WAITS = {"cpython/abi/assumed_names.py", "cpython/sync/debtors.py", "diagnosis/waits/python_waits.py"}
 """Files with a mapping by kinds of Python waits: the names of the objects, who may end which, and what each means."""
@@ -73,8 +77,19 @@ def _breaches_of(relative: str, source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{name}() is called where there is one for all already: {what}"
             if name == "_replace" and relative not in REPORTS_ADD_TO and _is_of_report(node):
                 yield node.lineno, "a report is made once: give make_report what belongs to it"
+        if relative != TEXTS_OF_PROC and _cuts_text_of_proc(node):
+            yield node.lineno, f"a text of /proc is cut by hand: {TEXTS_OF_PROC} has split_stat and status_values"
         if isinstance(node, ast.Dict) and relative not in PYTHON_WAITS and _by_python_waits(node):
             yield node.lineno, "a second table of Python waits: diagnosis/waits/python_waits.py has one"
+
+
+def _cuts_text_of_proc(node: ast.AST) -> bool:
+    """The name in stat is looked for, or a field of status by the beginning of its line."""
+    if isinstance(node, ast.Call) and node.args and _called(node) in ("rpartition", "rindex"):
+        return isinstance(node.args[0], ast.Constant) and node.args[0].value in _END_OF_NAME
+    value = node.value if isinstance(node, ast.Constant) else ""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    return isinstance(text, str) and _STATUS_FIELD.match(text) is not None
 
 
 def _called(node: ast.Call) -> str:
@@ -116,6 +131,10 @@ def test_no_row_is_left_over() -> None:
         ("tools/x/y.py", "report = report._replace(sections=(page,))", "made once"),
         ("tools/x/y.py", "return Report('x', None)", "make_report"),
         ("torch/x.py", "DispatcherStruct(space, address)", "DispatcherStruct"),
+        ("tools/x/y.py", "fields = stream.read().rpartition(b') ')[2].split()", "split_stat"),
+        ("tools/x/y.py", "end = text.rindex(b')')", "split_stat"),
+        ("hosts/x.py", "mask = next(line for line in lines if line.startswith('SigCgt:'))", "status_values"),
+        ("engine/x.py", "is_root = b'\\nUid:\\t0\\t0' in text", "status_values"),
         ("diagnosis/x.py", "NAMES = {Waitable.LOCK: 1, Waitable.RLOCK: 2}", "second table"),
     ],
 )
@@ -132,6 +151,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, file: str, source: str, found
     [
         ("tools/x/y.py", "report = report._replace(dispatch=frames)"),  # the report of a thread
         ("engine/arch/z/architecture.py", "at = self.return_slot(cfa)"),
+        ("tools/x/y.py", "begin = stat_fields(text)[19]\nname = text.rpartition('/')[2]"),
         ("diagnosis/x.py", "KINDS = (Waitable.LOCK, Waitable.RLOCK)"),
     ],
 )

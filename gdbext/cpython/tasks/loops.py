@@ -1,9 +1,5 @@
 """asyncio's event loops, their tasks, and the coroutines that are suspended in them.
 
-asyncio keeps all tasks in weak sets of its module ``asyncio.tasks`` (_all_tasks up to 3.11, _scheduled_tasks and
-_eager_tasks since 3.12), and those that run now in _current_tasks (Lib/asyncio/tasks.py); since 3.14 there are only
-tasks that are written in Python, and all others in lists of the C module (task_lists.py).
-
 A suspended coroutine keeps its frame (cr_frame, or cr_iframe inside of it: Include/cpython/genobject.h), and on top of
 that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 """
@@ -17,12 +13,11 @@ from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
-from gdbext.cpython.objects.object_items import deque_items, set_items
+from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.sync.held_locks import entered_in
-from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running
+from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, closure_of, locals_of, objects_at, referent, value_stack
-from gdbext.cpython.threads.runtime import module_global
+from gdbext.cpython.threads.frame_variables import attributes, closure_of, locals_of, objects_at, value_stack
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
@@ -128,9 +123,6 @@ def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
     return objects_at(runtime, start + 8 * (depth - below), 1)[0]
 
 
-_MODULE = "asyncio.tasks"
-_WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
-_EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
 _TASKS = 10_000
 _CALLBACKS = 64
 _ENDED = 16
@@ -208,7 +200,7 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
 def _loops_of(
     runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
 ) -> Iterator[RunningLoop]:
-    current, addresses = dict(_current(runtime, interpreter)), list(_all_tasks(runtime, interpreter))
+    current, addresses = dict(current_tasks(runtime, interpreter)), list(all_tasks(runtime, interpreter))
     idents: dict[int, int] = {}
     if lists is not None:
         for loop, task, ident in running(runtime, lists, interpreter):
@@ -285,36 +277,6 @@ def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
         return runtime.interpreters()
     except GdbextError:
         return []
-
-
-def _global(runtime: PythonRuntime, interpreter: Interpreter, name: str) -> int:
-    try:
-        return module_global(runtime, interpreter, _MODULE, name) or 0
-    except GdbextError:
-        return 0
-
-
-def _current(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[tuple[int, int]]:
-    running = _global(runtime, interpreter, _CURRENT)
-    try:
-        yield from runtime.dicts.items(running) if running else ()
-    except GdbextError:
-        return
-
-
-def _all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[int]:
-    try:
-        for name in _WEAK_SETS:
-            weak = _global(runtime, interpreter, name)
-            data = attributes(runtime, weak).get("data", 0) if weak else 0
-            for reference in set_items(runtime, data) if data else ():
-                task = referent(runtime, reference)
-                if task:
-                    yield task
-        eager = _global(runtime, interpreter, _EAGER)
-        yield from set_items(runtime, eager) if eager else ()
-    except GdbextError:
-        return
 
 
 def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs: bool) -> RunningTask | None:

@@ -1,8 +1,13 @@
-"""The lists in which asyncio's C module keeps its tasks since CPython 3.14, and the offsets that it publishes of them.
+"""The places where asyncio keeps its tasks: weak sets of Python, and since CPython 3.14 lists of its C module.
 
-A section of the module's own file has ``Py_AsyncioModuleDebugOffsets`` (Modules/_asynciomodule.c): groups of uint64_t
-for a task, an interpreter and a thread state, each beginning with the size of the structure. Each thread state is the
-head of a ring of the tasks that were made in its thread; those of threads that have ended are moved to the interpreter.
+The module ``asyncio.tasks`` has all tasks in weak sets (_all_tasks up to 3.11, _scheduled_tasks and _eager_tasks since
+3.12), and those that run now in _current_tasks (Lib/asyncio/tasks.py); since 3.14 there are only tasks that are written
+in Python.
+
+The C module publishes the offsets of its lists. A section of its own file has ``Py_AsyncioModuleDebugOffsets``
+(Modules/_asynciomodule.c): groups of uint64_t for a task, an interpreter and a thread state, each beginning with the
+size of the structure. Each thread state is the head of a ring of the tasks that were made in its thread; those of
+threads that have ended are moved to the interpreter.
 """
 
 from __future__ import annotations
@@ -12,6 +17,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_layout import TaskLayout
+from gdbext.cpython.objects.object_items import set_items
+from gdbext.cpython.threads.frame_variables import attributes, referent
+from gdbext.cpython.threads.runtime import module_global
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -106,5 +114,42 @@ def _ring(runtime: PythonRuntime, lists: TaskLists, head: int) -> Iterator[int]:
             seen.add(node)
             yield node - lists.node
             node = runtime.memory.u64(node)
+    except GdbextError:
+        return
+
+
+_MODULE = "asyncio.tasks"
+_WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
+_EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
+
+
+def _global(runtime: PythonRuntime, interpreter: Interpreter, name: str) -> int:
+    try:
+        return module_global(runtime, interpreter, _MODULE, name) or 0
+    except GdbextError:
+        return 0
+
+
+def current_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[tuple[int, int]]:
+    """Loop and task, of each loop that runs one. Raises nothing."""
+    current = _global(runtime, interpreter, _CURRENT)
+    try:
+        yield from runtime.dicts.items(current) if current else ()
+    except GdbextError:
+        return
+
+
+def all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[int]:
+    """The addresses of the tasks in the weak sets. Raises nothing."""
+    try:
+        for name in _WEAK_SETS:
+            weak = _global(runtime, interpreter, name)
+            data = attributes(runtime, weak).get("data", 0) if weak else 0
+            for reference in set_items(runtime, data) if data else ():
+                task = referent(runtime, reference)
+                if task:
+                    yield task
+        eager = _global(runtime, interpreter, _EAGER)
+        yield from set_items(runtime, eager) if eager else ()
     except GdbextError:
         return

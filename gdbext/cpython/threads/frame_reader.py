@@ -2,8 +2,8 @@
 them.
 
 Up to 3.10 there is a PyFrameObject (frameobject.h) and an evaluation loop for each call. Later versions have a
-_PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in the
-same native evaluation loop, so a loop runs a group of frames.
+_PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in one native evaluation loop, so a loop runs
+a group of frames.
 
 What lies on the native stack divides the groups exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
 its entry frame, which has an owner of its own (enum _frameowner).
@@ -17,12 +17,7 @@ from contextlib import suppress
 from itertools import islice
 
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
-from gdbext.cpython.abi.python_structures import (
-    CFrame,
-    PyFrameObject,
-    PyInterpreterFrame,
-    PyThreadState,
-)
+from gdbext.cpython.abi.python_structures import CFrame, PyFrameObject, PyInterpreterFrame, PyThreadState
 from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.record import Record

@@ -365,57 +365,6 @@ def active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
             continue
 
 
-_OLDEST = 2
-"""The oldest generation of the garbage collector."""
-
-
-class Collection(Record):
-    """A run of the garbage collector that is not over."""
-
-    generation: int
-    """The oldest generation that it looks at: 0, 1 or 2."""
-    survivors: int
-    """Objects that the last full run left; it is gone through again in each full one."""
-    done: int = 0
-    """Runs over this generation that were over before."""
-
-    @property
-    def is_full(self) -> bool:
-        """It looks at all objects: those of the oldest generation, too."""
-        return self.generation == _OLDEST
-
-    def is_same(self, other: Collection) -> bool:
-        """None of this generation has ended between the two."""
-        return (self.generation, self.done) == (other.generation, other.done)
-
-
-_COLLECTING, _GARBAGE, _LONG_LIVED, _COUNTS, _DONE = 176, 184, 200, 20, 104
-"""Offsets in struct _gc_runtime_state behind its generations (Include/internal/pycore_gc.h, 3.8 to 3.13): three
-generations of 24 bytes, a pointer, the permanent generation, three statistics of 24 bytes, ``collecting``, ``garbage``,
-``callbacks``, ``long_lived_total``. The count of a generation is 0 while it is collected."""
-
-
-def running_collection(runtime: PythonRuntime) -> Collection | None:
-    """The run of the garbage collector; None where none runs, or its state is not known of this version. Raises
-    nothing."""
-    layout = runtime.layout
-    place = layout.find(PyInterpreterState.gc_generations)
-    if place is None or layout.abi.free_threaded or layout.find(PyInterpreterState.gc_young) is not None:
-        return None
-    try:
-        for interpreter in runtime.interpreters():
-            start = interpreter.address + place
-            garbage = runtime.objects.type_of(runtime.memory.u64(start + _GARBAGE)).name
-            if garbage == "list" and runtime.memory.u32(start + _COLLECTING) == 1:
-                older = [runtime.memory.u32(start + _COUNTS + 24 * number) for number in (1, _OLDEST)]
-                generation = next((number for number, count in enumerate(older) if count), _OLDEST)
-                done = runtime.memory.u64(start + _DONE + 24 * generation)
-                return Collection(generation, runtime.memory.u64(start + _LONG_LIVED), done)
-    except GdbextError:
-        pass
-    return None
-
-
 def module_globals(runtime: PythonRuntime, module: str, name: str) -> Iterator[int]:
     """That variable of an imported module in each interpreter, the main one first. Raises nothing."""
     try:

@@ -11,16 +11,17 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from gdbext.engine.record import Enum, Record
-from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, one_line
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, escape, one_line
 from gdbext.engine.vocabulary import Section
-from gdbext.render.style import Style, escape
+from gdbext.render.style import Style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import ClassVar, TypeVar
 
-    from gdbext.diagnosis.report.thread_report import Finding, ThreadReport, Verdict
+    from gdbext.diagnosis.report.finding import Finding, Verdict
+    from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.threads.source_lines import SourceLines
     from gdbext.engine.targets.base_target import RecordedRun
     from gdbext.engine.vocabulary import ErrorReport

@@ -6,8 +6,6 @@ CollectiveWait: what exactly a thread waits for that waits for other ranks.
 
 DeviceWait: the call of CUDA's runtime or driver in which a thread waits for a device.
 
-SelfWait: why a thread waits for what only it could give: its own code was interrupted, or it runs an event loop.
-
 WaitEdge: one thread waits for another.
 """
 
@@ -21,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
+    from gdbext.diagnosis.report.wait_kind import LostThread, SelfWait
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.peer import ChildProcess, Peer
@@ -154,114 +153,6 @@ class DeviceWait(Record):
 
 _SPECIAL_STREAMS = {0: "the default stream", 1: "the legacy default stream", 2: "the per-thread default stream"}
 """Values of a cudaStream_t that are no pointers: 0, cudaStreamLegacy, cudaStreamPerThread (cuda_runtime_api.h)."""
-
-_ANOTHER_POOL = "A job must not wait for a job of its own pool: give those jobs a pool of their own."
-
-
-class SelfWait(Enum):
-    """The value says it in a sentence."""
-
-    SIGNAL = "a signal handler interrupted the code that holds it"
-    FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
-    WEAKREF = "the callback of a weak reference interrupted the code that holds it"
-    POOL = "it is the only worker of the pool that should run the job"
-    EVENT_LOOP = "only the event loop that it blocks could complete it"
-    SERVER = "it is connected to its own process, where only the event loop that it blocks could accept and answer"
-
-    @property
-    def advice(self) -> str:
-        """The advice how to write such code."""
-        if self is SelfWait.EVENT_LOOP:
-            return (
-                "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
-                "blocking call to loop.run_in_executor()."
-            )
-        if self is SelfWait.SERVER:
-            return (
-                "An async handler must not block: await an asynchronous client (httpx.AsyncClient, aiohttp), make the "
-                "handler a plain def where the server runs those in threads, or call the function instead of the URL."
-            )
-        if self is SelfWait.POOL:
-            return _ANOTHER_POOL
-        if self is SelfWait.SIGNAL:
-            return (
-                "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
-                "write to signal.set_wakeup_fd(), or use queue.SimpleQueue."
-            )
-        return (
-            "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
-            "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
-        )
-
-
-class Loss(Enum):
-    """The way in which a thread was lost. The value says it of one thread."""
-
-    ENDED = "has ended"
-    NEVER_BEGAN = "ended before it began to run"
-    LEFT_BEHIND = "was started before the fork; here it does not exist"
-
-    @property
-    def word(self) -> str:
-        """The word of the JSON report."""
-        return self.name.lower().replace("_", "-")
-
-    @property
-    def of_many(self) -> str:
-        """The same of several threads."""
-        return _OF_MANY[self]
-
-    @property
-    def advice(self) -> str:
-        """A sentence on what to do."""
-        return _ADVICE[self]
-
-
-_OF_MANY = {
-    Loss.ENDED: "have ended",
-    Loss.NEVER_BEGAN: "ended before they began to run",
-    Loss.LEFT_BEHIND: "were started before the fork; here they do not exist",
-}
-_ADVICE = {
-    Loss.ENDED: "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
-                "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
-    Loss.NEVER_BEGAN: "Memory, or another limit, was short when the thread should begin: see what the process has "
-                      "written, and end it.",
-    Loss.LEFT_BEHIND: "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
-}  # fmt: skip
-_NAMED = 3
-
-
-class LostThread(Record):
-    """Threads that should end a wait, and that are not in this process."""
-
-    names: tuple[str, ...]
-    """Their names; empty where no object of one that has ended is left in memory."""
-    loss: Loss
-    does: str = ""
-    """Their work for the one that waits: ``hands out the jobs``."""
-    nobody: str = ""
-    """The functions that could end the wait, in a clause: ``no thread is in load (train.py:4), which calls set()``."""
-    error: str = ""
-    """The exception that a lost thread has left in memory, or a future of the call that should have ended the wait."""
-    is_recorded: bool = False
-    """The object that is waited for says whose work it is."""
-    is_proven: bool = False
-    """The name of the thread has its function, and that function could end the wait."""
-
-    @property
-    def sentence(self) -> str:
-        """``the thread loader has ended, and no thread is in load (train.py:4), which calls set() of it``."""
-        if not self.names:
-            kept = f"; a future has kept {self.error}, which was raised there" if self.error else ""
-            return f"{self.nobody}{kept}"
-        more = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
-        many = len(self.names) > 1
-        who = f"the thread{'s' if many else ''} {', '.join(self.names[:_NAMED])}{more}"
-        does = f", which {self.does}," if self.does else ""
-        text = f"{who}{does} {self.loss.of_many if many else self.loss.value}"
-        text += f" ({self.error} is what it has left)" if self.error else ""
-        return f"{text}, and {self.nobody}" if self.nobody else text
 
 
 class Resource(Record):

@@ -13,7 +13,8 @@ from enum import IntEnum
 from functools import reduce
 from operator import or_
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, FrameKind, RunState, ThreadReport
+from gdbext.diagnosis.report.finding import Finding, FindingKind
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict.recursion import shown_steps
 from gdbext.diagnosis.waits.function_tag import FunctionTag

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop, ThreadReport
+from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
+from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.recursion import repeating

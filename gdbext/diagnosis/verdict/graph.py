@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, ProcessStop
+    from gdbext.diagnosis.report.finding import ProcessStop
+    from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.recursion import Recursion
     from gdbext.diagnosis.verdict.slowness import Slowness

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from itertools import chain
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import VanishedThread
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict import rules, sentences
+from gdbext.diagnosis.verdict import chains, rules, sentences
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.diagnosis.verdict.rules import RULES
 from gdbext.engine.record import Record
@@ -157,7 +158,7 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     """The main thread's wait is what a user came for, also where it is no finding."""
     wait_chain = graph.wait_chain(main.tid)
     involved = [graph.threads[tid] for tid in wait_chain.tids]
-    from_outside = seen.complete and not notes and rules.nobody_goes_on(seen.threads)
+    from_outside = seen.complete and not notes and chains.nobody_goes_on(seen.threads)
     running = _running(seen)
     others = [each for each in running if each not in involved]
     text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)

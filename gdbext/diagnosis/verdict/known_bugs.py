@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, ThreadReport
+from gdbext.diagnosis.report.finding import Finding, FindingKind
+from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
 from gdbext.known.catalogue import catalogue

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.thread_report import (
-    Finding,
-    FindingKind,
-    Progress,
-    RunState,
-    ThreadProgress,
-    ThreadReport,
-    Verdict,
-)
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.thread_report import Progress, RunState, ThreadProgress, ThreadReport
 from gdbext.diagnosis.verdict import sentences
 from gdbext.engine.record import Record
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from gdbext.diagnosis.report.thread_report import AsyncTask, FindingKind, RunState, TaskState, ThreadReport
-from gdbext.diagnosis.report.wait import LostThread, ParentsThread, Wait, WaitEdge
-from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import AsyncTask, RunState, TaskState, ThreadReport
+from gdbext.diagnosis.report.wait import ParentsThread, Wait, WaitEdge
+from gdbext.diagnosis.report.wait_kind import LostThread, Relation, WaitKind
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
 from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
 
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gdbext.diagnosis.report.thread_report import ProcessStop
+    from gdbext.diagnosis.report.finding import ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
     from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
     from gdbext.engine.targets.base_target import KernelSide

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gdbext.cpython.threads.runtime import Collection
+    from gdbext.cpython.objects.object_items import Collection
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 

@@ -10,7 +10,8 @@ from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, Facts, explanations, is_collecting
 from gdbext.engine.record import Record
-from gdbext.engine.targets.system.surroundings import Surroundings, descriptor_kinds, surroundings
+from gdbext.engine.targets.system.control_groups import descriptor_kinds
+from gdbext.engine.targets.system.surroundings import Surroundings, surroundings
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError
 from gdbext.render.plain_json import plain
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, ClassVar
 
-    from gdbext.cpython.threads.runtime import Collection
+    from gdbext.cpython.objects.object_items import Collection
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 
@@ -229,7 +230,7 @@ def _own_threads(session: Session) -> int | None:
 def _collection(session: Session) -> Collection | None:
     if session.python is None:
         return None
-    from gdbext.cpython.threads.runtime import running_collection
+    from gdbext.cpython.objects.object_items import running_collection
 
     return running_collection(session.python)
 
@@ -259,6 +260,7 @@ def _expression_size(session: Session, process: ProcessSnapshot, tid: int) -> in
 def _recompilations(session: Session) -> int:
     if session.python is None:
         return 0
-    from gdbext.torch.compile.dynamo_reader import DynamoReader, recompilations
+    from gdbext.torch.compile.compile_section import recompilations
+    from gdbext.torch.compile.dynamo_reader import DynamoReader
 
     return len(recompilations(DynamoReader(session.python).compilations()))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, trio_awaited
 from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, RunState, TaskState
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, SelfWait
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
+from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 

@@ -12,7 +12,7 @@ from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.syscall_waits import futex_wait
+from gdbext.diagnosis.waits.snapshot import futex_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

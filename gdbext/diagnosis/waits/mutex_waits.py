@@ -15,8 +15,15 @@ from __future__ import annotations
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
-from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.diagnosis.waits.snapshot import (
+    INNER,
+    TID_MASK,
+    WAIT_BITSET,
+    FutexWait,
+    ThreadSnapshot,
+    fork_evidence,
+    futex_wait,
+)
 from gdbext.engine.glibc import sync_objects as pthread_mutex
 from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
 from gdbext.engine.process.symbolizer import Function, demangle, without_clone_suffix

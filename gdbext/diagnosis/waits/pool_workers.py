@@ -15,8 +15,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
-from gdbext.diagnosis.waits.syscall_waits import futex_wait
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence, futex_wait
 from gdbext.engine.formats.elf_header import PF_W
 from gdbext.engine.vocabulary import counted
 

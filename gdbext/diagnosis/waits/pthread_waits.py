@@ -12,7 +12,7 @@ from __future__ import annotations
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.targets.system.peer import listed

@@ -16,21 +16,10 @@ have ended (cpython/sync/debtors.py).
 from __future__ import annotations
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import (
-    Loss,
-    LostThread,
-    OwnerCertainty,
-    OwnerThread,
-    ParentsThread,
-    Resource,
-    SelfWait,
-    VanishedThread,
-    Wait,
-)
-from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
-from gdbext.diagnosis.waits.syscall_waits import FutexWait, futex_wait, sleepers
+from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, futex_wait, sleepers
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.vocabulary import counted

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
+from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class ProcessSnapshot:
         self.fork_evidence: tuple[str, ...] | None = None
         """Kept by waits.fork_evidence, which says what it is."""
         self.sleepers: dict[int, set[int]] | None = None
-        """Kept by syscall_waits.sleepers, which says what it is."""
+        """Kept by ``sleepers``, which says what it is."""
         self._tags: dict[int, frozenset[Tag]] = {}
         self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
 
@@ -183,7 +184,7 @@ class ProcessSnapshot:
 
     def name_at(self, address: int) -> str:
         """The demangled name of the object at an address, "" where no symbol starts there."""
-        from gdbext.engine.process.symbolizer import demangle
+        from gdbext.engine.formats.demangle import demangle
 
         names = self.names.names_at(address)
         return demangle(names[0]) if names else ""
@@ -331,3 +332,69 @@ class ThreadSnapshot:
         raw = self.process.memory.try_read(frame.sp, words * 8) if words else None
         if raw is not None:
             yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))
+
+
+WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13  # include/uapi/linux/futex.h
+_PRIVATE, _COMMAND = 0x80, 0x7F
+"""FUTEX_PRIVATE_FLAG; ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME), for the operations in use."""
+TID_MASK, WAITERS = 0x3FFFFFFF, 0x80000000
+_FIRST_PAGE = 4096  # nothing is mapped below it (vm.mmap_min_addr is more, if anything)
+
+
+class FutexWait(Record):
+    """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
+
+    address: int
+    command: int
+    value: int
+    timed: bool
+    shared: bool = False
+    """The word may be in memory that other processes have, too: one of them may wake the thread."""
+
+    @property
+    def is_pi(self) -> bool:
+        """A priority inheritance lock: the kernel keeps the owner's tid in the word."""
+        return self.command in (LOCK_PI, LOCK_PI2)
+
+    @property
+    def is_lock_word(self) -> bool:
+        """The wait of glibc's low-level lock: the word is 2, "locked, with waiters" (lowlevellock.h)."""
+        return self.command == WAIT and self.value == 2
+
+    @property
+    def is_lock(self) -> bool:
+        """The wait for a lock proper, of whatever kind."""
+        return self.is_lock_word or self.is_pi or self.is_robust
+
+    @property
+    def is_robust(self) -> bool:
+        """The wait for a robust mutex: the word is its owner's tid with FUTEX_WAITERS."""
+        return self.command == WAIT and bool(self.value & WAITERS) and bool(self.value & TID_MASK)
+
+
+def futex_wait(call: Syscall | None) -> FutexWait | None:
+    """The futex wait of a system call on a word that can be one of an object's; None for any other call."""
+    found = any_futex_wait(call)
+    return found if found is not None and found.address >= _FIRST_PAGE else None
+
+
+def any_futex_wait(call: Syscall | None) -> FutexWait | None:
+    """The futex wait of a system call, whatever its address; None for any other call."""
+    if call is None or call.name != "futex":
+        return None
+    address, operation, value, timeout = call.arguments[:4]
+    command = operation & _COMMAND
+    if command not in (WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2):
+        return None
+    return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)
+
+
+def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
+    """The threads that sleep on each futex, by its address."""
+    if process.sleepers is None:
+        process.sleepers = {}
+        for thread in process.threads:
+            futex = futex_wait(thread.syscall)
+            if futex is not None:
+                process.sleepers.setdefault(futex.address, set()).add(thread.tid)
+    return process.sleepers

@@ -1,8 +1,4 @@
-"""Waits that the system ends (input and output, sleep, child processes, signals), and the futex system call.
-
-A futex call is known by its operation, its flags and what its word says about an owner. Operations and bits:
-include/uapi/linux/futex.h.
-"""
+"""Waits that the system ends: input and output, sleep, child processes, signals, a futex that nobody else knows."""
 
 from __future__ import annotations
 
@@ -11,86 +7,17 @@ import os
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.engine.record import Record
+from gdbext.diagnosis.waits.snapshot import any_futex_wait
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, ProcessState
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.process.code_reader import Syscall
-
-WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
-_PRIVATE = 0x80
-_COMMAND = 0x7F
-"""~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME), for the operations in use."""
-_FIRST_PAGE = 4096
-"""Nothing is mapped below it (vm.mmap_min_addr is more, if anything): no futex can be there."""
-TID_MASK = 0x3FFFFFFF
-WAITERS = 0x80000000
-
-
-class FutexWait(Record):
-    """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
-
-    address: int
-    command: int
-    value: int
-    timed: bool
-    shared: bool = False
-    """The word may be in memory that other processes have, too: one of them may wake the thread."""
-
-    @property
-    def is_pi(self) -> bool:
-        """A priority inheritance lock: the kernel keeps the owner's tid in the word."""
-        return self.command in (LOCK_PI, LOCK_PI2)
-
-    @property
-    def is_lock_word(self) -> bool:
-        """The wait of glibc's low-level lock: the word is 2, "locked, with waiters" (lowlevellock.h)."""
-        return self.command == WAIT and self.value == 2
-
-    @property
-    def is_lock(self) -> bool:
-        """The wait for a lock proper, of whatever kind."""
-        return self.is_lock_word or self.is_pi or self.is_robust
-
-    @property
-    def is_robust(self) -> bool:
-        """The wait for a robust mutex: the word is its owner's tid with FUTEX_WAITERS."""
-        return self.command == WAIT and bool(self.value & WAITERS) and bool(self.value & TID_MASK)
-
-
-def futex_wait(call: Syscall | None) -> FutexWait | None:
-    """The futex wait of a system call on a word that can be one of an object's; None for any other call."""
-    found = any_futex_wait(call)
-    return found if found is not None and found.address >= _FIRST_PAGE else None
-
-
-def any_futex_wait(call: Syscall | None) -> FutexWait | None:
-    """The futex wait of a system call, whatever its address; None for any other call."""
-    if call is None or call.name != "futex":
-        return None
-    address, operation, value, timeout = call.arguments[:4]
-    command = operation & _COMMAND
-    if command not in (WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2):
-        return None
-    return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)
-
-
-def sleepers(process: ProcessSnapshot) -> Mapping[int, set[int]]:
-    """The threads that sleep on each futex, by its address."""
-    if process.sleepers is None:
-        process.sleepers = {}
-        for thread in process.threads:
-            futex = futex_wait(thread.syscall)
-            if futex is not None:
-                process.sleepers.setdefault(futex.address, set()).add(thread.tid)
-    return process.sleepers
-
 
 _BY_DESCRIPTOR = frozenset(
     ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",

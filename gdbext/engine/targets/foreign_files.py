@@ -264,12 +264,10 @@ def _acting_user(pid: int) -> ActingUser | None:
     others."""
     if os.geteuid() != 0:
         return None
-    with open(f"/proc/{pid}/status", "rb") as file:
-        if b"\nUid:\t0\t0\t0\t0\n" in file.read():
-            return None
     from gdbext.engine.targets.rooted_paths import ActingUser, rights_of
 
-    return ActingUser(rights_of(pid))
+    rights = rights_of(pid)
+    return ActingUser(rights) if rights.uid else None
 
 
 def _opened(named: int, limit: int) -> int:

@@ -55,9 +55,9 @@ def rights_of(pid: int | str) -> Rights:
 
     Raises OSError.
     """
-    lines = _status(pid)
+    values = _status(pid)
     try:
-        uids, gids, groups = ([int(word) for word in lines[name].split()] for name in (b"Uid", b"Gid", b"Groups"))
+        uids, gids, groups = ([int(word) for word in values[name].split()] for name in ("Uid", "Gid", "Groups"))
     except (KeyError, ValueError) as error:
         raise OSError(errno.EIO, f"/proc/{pid}/status does not say whose process this is") from error
     return Rights(_least(uids), _least(gids), tuple(sorted(groups)))
@@ -69,14 +69,15 @@ def capabilities_of(pid: int | str) -> int:
     Raises OSError.
     """
     try:
-        return int(_status(pid)[b"CapPrm"], 16)
+        return int(_status(pid)["CapPrm"], 16)
     except (KeyError, ValueError):
         return 0
 
 
-def _status(pid: int | str) -> dict[bytes, bytes]:
-    with open(f"/proc/{pid}/status", "rb") as file:
-        return dict(line.partition(b":")[::2] for line in file.read().splitlines())
+def _status(pid: int | str) -> dict[str, str]:
+    """The values of the file, as engine/targets/system/linux.py reads them, which stands above this."""
+    with open(f"/proc/{pid}/status", errors="surrogateescape") as file:
+        return dict(line.rstrip("\n").partition(":")[::2] for line in file)
 
 
 def _least(ids: list[int]) -> int:

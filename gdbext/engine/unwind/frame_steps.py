@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Union
 
+    from gdbext.engine.arch.base import Architecture
     from gdbext.engine.formats.eh_frame import Reader
     from gdbext.engine.formats.elf_header import Segment
     from gdbext.engine.process.memory import Memory
@@ -240,3 +241,33 @@ class FrameSteps:
         frame = self._architecture.signal_frame
         code = frame.trampoline
         return any(self.code.read(pc - entry, len(code)) == code for entry in frame.entries)
+
+
+class CfaRule(Record):
+    """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
+    offset.
+
+    ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
+    """
+
+    register: str
+    offset: int
+    size: int
+
+
+def at_entry(architecture: Architecture) -> CfaRule:
+    """The rule at a function's first instruction, and at its return: only what the call left is below the CFA."""
+    return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
+
+
+def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
+    """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
+    try:
+        row = tables.row(address)
+    except (BadData, MemoryFault):
+        return None
+    names = architecture.dwarf_registers
+    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
+        return None
+    register = names[row.cfa_register]
+    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == architecture.stack_pointer else size)

@@ -248,12 +248,10 @@ def _value(
 def _evaluate(
     architecture: Architecture, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()
 ) -> int:
-    from gdbext.engine.formats.dwarf_expression import evaluate
-
     def register(number: int) -> int:
         return registers[_register_name(architecture, number)]
 
     def dereference(address: int, size: int) -> int:
         return int.from_bytes(read(address, size), "little")
 
-    return evaluate(code, register, dereference, initial)
+    return cfi_program.evaluate(code, register, dereference, initial)

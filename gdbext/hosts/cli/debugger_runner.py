@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, suppress
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
-from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
-from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
+from gdbext.engine.targets.live.proc_checks import thread_states
+from gdbext.engine.targets.live.thread_motion import activities, is_settled, is_stopped, will_stop
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger, batch_job
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-SIGINT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 2, 9, 15, 18, 19
+SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
 
 GRACE_SECONDS = 3.0
 """Seconds in which the debugger may detach after SIGTERM, before it is killed."""
@@ -42,9 +42,6 @@ turn."""
 
 _LOOK_SECONDS = 0.5
 """Seconds after which is looked whether the process can be stopped at all."""
-
-_RUNS_NANOSECONDS = 1_000_000
-"""Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
 
 
 class DebuggerProcess:
@@ -67,7 +64,7 @@ class DebuggerProcess:
         """
         self._name = name
         self._attached_to = pid
-        self._stopped_before = _is_stopped(pid)
+        self._stopped_before = is_stopped(pid)
         self._program = starts_program
         self._live = live
         self._may_change_it = starts_program or live
@@ -213,10 +210,10 @@ class DebuggerProcess:
         deadline, begun = time.monotonic() + STOP_SECONDS, activities(pid)
         with suppress(OSError):  # it has just ended
             while time.monotonic() < deadline:
-                if _is_stopped(pid) or _will_stop(pid):
+                if is_stopped(pid) or will_stop(pid):
                     _log.info("process %d was left stopped, and gets SIGCONT", pid)
                     os.kill(pid, SIGCONT)
-                elif all(_is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
+                elif all(is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
                     return
                 time.sleep(0.005)
 
@@ -227,38 +224,6 @@ def _descriptor_of(pid: int) -> list[int]:
         return [os.pidfd_open(pid)]
     except OSError:
         return []
-
-
-def _is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
-    """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run since it was ``begun``."""
-    status = status_fields(f"/proc/{pid}/task/{tid}/status")
-    pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
-    if status.get("TracerPid", "0") != "0" or pending >> (SIGSTOP - 1) & 1:
-        return False
-    if status.get("State", "Z")[0] != "R":
-        return True
-    now = activities(pid).get(tid, ThreadActivity()).nanoseconds
-    before = begun.nanoseconds if begun is not None else None
-    return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
-
-
-def _will_stop(pid: int) -> bool:
-    """A SIGSTOP waits for a thread that sleeps uninterruptibly, and that nobody traces any more."""
-    for tid, state in thread_states(pid).items():
-        status = status_fields(f"/proc/{pid}/task/{tid}/status") if state == "D" else {}
-        if int(status.get("SigPnd", "0"), 16) >> (SIGSTOP - 1) & 1 and status.get("TracerPid", "0") == "0":
-            return True
-    return False
-
-
-def _is_stopped(pid: int | None) -> bool:
-    """Some thread is stopped by a signal (state T)."""
-    if pid is None:
-        return False
-    try:
-        return "T" in thread_states(pid).values()
-    except OSError:
-        return False
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120

@@ -372,8 +372,8 @@ class ProbedSetter(GdbBreakpointSetter):
         return self._hooks
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
+        from gdbext.engine.unwind.frame_steps import CfaRule
         from gdbext.hosts.resume.host import HookSpec
-        from gdbext.torch.stack.lookup_sites import CfaRule
 
         hooks = self._of_process()
         frame = CfaRule(hooks.stack_pointer, 0, 0)

@@ -24,7 +24,7 @@ import gdb
 from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
-from gdbext.engine.targets.system.linux import is_alive, signal_name
+from gdbext.engine.targets.system.linux import is_alive, signal_name, signals_in
 from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, post_whole, quietly
 from gdbext.hosts.resume.host import probes_are_elsewhere
@@ -396,7 +396,5 @@ def _is_due(pid: int) -> bool:
     """A SIGINT waits for the process, and some thread takes it."""
     bit = 1 << (signal.SIGINT - 1)
     threads = [status_fields(f"/proc/{pid}/task/{thread}/status") for thread in living_threads(pid)]
-    return any(
-        (int(each.get("SigPnd", "0"), 16) | int(each.get("ShdPnd", "0"), 16)) & ~int(each.get("SigBlk", "0"), 16) & bit
-        for each in threads
-    )
+    pending = ((signals_in(each, "SigPnd", "ShdPnd") or 0, signals_in(each, "SigBlk") or 0) for each in threads)
+    return any(waiting & ~blocked & bit for waiting, blocked in pending)

@@ -11,7 +11,7 @@ from gdbext.render.page import text
 from gdbext.torch.stack.dispatch_frame import DispatchFrame
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report.thread_report import Finding, Verdict
+    from gdbext.diagnosis.report.finding import Finding, Verdict
 
 Row = Sequence[str]
 

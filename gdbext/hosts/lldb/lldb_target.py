@@ -17,6 +17,7 @@ from gdbext.engine.arch.base import Architecture
 from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
 from gdbext.engine.targets.live.local_process import LentProcess
+from gdbext.engine.targets.live.proc_checks import parent, tracer
 from gdbext.engine.targets.system import linux
 from gdbext.errors import MemoryFault, TargetError, TargetGone, UsageError
 from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
@@ -355,8 +356,8 @@ def is_core(process: lldb.SBProcess) -> bool:
 
 def is_native(pid: int) -> bool:
     """The process is one of this machine: its tracer is the server that this LLDB has started."""
-    tracer = _status_number(pid, "TracerPid")
-    return tracer != 0 and (tracer == os.getpid() or _status_number(tracer, "PPid") == os.getpid())
+    found = tracer(pid, pid)
+    return found != 0 and os.getpid() in (found, parent(found))
 
 
 def architecture_of(process: lldb.SBProcess) -> Architecture:
@@ -365,14 +366,6 @@ def architecture_of(process: lldb.SBProcess) -> Architecture:
     if name not in architectures.names():
         raise architectures.foreign(f"process {process.GetProcessID()} is of architecture {name or 'unknown'}")
     return architectures.by_name(name)
-
-
-def _status_number(pid: int, field: str) -> int:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith(f"{field}:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return 0
 
 
 def _stop_signal(thread: lldb.SBThread) -> Signal | None:

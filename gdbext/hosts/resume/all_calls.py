@@ -26,18 +26,13 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
+from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import MemoryFault
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.torch.assumed_symbols import (
-    LOOKUP,
-    OPERATOR_STRUCT,
-    REPORT_ERROR,
-    STEP_CALLBACKS,
-    STEP_CALLBACKS_NAME,
-)
+from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
-from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, SiteFinder, frame_at
+from gdbext.torch.stack.lookup_sites import FoundLookup, LookupSites, SiteFinder
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.report import Ending, Report
     from gdbext.diagnosis.session import Session
     from gdbext.engine.terminal import CommandLine
+    from gdbext.engine.unwind.frame_steps import CfaRule
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
     from gdbext.hosts.resume.timed_run import Work
-    from gdbext.torch.stack.lookup_sites import CfaRule
 
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 

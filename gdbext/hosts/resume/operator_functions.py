@@ -15,10 +15,11 @@ from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.lookup_sites import CfaRule, LookupSites, SiteFinder, static_handles
-from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.stack.lookup_sites import LookupSites, SiteFinder
+from gdbext.torch.stack.roles import operator_method, static_handles
 from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 from gdbext.torch.torch_symbol import TorchSymbol
 

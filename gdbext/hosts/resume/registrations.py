@@ -23,6 +23,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
 from gdbext.hosts.resume.breakpoint_setter import ALWAYS, Equals, Register
 from gdbext.hosts.resume.host import HookSpec
@@ -31,7 +32,6 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.lookup_sites import at_entry
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

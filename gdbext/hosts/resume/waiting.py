@@ -16,10 +16,10 @@ from gdbext.diagnosis.report.report import Ending, EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
 from gdbext.hosts.resume.host import AddressHook, HookSpec, RunControl
 from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
-from gdbext.torch.stack.lookup_sites import at_entry
 
 
 class NoProcess(Target):

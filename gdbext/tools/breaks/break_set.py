@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.hosts.resume.breakpoint_setter import holds
 from gdbext.hosts.resume.operator_functions import CallOpenings, OpenCalls, cfa_in
@@ -21,7 +22,6 @@ from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, R
 from gdbext.tools.breaks.stop_report import StopReports
 from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.stack.lookup_sites import CfaRule
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.terminal import shown_json

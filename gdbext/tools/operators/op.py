@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report.finding import Finding, FindingKind
 from gdbext.diagnosis.report.report import Report
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.layouts import store
@@ -286,7 +286,8 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator
     dispatcher = session.dispatcher
     if args.key is not None:
         args.key = dispatcher.keys.own_name(args.key)
-        _check_key(dispatcher.keys, args.key)
+        if args.key not in dispatcher.keys.alias_keys:
+            dispatcher.keys.index_of_key(args.key)  # which raises for what is none
     operators = dispatcher.operators() if args.all else dispatcher.find(args.op)
     if not operators:
         raise dispatcher.unknown(args.op)
@@ -295,11 +296,6 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator
         return reporter, operator_section.OperatorSection(
             reporter.report_all(operators), args.all_keys or args.why or args.key is not None, _devices(session)
         )
-
-
-def _check_key(keys: KeyNames, key: str) -> None:
-    if key not in keys.alias_keys:
-        keys.index_of_key(key)
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -314,17 +310,16 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for position, operator in enumerate(operators):
         if position and full:
             yield ""
-        yield from _operator(operator, style, report.why, section) if full else _line(operator)
+        if full:
+            yield from _operator(operator, style, report.why, section)
+        else:
+            yield escape(operator.schema or f"{operator.qualified} (no schema)")
     if not full:
         yield f"{counted(len(operators), 'operator')}; name one to see its registrations and its table"
     for finding in report.findings:
         yield style(f"note: {escape(finding.summary)}", "yellow")
         if report.why:
             yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
-
-
-def _line(operator: operator_section.OperatorReport) -> Iterator[str]:
-    yield escape(operator.schema or f"{operator.qualified} (no schema)")
 
 
 _DEVICE_LIBRARIES = {"libtorch_cuda.so": "CUDA", "libtorch_hip.so": "HIP", "libtorch_xpu.so": "XPU"}

@@ -18,18 +18,21 @@ from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, HEADER, RING, Bpf, Ring, UniformRing
+from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, RING, Bpf
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, MAX_PLACES, PLACE_BITS, Filter, TracePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 from gdbext.tools.probes.bpf.trace_program import (
     BELOW,
     DEPTH_LIMIT,
+    HEADER,
     NOT_NESTED,
     PARENT_PLACE,
     RECORD,
     SNAPSHOT,
     THREAD_STATE,
+    Ring,
     TraceMaps,
+    UniformRing,
     program,
 )
 

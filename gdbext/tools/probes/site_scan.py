@@ -21,13 +21,14 @@ from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
 from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack.dispatch_frame import DispatchEvent
-from gdbext.torch.stack.lookup_sites import LookupSites, frame_at
+from gdbext.torch.stack.lookup_sites import LookupSites
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import OperatorEntry
 
@@ -149,10 +150,8 @@ COLD = ".cold"
 
 class LibrarySites(Record):
     """The places of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognised,
-    so that what they dispatch is not seen.
-
-    Torch's own libraries are gone through by the names of their functions; those of others, and programs, by their
-    code alone.
+    so that what they dispatch is not seen. Torch's own libraries are gone through by the names of their functions;
+    those of others, and programs, by their code alone.
     """
 
     sites: tuple[DispatchSite, ...] = ()

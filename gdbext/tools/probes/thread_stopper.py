@@ -22,7 +22,7 @@ from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import signals_held, signals_in
 from gdbext.errors import ProbesRefused, TargetError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, Bpf, ProbePlace, refused
@@ -161,9 +161,9 @@ def harmless_signal(pid: int) -> int:
             "probes cannot stop threads from inside of a PID namespace (a container)",
             why="the kernel's programs know a thread by its number outside", help=f"run it on the host, or {_HELP}",
         )  # fmt: skip
-    taken = _bits(f"/proc/{pid}/status", "SigCgt")
+    taken = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
     for thread in living_threads(pid):
-        taken |= _bits(f"/proc/{pid}/task/{thread}/status", "SigBlk")
+        taken |= signals_in(status_fields(f"/proc/{pid}/task/{thread}/status"), "SigBlk") or 0
     for number in _SIGNALS:
         if not taken >> number - 1 & 1:
             return int(number)
@@ -171,10 +171,6 @@ def harmless_signal(pid: int) -> int:
         "the program handles or blocks both signals by which a probe could stop a thread",
         why="SIGURG and SIGWINCH are those that do nothing to a process by default", help=_HELP,
     )  # fmt: skip
-
-
-def _bits(path: str, field: str) -> int:
-    return int(status_fields(path).get(field, "0"), 16)
 
 
 class ProbedHook:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.job.job_rank import rank_of
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
-from gdbext.engine.targets.system.linux import command_text, parse_environ
+from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
 from gdbext.engine.terminal import cut, shown_json
 from gdbext.engine.vocabulary import duration
 from gdbext.render.plain_json import plain
@@ -68,7 +68,7 @@ def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
     """The process; None where it has no PyTorch, has ended, or may not be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b") ")[2].split()
+            fields = stat_fields(stat.read())
         if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
             return None
         with open(f"/proc/{pid}/maps", "rb") as maps:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from gdbext.diagnosis.job.job_rank import MOST_RANKS, RankRanges
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gdbext.diagnosis.job.job_rank import fold as ranges
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.record import Enum, Record
 

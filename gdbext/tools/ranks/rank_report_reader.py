@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from gdbext.diagnosis.job.job_rank import expand, fold
-from gdbext.diagnosis.report.thread_report import FindingKind, RunState, is_users_file
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.vocabulary import Hexadecimal

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import StopPlace
+from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.resume.all_calls import AllCalls, LookupStop, SharedLookup
 from gdbext.hosts.resume.host import HookSpec, RunControl
@@ -15,7 +16,7 @@ from gdbext.hosts.resume.operator_functions import BoxedEntry, OperatorFunction,
 from gdbext.hosts.resume.registrations import definition_hooks
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.stack.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
+from gdbext.torch.stack.lookup_sites import Invocation, LookupSites
 from gdbext.torch.stack.roles import Role, classify
 
 if TYPE_CHECKING:

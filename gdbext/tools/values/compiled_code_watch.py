@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Optional
 from gdbext.diagnosis.session import TORCH_LIBRARY
 from gdbext.engine.arch.base import Passing, Slot
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.waiting import loader_state
@@ -24,7 +25,6 @@ from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import ReturnWatch
 from gdbext.torch.assumed_symbols import KERNEL
 from gdbext.torch.compile import generated_kernels
-from gdbext.torch.stack.lookup_sites import at_entry
 from gdbext.torch.values.cpp_objects import FLOATS
 from gdbext.torch.values.cpp_values import CppValues, Value, floating
 

@@ -12,12 +12,12 @@ from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.base import Slot
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.kernel_match import entered_unboxed, parameters
-from gdbext.torch.stack.lookup_sites import CfaRule, at_entry
-from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.stack.kernel_match import entered_unboxed
+from gdbext.torch.stack.roles import operator_method, parameters
 from gdbext.torch.values.cpp_objects import used_bytes
 from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
 

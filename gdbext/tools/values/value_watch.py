@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.hosts.resume.dispatch_description import Describer
 from gdbext.hosts.resume.host import HookSpec, RunControl
@@ -25,7 +26,6 @@ from gdbext.tools.values.value_site import (
     value_site,
 )
 from gdbext.torch.registry.schema import aliased_arguments, schema_results, schema_types
-from gdbext.torch.stack.lookup_sites import CfaRule, at_entry, frame_at
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value

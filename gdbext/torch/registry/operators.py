@@ -9,7 +9,7 @@ serves for cross-checking. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntr
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from functools import cached_property
 
 from gdbext.engine.layouts.declarations import Space
@@ -20,7 +20,7 @@ from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
 from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
-from gdbext.torch.values.key_names import KeyNames
+from gdbext.torch.values.key_names import Extractor, KeyNames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,26 +139,6 @@ class Operator:
         if not self.has_schema:
             return ""
         return self.dispatcher.strings.read(self.dispatcher.schema_debug(self.address))
-
-
-class Extractor:
-    """A ``c10::DispatchKeyExtractor``: masks for keys whose kernel is a fallthrough in this operator."""
-
-    def __init__(self, non_fallthrough: int, per_backend: Sequence[int], by_backend: bool, arguments: int) -> None:
-        self.non_fallthrough = non_fallthrough
-        """Keyset of all keys whose entry is not a fallthrough."""
-        self.per_backend = tuple(per_backend)
-        """The same for each backend, in bit order."""
-        self.by_backend = by_backend
-        """``requiresBitsetPerBackend_``: the backends differ, so ``per_backend`` counts."""
-        self.reverse_arguments = arguments
-        """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
-
-    def mask(self, keys: KeyNames, keyset: int) -> int:
-        """The mask that applies to a call whose keys, after TLS, are ``keyset``."""
-        if self.by_backend:
-            return self.per_backend[keys.backend_index(keyset)]
-        return self.non_fallthrough
 
 
 class Dispatcher:

@@ -18,16 +18,9 @@ from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import AS_IT_IS, CallSites, FoundArgument, KeptArguments, Sighting, judged
 from gdbext.torch.stack.dispatch_calls import DispatchCall, frames_with_types
-from gdbext.torch.stack.kernel_match import (
-    BETWEEN,
-    KernelSignature,
-    entered_unboxed,
-    functor_words,
-    parameters,
-    registered_signature,
-)
+from gdbext.torch.stack.kernel_match import BETWEEN, entered_unboxed, functor_words, registered_signature
 from gdbext.torch.stack.known_fallbacks import STABLE_TUPLE, RecoveredCall, stable_values
-from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.stack.roles import KernelSignature, operator_method, parameters
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_objects import has_destructor, used_bytes
 

@@ -22,8 +22,8 @@ from gdbext.torch.assumed_symbols import (
     DISPATCHER_REDISPATCH,
     KERNEL_FUNCTION,
 )
-from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery, parameters
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
+from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, parameters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

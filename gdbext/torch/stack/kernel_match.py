@@ -1,21 +1,13 @@
-"""Finds the table entries of an operator that are the kernel running in a frame, what that kernel takes, and the words
-that a frame holds.
+"""Finds the table entries of an operator that are the kernel running in a frame, and the words that a frame holds.
 
 A table entry points to a wrapper; the wrapper often ends in a jump to the function it wraps, and then only that
 function stands on the stack. The jumps are read from the wrapper's code, never guessed.
-
-What an unboxed kernel takes is in the name of the function that the dispatcher calls,
-``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*, DispatchKeySet, …)``
-(ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): extensions have no function of their own for an
-operator, whose name would say it.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
@@ -25,6 +17,7 @@ from gdbext.torch.assumed_symbols import (
     RUNTIME_FUNCTOR_CLASS,
 )
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.roles import KernelSignature, _is_hidden, kernel_signature, split_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,66 +30,6 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.registry.operators import Operator
-
-_OPENING, _CLOSING = "<([{", ">)]}"
-
-
-def parameters(demangled: str) -> list[str]:
-    """The types of its parameters: those in the last parentheses that stand outside of template arguments.
-
-    [] for a function without any, and for a name without parentheses.
-    """
-    end = demangled.rfind(")")
-    depth = 0
-    for start in range(end, -1, -1):
-        letter = demangled[start]
-        depth += (letter in _CLOSING) - (letter in _OPENING)
-        if depth == 0 and end >= 0:
-            return split_types(demangled[start + 1 : end])
-    return []
-
-
-def split_types(text: str) -> list[str]:
-    """``A, B<C, D>`` are two."""
-    found, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
-        depth += (letter in _OPENING) - (letter in _CLOSING)
-        if letter == "," and depth == 0:
-            found.append(text[start:at].strip())
-            start = at + 1
-    last = text[start:].strip()
-    return [*found, last] if last else found
-
-
-_CLASS = "c10::impl::wrap_kernel_functor_unboxed_<"
-_LEADING = ["c10::OperatorKernel*", "c10::DispatchKeySet"]
-_IN_REGISTERS = ("void", "bool", "long", "double")
-_THROUGH_POINTER = (
-    "at::Tensor", "c10::Scalar", "c10::SymInt", "std::tuple<", "std::vector<", "std::__cxx11::basic_string<",
-)  # fmt: skip
-"""Those with a destructor: the first argument points to where the caller has room for them (Itanium C++ ABI 3.1.3)."""
-
-
-class KernelSignature(Record):
-    """``hidden``: the result goes through a pointer before all arguments."""
-
-    parameters: tuple[str, ...]
-    hidden: bool
-
-
-def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
-    """The signature of a function with these mangled names; None where they do not say it, or not the same."""
-    found = {_of(demangle(name)) for name in names}
-    return found.pop() if len(found) == 1 else None
-
-
-def _of(name: str) -> KernelSignature | None:
-    inside = name[len(_CLASS) : name.rfind(">::call(")] if name.startswith(_CLASS) else ""
-    types, taken = split_types(inside), parameters(name)
-    if not types or taken[:2] != _LEADING:
-        return None
-    hidden = _is_hidden(types[-1])
-    return None if hidden is None else KernelSignature(tuple(taken[2:]), hidden)
 
 
 def entered_unboxed(
@@ -122,14 +55,6 @@ def registered_signature(operator: Operator, symbolic: bool = False) -> KernelSi
     result, opening, taken = text.partition(" (")
     hidden = _is_hidden(result) if opening and taken.endswith(")") else None
     return None if hidden is None else KernelSignature(tuple(split_types(taken[:-1])), hidden)
-
-
-def _is_hidden(function: str) -> bool | None:
-    """True for a hidden result of the type ``Return (Parameters)``; None for a result that may be either."""
-    result = function.partition(" (")[0]
-    if result.endswith("&") or result in _IN_REGISTERS:
-        return False
-    return True if result.startswith(_THROUGH_POINTER) else None
 
 
 MAX_CODE = 4096

@@ -22,8 +22,8 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.frame_steps import FrameTables
-from gdbext.errors import BadData, MemoryFault
+from gdbext.engine.unwind.frame_steps import CfaRule, FrameTables, frame_at
+from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import (
     BOXED_WRAPPER,
     DISPATCHER_CALL,
@@ -36,7 +36,6 @@ from gdbext.torch.assumed_symbols import (
     UNBOXED_CALL,
 )
 from gdbext.torch.stack.call_arguments import follow_stub
-from gdbext.torch.stack.roles import static_handle
 
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""
@@ -44,23 +43,6 @@ FUNCTION_LIMIT = 1 << 16
 _WORD = 8
 _HANDLE_ARGUMENTS = 5
 """Arguments among which a handle and the keyset behind it are looked for."""
-
-
-class CfaRule(Record):
-    """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
-    offset.
-
-    ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
-    """
-
-    register: str
-    offset: int
-    size: int
-
-
-def at_entry(architecture: Architecture) -> CfaRule:
-    """The rule at a function's first instruction, and at its return: only what the call left is below the CFA."""
-    return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
 
 
 class Invocation(Record):
@@ -380,19 +362,6 @@ class SiteFinder:
         )
 
 
-def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
-    """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
-    try:
-        row = tables.row(address)
-    except (BadData, MemoryFault):
-        return None
-    names = architecture.dwarf_registers
-    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
-        return None
-    register = names[row.cfa_register]
-    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == architecture.stack_pointer else size)
-
-
 def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
     """The operand of a call or jump through a register, or through [register + displacement]."""
     memory = one.memory
@@ -415,14 +384,3 @@ def _prologue_size(architecture: Architecture, code: Sequence[Instruction]) -> i
         elif one.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
             break
     return max(size, architecture.call_pushes + _WORD)
-
-
-def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:
-    """Addresses of the function-local ``static auto op`` (aten/src/ATen/Operators_*.cpp) under any of its names."""
-    found = set()
-    for name in function.names:
-        if name.startswith("_ZN"):
-            address = symbolizer.address_of(static_handle(name), function.module.name)
-            if address is not None:
-                found.add(address)
-    return frozenset(found)

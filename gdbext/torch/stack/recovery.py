@@ -228,7 +228,7 @@ class CallRecovery:
         frame, function = stack.frames[0], stack.function(0)
         if function is None:
             return False
-        from gdbext.torch.stack.lookup_sites import static_handles
+        from gdbext.torch.stack.roles import static_handles
 
         sites = self._lookups.find(function.start, function.size, static_handles(self._symbolizer, function))
         if sites is None or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):

@@ -1,4 +1,4 @@
-"""Tells the part that a frame plays in the dispatcher, by the names of its function.
+"""Tells the part that a frame plays in the dispatcher, and what a kernel takes, by the names of its function.
 
 The names are the mangled ones: a prefix of a mangled name is unambiguous, while in the demangled text
 ``at::_ops::mm::call`` may as well be a template argument of something else. The functions are those of
@@ -7,10 +7,16 @@ BoxedKernel_impl.h and impl/boxing.h, impl/make_boxed_from_unboxed_functor.h (to
 
 Code without symbols has its part by the kernels that it registered; a library that can have kernels in it but no names
 leaves frames that cannot be read.
+
+What an unboxed kernel takes is in the name of the function that the dispatcher calls,
+``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*, DispatchKeySet, …)``
+(ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): extensions have no function of their own for an
+operator, whose name would say it.
 """
 
 from __future__ import annotations
 
+from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Enum, Record, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gdbext.engine.process.modules import Module
-    from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.registry.dispatch_table import KernelEntry
     from gdbext.torch.torch_symbol import TorchSymbol
@@ -291,3 +297,83 @@ def _end(stack: NativeStack, level: int, module: Module, step: int) -> int:
             break
         level += step
     return level
+
+
+_OPENING, _CLOSING = "<([{", ">)]}"
+
+
+def parameters(demangled: str) -> list[str]:
+    """The types of its parameters: those in the last parentheses that stand outside of template arguments.
+
+    [] for a function without any, and for a name without parentheses.
+    """
+    end = demangled.rfind(")")
+    depth = 0
+    for start in range(end, -1, -1):
+        letter = demangled[start]
+        depth += (letter in _CLOSING) - (letter in _OPENING)
+        if depth == 0 and end >= 0:
+            return split_types(demangled[start + 1 : end])
+    return []
+
+
+def split_types(text: str) -> list[str]:
+    """``A, B<C, D>`` are two."""
+    found, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in _OPENING) - (letter in _CLOSING)
+        if letter == "," and depth == 0:
+            found.append(text[start:at].strip())
+            start = at + 1
+    last = text[start:].strip()
+    return [*found, last] if last else found
+
+
+_CLASS = "c10::impl::wrap_kernel_functor_unboxed_<"
+_LEADING = ["c10::OperatorKernel*", "c10::DispatchKeySet"]
+_IN_REGISTERS = ("void", "bool", "long", "double")
+_THROUGH_POINTER = (
+    "at::Tensor", "c10::Scalar", "c10::SymInt", "std::tuple<", "std::vector<", "std::__cxx11::basic_string<",
+)  # fmt: skip
+"""Those with a destructor: the first argument points to where the caller has room for them (Itanium C++ ABI 3.1.3)."""
+
+
+class KernelSignature(Record):
+    """``hidden``: the result goes through a pointer before all arguments."""
+
+    parameters: tuple[str, ...]
+    hidden: bool
+
+
+def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
+    """The signature of a function with these mangled names; None where they do not say it, or not the same."""
+    found = {_of(demangle(name)) for name in names}
+    return found.pop() if len(found) == 1 else None
+
+
+def _of(name: str) -> KernelSignature | None:
+    inside = name[len(_CLASS) : name.rfind(">::call(")] if name.startswith(_CLASS) else ""
+    types, taken = split_types(inside), parameters(name)
+    if not types or taken[:2] != _LEADING:
+        return None
+    hidden = _is_hidden(types[-1])
+    return None if hidden is None else KernelSignature(tuple(taken[2:]), hidden)
+
+
+def _is_hidden(function: str) -> bool | None:
+    """True for a hidden result of the type ``Return (Parameters)``; None for a result that may be either."""
+    result = function.partition(" (")[0]
+    if result.endswith("&") or result in _IN_REGISTERS:
+        return False
+    return True if result.startswith(_THROUGH_POINTER) else None
+
+
+def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:
+    """Addresses of the function-local ``static auto op`` (aten/src/ATen/Operators_*.cpp) under any of its names."""
+    found = set()
+    for name in function.names:
+        if name.startswith("_ZN"):
+            address = symbolizer.address_of(static_handle(name), function.module.name)
+            if address is not None:
+                found.add(address)
+    return frozenset(found)

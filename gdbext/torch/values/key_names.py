@@ -356,3 +356,23 @@ def _backend_names(backends: Mapping[str, int]) -> tuple[str, ...]:
     if sorted(by_value) != list(range(1, len(by_value) + 1)):
         raise LayoutError("the layout's BackendComponent enumeration has gaps")
     return tuple(by_value[value] for value in sorted(by_value))
+
+
+class Extractor:
+    """A ``c10::DispatchKeyExtractor``: masks for keys whose kernel is a fallthrough in this operator."""
+
+    def __init__(self, non_fallthrough: int, per_backend: Sequence[int], by_backend: bool, arguments: int) -> None:
+        self.non_fallthrough = non_fallthrough
+        """Keyset of all keys whose entry is not a fallthrough."""
+        self.per_backend = tuple(per_backend)
+        """The same for each backend, in bit order."""
+        self.by_backend = by_backend
+        """``requiresBitsetPerBackend_``: the backends differ, so ``per_backend`` counts."""
+        self.reverse_arguments = arguments
+        """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
+
+    def mask(self, keys: KeyNames, keyset: int) -> int:
+        """The mask that applies to a call whose keys, after TLS, are ``keyset``."""
+        if self.by_backend:
+            return self.per_backend[keys.backend_index(keyset)]
+        return self.non_fallthrough

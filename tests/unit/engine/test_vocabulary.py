@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
 from gdbext.diagnosis.waits import pool_table as pools

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.report import EndingKind
-from gdbext.diagnosis.report.thread_report import FindingKind, FrameKind, Progress, RunState
+from gdbext.diagnosis.report.thread_report import FrameKind, Progress, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.slow_reasons import ExplanationKind

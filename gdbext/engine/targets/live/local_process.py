@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from gdbext.engine.targets.live.proc_checks import alive_in, served_places
+from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
 from gdbext.engine.targets.system import linux
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetGone
@@ -57,9 +57,8 @@ def own_tid(pid: int, tid: int) -> int:
     try:
         if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
             return tid
-        with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
-            return next((int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")), tid)
-    except (OSError, ValueError):
+        return int(status_fields(f"/proc/{pid}/task/{tid}/status")["NSpid"].split()[-1])
+    except (OSError, LookupError, ValueError):
         return tid
 
 

@@ -11,7 +11,7 @@ import time
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
-from gdbext.engine.targets.system.linux import stat_fields
+from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
 TYPE_CHECKING = False
@@ -37,12 +37,10 @@ def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
     """The state letter of a thread and its name (comm). Raises OSError: it is gone."""
     descriptor = os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
     try:
-        text = os.read(descriptor, 1024)
+        name, fields = split_stat(os.read(descriptor, 1024))
     finally:
         os.close(descriptor)
-    # The name stands in parentheses and may itself contain them: the last one ends it.
-    end = text.rindex(b")")
-    return text[end + 2 : end + 3].decode(), os.fsdecode(text[text.index(b"(") + 1 : end])
+    return fields[:1], name
 
 
 def parent(pid: int) -> int:
@@ -96,10 +94,10 @@ def alive_in(pid: int) -> int:
 
 
 def status_fields(path: str) -> dict[str, str]:
-    """The "Name: value" lines of a status file, {} where it cannot be read."""
+    """The values in a status file, {} where it cannot be read."""
     try:
-        with open(path, errors="surrogateescape") as file:
-            return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+        with open(path, "rb") as file:
+            return status_values(file.read())
     except OSError:
         return {}
 

@@ -20,7 +20,8 @@ import struct
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
-from gdbext.engine.targets.system.linux import stat_fields
+from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.system.linux import signals_in, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -282,3 +283,39 @@ def _ran_at(path: str) -> float | None:
             except ValueError:
                 return None
     return None
+
+
+_SIGSTOP = 19
+_RUNS_NANOSECONDS = 1_000_000
+"""Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
+
+
+def is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
+    """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run since it was ``begun``."""
+    status = status_fields(f"/proc/{pid}/task/{tid}/status")
+    if status.get("TracerPid", "0") != "0" or (signals_in(status, "SigPnd", "ShdPnd") or 0) >> (_SIGSTOP - 1) & 1:
+        return False
+    if status.get("State", "Z")[0] != "R":
+        return True
+    now = activities(pid).get(tid, ThreadActivity()).nanoseconds
+    before = begun.nanoseconds if begun is not None else None
+    return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
+
+
+def will_stop(pid: int) -> bool:
+    """A SIGSTOP waits for a thread that sleeps uninterruptibly, and that nobody traces any more."""
+    for tid, state in thread_states(pid).items():
+        status = status_fields(f"/proc/{pid}/task/{tid}/status") if state == "D" else {}
+        if (signals_in(status, "SigPnd") or 0) >> (_SIGSTOP - 1) & 1 and status.get("TracerPid", "0") == "0":
+            return True
+    return False
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Some thread is stopped by a signal (state T)."""
+    if pid is None:
+        return False
+    try:
+        return "T" in thread_states(pid).values()
+    except OSError:
+        return False

@@ -103,11 +103,35 @@ def command_text(data: bytes) -> str:
     return b" ".join(public).decode("utf-8", "replace")
 
 
+def split_stat(stat: str | bytes) -> tuple[str, str]:
+    """The name in /proc/PID/stat, and the text of the fields behind it, the state first: the third of proc_pid_stat(5).
+
+    The name stands in parentheses and may itself contain them: the last one ends it. An empty text has neither.
+    """
+    begin, _, fields = (stat if isinstance(stat, str) else os.fsdecode(stat)).rpartition(")")
+    return begin.partition("(")[2], fields[1:]
+
+
 def stat_fields(stat: str | bytes) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, the state first: the third of proc_pid_stat(5); none of an empty
-    one."""
-    text = stat if isinstance(stat, str) else stat.decode("latin-1")  # the name may have any bytes
-    return text.rpartition(")")[2].split()
+    """The fields of /proc/PID/stat behind the name, the state first; none of an empty one."""
+    return split_stat(stat)[1].split()
+
+
+def status_values(status: str | bytes) -> dict[str, str]:
+    """The values of /proc/PID/status by their names (proc_pid_status(5)); none of an empty one."""
+    text = status if isinstance(status, str) else os.fsdecode(status)
+    return {name: value.strip() for name, colon, value in (line.partition(":") for line in text.split("\n")) if colon}
+
+
+def signals_in(status: Mapping[str, str], *names: str) -> int | None:
+    """The signals in some of these values (SigCgt and its like), a bit each; None where one of them is not known."""
+    found = 0
+    for name in names:
+        mask = number(status.get(name, ""), 16)
+        if mask is None:
+            return None
+        found |= mask
+    return found
 
 
 def has_ended(stat: str | bytes) -> bool:

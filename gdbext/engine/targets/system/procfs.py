@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from functools import cached_property
 
 from gdbext.engine.targets.host_files import HostFiles, link_of
-from gdbext.engine.targets.system.linux import command_text, number, signal_name, stat_fields
+from gdbext.engine.targets.system.linux import (
+    command_text,
+    number,
+    signal_name,
+    signals_in,
+    split_stat,
+    stat_fields,
+    status_values,
+)
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 
 TYPE_CHECKING = False
@@ -48,16 +55,15 @@ _OF_EACH_PROGRAM = frozenset({2, 4, 6, 7, 8, 11, 31, 32, 33})
 two signals that glibc keeps for its threads (nptl/internaltypes.h)."""
 _NO_RANDOM_ADDRESSES = 0x40000
 """The flag ADDR_NO_RANDOMIZE of a personality (include/uapi/linux/personality.h)."""
-_START_TIME = 22
-"""The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
+_START_TIME = 22 - 3
+"""starttime, in clock ticks since boot, counted likewise."""
 
 
 def started_at(pid: int) -> float | None:
     """The time when a process of this machine started, in seconds since the epoch; None where that cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
-            fields = stream.read().rpartition(b") ")[2].split()
-        ticks = int(fields[_START_TIME - 3])  # the text after the name begins with field 3
+            ticks = int(stat_fields(stream.read())[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
     since_boot = ticks / os.sysconf("SC_CLK_TCK")
@@ -159,8 +165,7 @@ class ProcFs:
     def handled_signals(self) -> list[int] | None:
         """The signals that the process has a handler of its own for, without SIGINT and those of faults (SigCgt of
         proc_pid_status(5)); None where that is not known."""
-        lines = self._files.text(f"/proc/{self._pid}/status").splitlines()
-        mask = number(next((line.split()[-1] for line in lines if line.startswith("SigCgt:")), ""), 16)
+        mask = signals_in(status_values(self._files.text(f"/proc/{self._pid}/status")), "SigCgt")
         if mask is None:
             return None
         return [signal for signal in range(1, 65) if mask >> (signal - 1) & 1 and signal not in _OF_EACH_PROGRAM]
@@ -295,9 +300,8 @@ class ProcFs:
         return self._links[key]
 
     def _name_and_state(self, pid: int) -> tuple[str, ProcessState | None]:
-        """The name and the state of /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
-        match = re.match(r"\d+ \((.*)\) (\S)", self._files.text(f"/proc/{pid}/stat"), re.DOTALL)
-        return (match.group(1), _STATES.get(match.group(2))) if match is not None else ("", None)
+        name, fields = split_stat(self._files.text(f"/proc/{pid}/stat"))
+        return name, _STATES.get(fields[:1])
 
 
 def _maps(pid: int) -> str:

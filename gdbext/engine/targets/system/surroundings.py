@@ -14,28 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
-from gdbext.engine.targets.system.linux import number, stat_fields
+from gdbext.engine.targets.system import control_groups as groups
+from gdbext.engine.targets.system.control_groups import Texts
+from gdbext.engine.targets.system.linux import number, split_stat, stat_fields, status_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Readings, Target
-    from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.machine import Machine
 
-Texts = Mapping[str, str]
-"""Path of a file → its text; ``groups CONTROLLER`` → the folders of its groups, the process's own one first."""
 _KEPT = "machine"
 """The name of the texts in a recording."""
-_GROUP_FILES = {
-    "cpu": ("cpu.max", "cpu.stat", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
-    "memory": (
-        "memory.current", "memory.high", "memory.max", "memory.events", "memory.pressure", "memory.swap.current",
-        "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.failcnt",
-    ),
-    "pids": ("pids.current", "pids.max", "pids.events"),
-    "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
-}  # fmt: skip
-"""Controller → its files, of the unified hierarchy and of the older ones."""
 _COUNTERS = ("cpu.stat", "memory.events", "memory.failcnt", "/schedstat", "/stat", "/loadavg")
 """Ends of the paths that are read a second time."""
 _NAMESPACE = "ns/cgroup"
@@ -48,8 +37,6 @@ _MAX_THREADS = 512
 _PAUSE = 0.25
 """Seconds between two readings: two periods of an ordinary quota."""
 _MAX_PAUSE = 0.6
-_UNLIMITED = 1 << 60
-"""Limits of memory from there on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
 _MAJOR = 12 - 3
 """majflt of proc_pid_stat(5), counted from the state."""
 _TIMES = (14 - 3, 15 - 3)
@@ -61,66 +48,6 @@ _LOW_POLICIES = {3: "SCHED_BATCH", 5: "SCHED_IDLE"}
 _DELAYED = 0.75
 """Share of a thread's time in which it has waited for a processor so far, from which on a second reading is worth
 it."""
-_NO_LIMIT_CAPABILITIES = 1 << 24 | 1 << 21
-"""CAP_SYS_RESOURCE and CAP_SYS_ADMIN: RLIMIT_NPROC does not hold for who has one (setrlimit(2))."""
-_MAX_DESCRIPTORS = 4096
-
-
-class Quota(Record):
-    """The processor time of a control group, and how often it was used up between the two readings (else, since the
-    group was made)."""
-
-    group: str
-    """The folder of the group, as it is mounted here."""
-    processors: float
-    period_ms: float
-    periods: int
-    throttled: int
-    """The periods in which the group had to stand still."""
-    stood_ms: float
-    """Milliseconds that it stood still, summed up over processors."""
-    seconds: float | None
-    """Seconds between the readings; None where there is but one."""
-
-    @property
-    def share(self) -> float:
-        """The share of periods in which the group stood still."""
-        return self.throttled / self.periods if self.periods else 0.0
-
-
-class Allowance(Record):
-    """Something that is counted: ``used`` of ``limit``."""
-
-    used: int
-    limit: int
-    source: str
-    """The file that says so."""
-    refused: int | None = None
-    """Times that more was refused since the group was made; None where nobody counts."""
-    kinds: Mapping[str, int] | None = None
-    """Descriptors: how many of them are sockets, pipes, and so on."""
-
-    @property
-    def is_used_up(self) -> bool:
-        """No more can be had."""
-        return self.used >= self.limit
-
-
-class MemoryUse(Record):
-    """The memory of a control group, in bytes; None for no limit."""
-
-    group: str
-    used: int
-    high: int | None
-    """The use from which on the group is slowed down (memory.high)."""
-    limit: int | None
-    slowed: int
-    """Times that it was slowed down between the readings."""
-    full: int
-    """Times that it met the limit between the readings."""
-    swap: int | None
-    stalled: float | None
-    """Percent of the last ten seconds in which all of its threads waited for memory (pressure stall information)."""
 
 
 class Turns(Record):
@@ -147,14 +74,14 @@ class Surroundings(Record):
     """Number of processors of the control group, None without one."""
     pinned_parent: str
     """The parent process, where it may run on the same processors; "" where it may not."""
-    quota: Quota | None
-    memory: MemoryUse | None
-    tasks: Allowance | None
+    quota: groups.Quota | None
+    memory: groups.MemoryUse | None
+    tasks: groups.Allowance | None
     """Processes and threads of the control group (pids.max)."""
-    user_tasks: Allowance | None
+    user_tasks: groups.Allowance | None
     """Processes and threads of the process's user (RLIMIT_NPROC)."""
-    descriptors: Allowance | None
-    address_space: Allowance | None
+    descriptors: groups.Allowance | None
+    address_space: groups.Allowance | None
     threads: tuple[Turns, ...]
     idle: float | None
     """Share of time in which the processors on which it may not run were idle."""
@@ -213,9 +140,6 @@ def _checked(kept: str) -> Readings:
         return {}, {}, None
 
 
-# --- reading -----------------------------------------------------------------------------------------
-
-
 def readings(pid: int, tids: Sequence[int], machine: Machine) -> Readings:
     """Read once, or twice with a pause."""
     first = dict(_first_texts(pid, tids, machine))
@@ -246,7 +170,7 @@ def _first_texts(pid: int, tids: Sequence[int], machine: Machine) -> Iterator[tu
         if _letter(state) in ("R", "D"):
             yield f"{folder}/task/{tid}/stat", state
             yield from _read_all([f"{folder}/task/{tid}/schedstat"])
-    for controller, names in _GROUP_FILES.items():
+    for controller, names in groups.GROUP_FILES.items():
         folders = machine.group_folders(controller)
         yield f"groups {controller}", "\n".join(folders)
         yield from _read_all([f"{each}/{name}" for each in folders for name in names])
@@ -261,8 +185,8 @@ def _namespace(folder: str) -> str:
 
 def _parent(status: str) -> Iterator[tuple[str, str]]:
     """``parent`` → pid, name and processors of the parent process."""
-    pid = _fields(_text(status)).get("PPid", "0")
-    theirs = _fields(_text(f"/proc/{pid}/status")) if pid not in ("", "0") else {}
+    pid = status_values(_text(status)).get("PPid", "0")
+    theirs = status_values(_text(f"/proc/{pid}/status")) if pid not in ("", "0") else {}
     if theirs:
         yield "parent", f"{pid} {theirs.get('Name', '?')}\t{theirs.get('Cpus_allowed_list', '')}"
 
@@ -295,21 +219,6 @@ def _descriptor_count(pid: int) -> int | None:
         return None
 
 
-def descriptor_kinds(pid: int, files: HostFiles) -> dict[str, int]:
-    """Count the descriptors of each kind that the process has: ``socket``, ``pipe``, ``files``; the most first."""
-    found: dict[str, int] = {}
-    for name in files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]:
-        kind = _kind(files.link(f"/proc/{pid}/fd/{name}"))
-        found[kind] = found.get(kind, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _kind(link: str) -> str:
-    if link.startswith("/"):
-        return "/dev/shm" if link.startswith("/dev/shm/") else "terminals" if link.startswith("/dev/pts/") else "files"
-    return link.removeprefix("anon_inode:").strip("[]") if link.startswith("anon_inode:") else link.partition(":")[0]
-
-
 def pause_for(pid: int, texts: Texts) -> float:
     """Seconds after which a second reading tells more; 0 where it would not, or somebody has stopped the process."""
     once = understood(pid, texts, {}, None)
@@ -334,24 +243,27 @@ def _is_delayed(schedstat: str) -> bool:
     return times is not None and times[1] >= _DELAYED * sum(times) > 0
 
 
-# --- understanding -----------------------------------------------------------------------------------
-
-
 def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> Surroundings:
     """Draw from the texts what they say of the process."""
     folder = f"/proc/{pid}"
-    status = _fields(first.get(f"{folder}/status", ""))
+    status = status_values(first.get(f"{folder}/status", ""))
     allowed = numbers_of(status.get("Cpus_allowed_list", ""))
     online = numbers_of(first.get(_ONLINE, ""))
-    sets = [numbers_of(text) for each in _folders(first, "cpuset") for text in _values(first, each, "cpuset")]
-    quota = _quota(first, later, seconds)
-    memory = _memory(first, later, seconds)
-    tasks = _tasks(first)
-    limits = dict(_limits(first.get(f"{folder}/limits", "")))
-    descriptors = _counted(first.get(f"{folder}/fd"), limits.get("Max open files"), f"{folder}/limits: Max open files")
+    sets = [
+        numbers_of(text)
+        for each in groups.folders_of(first, "cpuset")
+        for text in groups.values_of(first, each, "cpuset")
+    ]
+    quota = groups.quota_in(first, later, seconds)
+    memory = groups.memory_in(first, later, seconds)
+    tasks = groups.tasks_in(first)
+    limits = dict(groups.limits_in(first.get(f"{folder}/limits", "")))
+    descriptors = groups.counted(
+        first.get(f"{folder}/fd"), limits.get("Max open files"), f"{folder}/limits: Max open files"
+    )
     size = number(status.get("VmSize", "").partition(" ")[0])
-    space = _counted(str(size * 1024 if size else ""), limits.get("Max address space"), f"{folder}/limits")
-    user = _user_tasks(first, status, limits.get("Max processes"), f"{folder}/limits: Max processes")
+    space = groups.counted(str(size * 1024 if size else ""), limits.get("Max address space"), f"{folder}/limits")
+    user = groups.user_tasks(first, status, limits.get("Max processes"), f"{folder}/limits: Max processes")
     parent, _, theirs = first.get("parent", "").partition("\t")
     inherited = parent if theirs == status.get("Cpus_allowed_list") else ""
     found = Surroundings(
@@ -367,7 +279,7 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
 def _unread(first: Texts, folder: str) -> Iterator[str]:
     if f"{folder}/status" not in first:
         yield f"{folder}/status cannot be read"
-    for controller in _GROUP_FILES:
+    for controller in groups.GROUP_FILES:
         if not first.get(f"groups {controller}"):
             yield f"no control group of {controller} is mounted here, or it is outside of our container"
 
@@ -394,11 +306,7 @@ def _evidence(found: Surroundings, folder: str, status: Mapping[str, str]) -> It
 
 def _letter(stat: str) -> str:
     """The state of proc_pid_stat(5), the first field behind the name."""
-    return "".join(stat_fields(stat)[:1])[:1]
-
-
-def _fields(text: str) -> dict[str, str]:
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    return split_stat(stat)[1][:1]
 
 
 def numbers_of(text: str) -> list[int]:
@@ -409,121 +317,6 @@ def numbers_of(text: str) -> list[int]:
         first, last = number(low), number(high or low)
         if first is not None and last is not None and last - first < 1 << 16:
             found += range(first, last + 1)
-    return found
-
-
-def _folders(texts: Texts, controller: str) -> list[str]:
-    return [each for each in texts.get(f"groups {controller}", "").split("\n") if each]
-
-
-def _values(texts: Texts, folder: str, controller: str) -> Iterator[str]:
-    return (texts[path] for name in _GROUP_FILES[controller] if (path := f"{folder}/{name}") in texts)
-
-
-def _table(text: str) -> dict[str, int]:
-    """Read lines of a name and a number."""
-    words = (line.split() for line in text.splitlines())
-    return {each[0]: value for each in words if len(each) == 2 and (value := number(each[1])) is not None}
-
-
-def _quota(first: Texts, later: Texts, seconds: float | None) -> Quota | None:
-    """The quota that holds the process up most, of its group and of those around it; else the smallest."""
-    found = [quota for folder in _folders(first, "cpu") if (quota := _quota_of(folder, first, later, seconds))]
-    return max(found, key=lambda each: (each.share, each.throttled, -each.processors), default=None)
-
-
-def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> Quota | None:
-    words = first.get(f"{folder}/cpu.max", "").split()
-    if len(words) != 2:
-        words = [first.get(f"{folder}/cpu.cfs_{name}_us", "").strip() for name in ("quota", "period")]
-    quota, period = number(words[0]), number(words[1])  # "max" and -1 are no numbers here
-    if not quota or not period:
-        return None
-    path = f"{folder}/cpu.stat"
-    before = _table(first.get(path, "")) if path in later else {}
-    now = _table(later.get(path) or first.get(path, ""))
-    counts = {name: value - before.get(name, 0) for name, value in now.items()}
-    stood = counts["throttled_usec"] / 1e3 if "throttled_usec" in counts else counts.get("throttled_time", 0) / 1e6
-    return Quota(
-        folder, round(quota / period, 3), period / 1e3, counts.get("nr_periods", 0), counts.get("nr_throttled", 0),
-        round(stood, 1), seconds if path in later else None,
-    )  # fmt: skip
-
-
-def _memory(first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
-    """The memory of the group with the least room."""
-    found = [use for folder in _folders(first, "memory") if (use := _memory_of(folder, first, later, seconds))]
-    return min(found, key=_room, default=None)
-
-
-def _room(use: MemoryUse) -> int:
-    return min(use.high or _UNLIMITED, use.limit or _UNLIMITED) - use.used
-
-
-def _memory_of(folder: str, first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:
-    def value(*names: str) -> int | None:
-        found = (number(first.get(f"{folder}/{name}", "").strip()) for name in names)
-        return next((each for each in found if each is not None and each < _UNLIMITED), None)
-
-    high, limit = value("memory.high"), value("memory.max", "memory.limit_in_bytes")
-    used = value("memory.current", "memory.usage_in_bytes")
-    if used is None or (high is None and limit is None):
-        return None
-
-    def count(texts: Texts, name: str) -> int:
-        found = _table(texts.get(f"{folder}/memory.events", "")).get(name)
-        failed = texts.get(f"{folder}/memory.failcnt", "") if name == "max" else ""
-        return found or number(failed.strip()) or 0
-
-    def since(name: str) -> int:
-        return count(later, name) - count(first, name) if seconds is not None else count(first, name)
-
-    stalled = _pressure(first.get(f"{folder}/memory.pressure", ""))
-    return MemoryUse(folder, used, high, limit, since("high"), since("max"), value("memory.swap.current"), stalled)
-
-
-def _pressure(text: str) -> float | None:
-    """avg10 of the line "full" (Documentation/accounting/psi.rst)."""
-    for line in text.splitlines():
-        if line.startswith("full "):
-            try:
-                return float(line.split()[1].partition("=")[2])
-            except (IndexError, ValueError):
-                return None
-    return None
-
-
-def _tasks(first: Texts) -> Allowance | None:
-    """The pids controller of the group with the least room."""
-    found = []
-    for folder in _folders(first, "pids"):
-        used, limit = (number(first.get(f"{folder}/pids.{name}", "").strip()) for name in ("current", "max"))
-        if used is not None and limit is not None:
-            refused = _table(first.get(f"{folder}/pids.events", "")).get("max")
-            found.append(Allowance(used, limit, f"{folder}/pids.max", refused))
-    return min(found, key=lambda each: each.limit - each.used, default=None)
-
-
-def _limits(text: str) -> Iterator[tuple[str, str]]:
-    """Name → soft limit (proc_pid_limits(5)): columns of a fixed width."""
-    for line in text.splitlines()[1:]:
-        yield line[:26].strip(), line[26:47].strip()
-
-
-def _counted(used: str | None, limit: str | None, source: str) -> Allowance | None:
-    count, most = number(used or ""), number(limit or "")
-    return None if count is None or most is None else Allowance(count, most, source)
-
-
-def _user_tasks(first: Texts, status: Mapping[str, str], limit: str | None, source: str) -> Allowance | None:
-    """All tasks of the machine, as an upper bound of those of the user; None where that leaves room, or the limit does
-    not hold for the process."""
-    capable = number(status.get("CapEff", ""), 16) or 0
-    words = first.get("/proc/loadavg", "").split()
-    tasks = words[3].partition("/")[2] if len(words) > 3 else ""
-    found = _counted(tasks, limit, source)
-    if found is None or not found.is_used_up or capable & _NO_LIMIT_CAPABILITIES:
-        return None
     return found
 
 

@@ -1,12 +1,6 @@
-"""A BPF ring buffer, read in this process through mmap.
+"""bpf(2), through the bare system call: maps, programs, and probes on many places of one file for one process.
 
-Layout: kernel/bpf/ringbuf.c of Linux 6.18. Page 0 has the reader's position, which we write; page 1 the writer's;
-behind it is the ring, mapped twice in a row, so that what wraps around is in one piece. A record has a header of 8
-bytes, whose first word is its length, with bit 31 set as long as it is being written, bit 30 if it was given up.
-
-Why the kernel refuses kernel probes here, and what would permit them.
-
-bpf(2), through the bare system call: maps, programs, and probes on many places of one file for one process.
+Also why the kernel refuses kernel probes here, and what would permit them.
 
 Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr). Everything is gone with its
 descriptor, however this process ends.
@@ -17,15 +11,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
+from gdbext.engine.targets.live.proc_checks import status_fields
 from gdbext.errors import ProbesRefused
 from gdbext.tools.probes.bpf import bpf_program
 
@@ -72,10 +65,10 @@ class Circumstances(Record):
 
 def circumstances() -> Circumstances:
     """The circumstances of this process."""
-    status = dict(line.partition(":")[::2] for line in _text("/proc/self/status").splitlines())
+    status = status_fields("/proc/self/status")
     whole = _text("/proc/self/uid_map").split()[:2] in ([], ["0", "0"])
-    capabilities = int(status.get("CapEff", "0").strip() or "0", 16)
-    return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "").strip() == _FILTERED, not whole)
+    capabilities = int(status.get("CapEff") or "0", 16)
+    return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "") == _FILTERED, not whole)
 
 
 def _text(path: str) -> str:
@@ -312,99 +305,3 @@ def possible_processors() -> int:
     """Number of values that a per-CPU map has for each key: "0-3,6" counts to the highest one."""
     with open(_POSSIBLE) as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1
-
-
-HEADER = 8
-_BUSY, _DISCARDED = 1 << 31, 1 << 30
-_POSITION, _WORD = struct.Struct("<Q"), struct.Struct("<I")
-
-
-class Ring:
-    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        """Make the map. Raises OSError."""
-        page = mmap.PAGESIZE
-        self._size = size
-        self._start = page
-        self._position = 0
-        self._ours = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
-        # as memory of ours.
-        self._theirs = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
-
-    def pieces(self) -> Iterator[bytes]:
-        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
-        while self._position < self._written():
-            at = self._at()
-            head: int = _WORD.unpack_from(self._theirs, at)[0]
-            if head & _BUSY:
-                return
-            length = head & ~_DISCARDED
-            if not head & _DISCARDED:
-                yield self._round(at + HEADER, length)
-            self._advance(HEADER + length + 7 & ~7)
-
-    def _written(self) -> int:
-        return int(_POSITION.unpack_from(self._theirs, 0)[0])
-
-    def _at(self) -> int:
-        return self._start + (self._position & self._size - 1)
-
-    def _round(self, start: int, length: int) -> bytes:
-        """The bytes there, the rest of them from the beginning of the ring."""
-        missing = max(0, start + length - self._start - self._size)
-        found = self._theirs[start : start + length - missing]
-        return found + self._theirs[self._start : self._start + missing] if missing else found
-
-    def _advance(self, size: int) -> None:
-        self._position += size
-        _POSITION.pack_into(self._ours, 0, self._position)
-
-    def close(self) -> None:
-        """Unmap the memory; a second call does nothing."""
-        self._ours.close()
-        self._theirs.close()
-
-
-class UniformRing(Ring):
-    """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
-
-    def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
-        """Map the ring buffer. Raises OSError."""
-        super().__init__(descriptor, size)
-        self._step = HEADER + record.size
-        self._payload = record.size
-        self._unpack = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
-        self._headers = memoryview(self._theirs).cast("I")
-
-    def read(self) -> bytes:
-        """All records that are complete, one after the other, and room for as many new ones in the ring."""
-        count = (self._written() - self._position) // self._step
-        if not count:
-            return b""
-        start = self._at()
-        heads = self._heads(start, count)
-        if any(head != self._payload for head in heads):
-            count = next(number for number, head in enumerate(heads) if head != self._payload)
-        found = self._round(start, count * self._step)
-        self._advance(count * self._step)
-        return found
-
-    def _heads(self, start: int, count: int) -> list[int]:
-        """The first words of so many records from there on. No record begins so near to the end that its header goes
-        round: both are multiples of eight bytes."""
-        end, step = self._start + self._size, self._step
-        before = min(count, -((start - end) // step))
-        found: list[int] = self._headers[start >> 2 : (start + before * step) >> 2 : step >> 2].tolist()
-        again = start + before * step - self._size
-        return found + self._headers[again >> 2 : (again + (count - before) * step) >> 2 : step >> 2].tolist()
-
-    def records(self, data: bytes) -> Iterator[tuple[Any, ...]]:
-        """The records in what read() gave."""
-        return self._unpack(data)
-
-    def close(self) -> None:
-        """Unmap the memory; a second call does nothing."""
-        self._headers.release()
-        super().close()

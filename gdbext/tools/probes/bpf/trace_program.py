@@ -7,11 +7,19 @@ something else stands there. No probe at a return is needed, and nobody's stack 
 That is not proof: old words survive in holes of newer frames. So the first time that one dispatch is seen below another
 at a certain distance, a copy of the stack between them goes to user space, which unwinds it (trace_places.py) and tells
 the program where a dispatch was not made from inside of the other.
+
+The records come through a BPF ring buffer, which is read in this process by mmap. Layout: kernel/bpf/ringbuf.c of Linux
+6.18. Page 0 has the reader's position, which we write; page 1 the writer's; behind it is the ring, mapped twice in a
+row, so that what wraps around is in one piece. A record has a header of 8 bytes, whose first word is its length, with
+bit 31 set as long as it is being written, bit 30 if it was given up.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
@@ -168,3 +176,99 @@ def _report(maps: TraceMaps) -> list[bpf.Part]:
         bpf.jump_if_equal("end", bpf.B0, 0),
         *bpf.lose(maps.lost, _ZERO),
     ]  # fmt: skip
+
+
+HEADER = 8
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
+_POSITION, _WORD = struct.Struct("<Q"), struct.Struct("<I")
+
+
+class Ring:
+    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Make the map. Raises OSError."""
+        page = mmap.PAGESIZE
+        self._size = size
+        self._start = page
+        self._position = 0
+        self._ours = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # The kernel offers the ring a second time behind its end (kernel/bpf/ringbuf.c); every page of it would count
+        # as memory of ours.
+        self._theirs = mmap.mmap(descriptor, page + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
+        while self._position < self._written():
+            at = self._at()
+            head: int = _WORD.unpack_from(self._theirs, at)[0]
+            if head & _BUSY:
+                return
+            length = head & ~_DISCARDED
+            if not head & _DISCARDED:
+                yield self._round(at + HEADER, length)
+            self._advance(HEADER + length + 7 & ~7)
+
+    def _written(self) -> int:
+        return int(_POSITION.unpack_from(self._theirs, 0)[0])
+
+    def _at(self) -> int:
+        return self._start + (self._position & self._size - 1)
+
+    def _round(self, start: int, length: int) -> bytes:
+        """The bytes there, the rest of them from the beginning of the ring."""
+        missing = max(0, start + length - self._start - self._size)
+        found = self._theirs[start : start + length - missing]
+        return found + self._theirs[self._start : self._start + missing] if missing else found
+
+    def _advance(self, size: int) -> None:
+        self._position += size
+        _POSITION.pack_into(self._ours, 0, self._position)
+
+    def close(self) -> None:
+        """Unmap the memory; a second call does nothing."""
+        self._ours.close()
+        self._theirs.close()
+
+
+class UniformRing(Ring):
+    """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
+
+    def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
+        """Map the ring buffer. Raises OSError."""
+        super().__init__(descriptor, size)
+        self._step = HEADER + record.size
+        self._payload = record.size
+        self._unpack = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
+        self._headers = memoryview(self._theirs).cast("I")
+
+    def read(self) -> bytes:
+        """All records that are complete, one after the other, and room for as many new ones in the ring."""
+        count = (self._written() - self._position) // self._step
+        if not count:
+            return b""
+        start = self._at()
+        heads = self._heads(start, count)
+        if any(head != self._payload for head in heads):
+            count = next(number for number, head in enumerate(heads) if head != self._payload)
+        found = self._round(start, count * self._step)
+        self._advance(count * self._step)
+        return found
+
+    def _heads(self, start: int, count: int) -> list[int]:
+        """The first words of so many records from there on. No record begins so near to the end that its header goes
+        round: both are multiples of eight bytes."""
+        end, step = self._start + self._size, self._step
+        before = min(count, -((start - end) // step))
+        found: list[int] = self._headers[start >> 2 : (start + before * step) >> 2 : step >> 2].tolist()
+        again = start + before * step - self._size
+        return found + self._headers[again >> 2 : (again + (count - before) * step) >> 2 : step >> 2].tolist()
+
+    def records(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        """The records in what read() gave."""
+        return self._unpack(data)
+
+    def close(self) -> None:
+        """Unmap the memory; a second call does nothing."""
+        self._headers.release()
+        super().close()

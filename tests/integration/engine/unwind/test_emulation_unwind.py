@@ -10,8 +10,16 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, CfiRow, row_at
-from gdbext.engine.formats.dwarf_expression import evaluate
+from gdbext.engine.formats.cfi_program import (
+    EXPRESSION,
+    OFFSET,
+    SAME,
+    UNDEFINED,
+    VAL_EXPRESSION,
+    CfiRow,
+    evaluate,
+    row_at,
+)
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder

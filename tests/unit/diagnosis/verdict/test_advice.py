@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop
+from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
 from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge

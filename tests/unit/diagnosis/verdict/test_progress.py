@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.inspection import Inspection
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, Verdict
+from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
+from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.samples import Sampled, SamplesSection
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge

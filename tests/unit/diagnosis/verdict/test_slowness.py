@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.cpython.threads.runtime import Collection
-from gdbext.diagnosis.report.thread_report import FindingKind, Frame, FrameKind, Progress, ThreadProgress
+from gdbext.cpython.objects.object_items import Collection
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, ThreadProgress
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.progress import with_collections
 from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, Facts, explanations
 from gdbext.diagnosis.verdict.slowness import MachineSection, Slowness, collects_again, over_samples
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-from gdbext.engine.targets.system.surroundings import Allowance, MemoryUse, Quota, Surroundings, Turns
+from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota
+from gdbext.engine.targets.system.surroundings import Surroundings, Turns
 from support.fakes.analysis_facts import step, thread, wait
 
 NOTHING = Surroundings(4, (0, 1, 2, 3), None, "", None, None, None, None, None, None, (), None, 0.25, (), ())

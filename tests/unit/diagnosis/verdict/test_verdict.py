@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import FindingKind, RunState
-from gdbext.diagnosis.report.wait import Loss, LostThread, OwnerCertainty
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.report.wait_kind import Loss, LostThread
 from gdbext.diagnosis.verdict import recursion
 from gdbext.diagnosis.verdict.crash import Crash, CrashKind
 from gdbext.diagnosis.verdict.graph import Observations

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.formats.cfi_program import row_at
-from gdbext.engine.formats.dwarf_expression import evaluate
+from gdbext.engine.formats.cfi_program import evaluate, row_at
 from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable, sleb128, uleb128
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row

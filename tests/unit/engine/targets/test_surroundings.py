@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gdbext.engine.targets.system import surroundings
-from gdbext.engine.targets.system.surroundings import Allowance, understood
+from gdbext.engine.targets.system.control_groups import Allowance
+from gdbext.engine.targets.system.surroundings import understood
 
 LIMITS = f"{'Limit':26}{'Soft Limit':21}Hard\n{'Max open files':26}{'64':21}64\n{'Max processes':26}{'10':21}10\n"
 STATUS = "Name:\tpython\nPPid:\t3\nCpus_allowed_list:\t0-1\nVmSize:\t 100 kB\nCapEff:\t0000000000000000\n"

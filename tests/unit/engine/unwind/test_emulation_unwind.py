@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.formats.cfi_program import OFFSET, SAME
-from gdbext.engine.formats.dwarf_expression import evaluate
+from gdbext.engine.formats.cfi_program import OFFSET, SAME, evaluate
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.engine.unwind.emulation_unwind import SymbolicValue as Value
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.hosts.resume import timed_run
 from gdbext.hosts.resume.breakpoint_setter import Equals, Register
 from gdbext.hosts.resume.operator_functions import Opening
@@ -17,7 +18,6 @@ from gdbext.tools import breaks
 from gdbext.tools.breaks.break_plan import BreakSite, end_site
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
-from gdbext.torch.stack.lookup_sites import CfaRule
 from support.fakes.fake_debugger import FakeSetter
 
 

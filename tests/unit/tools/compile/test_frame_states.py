@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.tools.compile import graph_breaks, resumptions
 from gdbext.tools.compile.compiled_frames import stage, states
 from gdbext.torch.compile.compile_section import Compilation, FrameState, GraphBreak, Resumption
-from gdbext.torch.compile.dynamo_reader import graph_breaks, resumptions
 
 SITE = "/site-packages/torch/"
 COMPILED, COMPILING, EAGER = FrameState.COMPILED, FrameState.COMPILING, FrameState.EAGER

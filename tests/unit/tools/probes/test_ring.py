@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 
-from gdbext.tools.probes.bpf.bpf_kernel import HEADER, Ring, UniformRing
+from gdbext.tools.probes.bpf.trace_program import HEADER, Ring, UniformRing
 
 SIZE = mmap.PAGESIZE
 RECORD = struct.Struct("<QQQ")

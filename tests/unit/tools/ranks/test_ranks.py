@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.tools.ranks import RanksProgram, other_machines, rank_sources
-from gdbext.tools.ranks.rank_sources import RankProcess
+from gdbext.tools.ranks import RanksProgram, other_machines, rank_processes
+from gdbext.tools.ranks.rank_processes import RankProcess
 from gdbext.tools.table import Outcome
 from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay
@@ -201,7 +201,7 @@ def test_the_answer_of_a_machine(tmp_path: Path) -> None:
 )
 def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: bool, said: str) -> None:
     known = {77: RankProcess(77, 1, False, (), None, is_closed), 78: RankProcess(78, 1, False, ("j",), None)}
-    monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
+    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
     with pytest.raises(TargetError) as caught:
         run("--node")
     assert caught.value.what.endswith(said)
@@ -239,10 +239,10 @@ def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -
         started(10, 1, None), started(11, 10, 1), started(12, 10, 2), started(13, 12, 2), started(14, 13, 2),
         started(15, 14, 2), started(16, 11, 1),
     )}  # fmt: skip
-    monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_sources, "_has_torch", lambda pid: pid == 11)
-    monkeypatch.setattr(rank_sources, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
-    assert rank_sources.ranks_of_node("j") == [11, 13]
+    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
+    monkeypatch.setattr(rank_processes, "has_torch", lambda pid: pid == 11)
+    monkeypatch.setattr(rank_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
+    assert rank_processes.ranks_of_node("j") == [11, 13]
 
 
 def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +252,10 @@ def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(monkeypatch: pytest.Mon
         return RankProcess(pid, 9, False, (f"slurm 1.{step}", "slurm 1"), ("SLURM_PROCID", rank), tasks=tasks)
 
     def ranks(torch: set[int], *processes: RankProcess) -> list[int]:
-        monkeypatch.setattr(rank_sources, "local_processes", lambda: {each.pid: each for each in processes})
-        monkeypatch.setattr(rank_sources, "_has_torch", torch.__contains__)
-        monkeypatch.setattr(rank_sources, "_is_python", lambda _: True)
-        return rank_sources.ranks_of_node("slurm 1")
+        monkeypatch.setattr(rank_processes, "local_processes", lambda: {each.pid: each for each in processes})
+        monkeypatch.setattr(rank_processes, "has_torch", torch.__contains__)
+        monkeypatch.setattr(rank_processes, "_is_python", lambda _: True)
+        return rank_processes.ranks_of_node("slurm 1")
 
     training, other = [task(11, 0, 0), task(12, 1, 0)], [task(21, 0, 1), task(22, 1, 1)]
     looks_at_them = task(31, 0, 2, tasks=0)
@@ -272,12 +272,12 @@ def test_the_process_that_started_the_others_may_be_rank_0(monkeypatch: pytest.M
         return RankProcess(pid, parent, False, ("j",), None, local_rank=local_rank)
 
     known = {each.pid: each for each in (started(10, 1, ""), started(11, 10, "1"), started(12, 10, "2"))}
-    monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_sources, "check_exists", lambda _pid: None)
-    monkeypatch.setattr(rank_sources, "_has_torch", lambda _pid: True)
-    assert [rank_sources.job_of_process(pid) for pid in known] == [[10, 11, 12]] * 3
+    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
+    monkeypatch.setattr(rank_processes, "check_exists", lambda _pid: None)
+    monkeypatch.setattr(rank_processes, "has_torch", lambda _pid: True)
+    assert [rank_processes.job_of_process(pid) for pid in known] == [[10, 11, 12]] * 3
     known[11] = started(11, 10, "0")
-    assert rank_sources.job_of_process(10) == [11, 12]
+    assert rank_processes.job_of_process(10) == [11, 12]
 
 
 @pytest.mark.parametrize("framed", [False, True])

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gdbext.errors import TargetGone
-from gdbext.tools.probes.bpf.bpf_kernel import HEADER
-from gdbext.tools.probes.bpf.trace_program import RECORD
+from gdbext.tools.probes.bpf.trace_program import HEADER, RECORD
 from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
 from gdbext.tools.trace import nesting
 from gdbext.tools.trace.hook_installer import TraceRequest

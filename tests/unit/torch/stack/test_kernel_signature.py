@@ -6,8 +6,9 @@ import pytest
 
 from gdbext.errors import MemoryFault
 from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.stack import kernel_match as module
-from gdbext.torch.stack.kernel_match import KernelSignature, entered_unboxed, kernel_signature, registered_signature
+from gdbext.torch.stack import roles as module
+from gdbext.torch.stack.kernel_match import entered_unboxed, registered_signature
+from gdbext.torch.stack.roles import KernelSignature, kernel_signature
 
 TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
 

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, SelfWait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread
+from gdbext.diagnosis.report.wait_kind import SelfWait
 from support.programs.wait_processes import (
     BITSET,
     DATA,

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, SelfWait, VanishedThread
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
+from gdbext.diagnosis.report.wait_kind import SelfWait
 from gdbext.diagnosis.waits import python_waits
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wait, wait_of
 

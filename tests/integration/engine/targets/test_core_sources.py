@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.engine.targets import packed_core
+from gdbext.engine.targets import core_sources
 from gdbext.errors import BadCore
 from gdbext.hosts import opening
 from support.fakes.core_maker import Core, Load, prstatus
@@ -69,9 +69,9 @@ def test_a_compressed_core_is_a_core(tmp_path: Path, core: bytes, how: str, monk
 
 def test_what_is_unpacked_has_holes(tmp_path: Path, core: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    name = packed_core.unpacked(str(packed(tmp_path, core, "gz")))
+    name = core_sources.unpacked(str(packed(tmp_path, core, "gz")))
     found = Path(name).stat()
-    packed_core.let_go(name)
+    core_sources.let_go(name)
     assert found.st_size == len(core)
     assert found.st_blocks * 512 < len(core) // 4
 
@@ -87,9 +87,9 @@ def test_one_that_was_cut_short_is_told(tmp_path: Path, how: str) -> None:
 
 def test_a_disk_without_room_is_told_first(tmp_path: Path, core: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     path = packed(tmp_path, core, "gz")
-    monkeypatch.setattr(packed_core, "_room", lambda _: 1 << 20)
+    monkeypatch.setattr(core_sources, "_room", lambda _: 1 << 20)
     with pytest.raises(BadCore, match="no room to unpack"):
-        packed_core.unpacked(str(path))
+        core_sources.unpacked(str(path))
 
 
 def test_systemds_store(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_systemds_store(tmp_path: Path) -> None:
     ):  # fmt: skip
         (tmp_path / name).touch()
     store = str(tmp_path)
-    assert packed_core.stored("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"
-    assert packed_core.stored("coredumpctl:77", store) == f"{store}/core.python3.0.00ff.77.1750000000000000"
-    assert packed_core.stored("core", store) == "core"
+    assert core_sources.stored("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"
+    assert core_sources.stored("coredumpctl:77", store) == f"{store}/core.python3.0.00ff.77.1750000000000000"
+    assert core_sources.stored("core", store) == "core"
     with pytest.raises(BadCore, match="no core of process 5") as caught:
-        packed_core.stored("coredumpctl:5", store)
+        core_sources.stored("coredumpctl:5", store)
     assert "77, 78" in caught.value.why
     with pytest.raises(BadCore, match="systemd's store"):
-        packed_core.stored("systemd", f"{store}/none")
+        core_sources.stored("systemd", f"{store}/none")
 
 
 def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
@@ -117,16 +117,16 @@ def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
             file.write(bytes(1 << 20))
     begin = time.process_time()
     with pytest.raises(BadCore, match="holds no core"):
-        packed_core.unpacked(str(path))
+        core_sources.unpacked(str(path))
     assert time.process_time() - begin < 0.3
 
 
 @pytest.mark.parametrize("how", ["gz", "zst"])
 def test_what_lies_behind_a_core_is_not_unpacked(tmp_path: Path, core: bytes, how: str) -> None:
     path = packed(tmp_path, core + bytes(40 << 20), how)
-    name = packed_core.unpacked(str(path))
+    name = core_sources.unpacked(str(path))
     size = Path(name).stat().st_size
-    packed_core.let_go(name)
+    core_sources.let_go(name)
     assert len(core) <= size < len(core) + (2 << 20)
 
 
@@ -147,7 +147,7 @@ def test_a_core_that_claims_more_than_fits_is_told_at_once(
     path = packed(tmp_path, claiming(core, offset, value) + bytes(80 << 20), "gz")
     begin = time.process_time()
     with pytest.raises(BadCore, match=what):
-        packed_core.unpacked(str(path))
+        core_sources.unpacked(str(path))
     assert time.process_time() - begin < 0.3
 
 
@@ -155,9 +155,9 @@ def test_the_end_of_a_core_with_very_many_segments_is_that_of_its_section(tmp_pa
     """fs/binfmt_elf.c, fill_extnum_info: e_shoff is the end of the data, and the number of segments stands there."""
     many = claiming(claiming(core, 56, b"\xff\xff"), 40, len(core).to_bytes(8, "little"))
     many = claiming(many, 58, (64).to_bytes(2, "little") + (1).to_bytes(2, "little")) + bytes(64)
-    name = packed_core.unpacked(str(packed(tmp_path, many + bytes(20 << 20), "gz")))
+    name = core_sources.unpacked(str(packed(tmp_path, many + bytes(20 << 20), "gz")))
     size = Path(name).stat().st_size
-    packed_core.let_go(name)
+    core_sources.let_go(name)
     assert len(many) <= size < len(many) + (2 << 20)
 
 

@@ -1,0 +1,185 @@
+"""Finding: one thing worth saying about a process, by reference to what it is about.
+
+FindingKind: what can be wrong with a process, strongest first.
+
+Verdict: the answer to "why does it hang?".
+"""
+
+from __future__ import annotations
+
+from gdbext.engine.record import Enum, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.wait import Wait, WaitEdge
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+
+
+class FindingTraits(Record):
+    """Properties that distinguish a kind of finding."""
+
+    words: str
+    """The kind as people are told of it, at the beginning of a line."""
+    is_defect: bool = False
+    """It is an error of the program, and no state that honest programs are in."""
+    is_hang: bool = True
+    """The process will not go on by itself; its memory is worth keeping."""
+    may_be_slow: bool = False
+    """One moment does not tell a hang from slow work."""
+    movement_refutes_it: bool = False
+    """It is refuted when its threads are elsewhere a moment later."""
+    is_in_summary: bool = False
+    """The summary says the kind, too: a line of text needs no words before it."""
+
+
+class FindingKind(Enum):
+    """The verdict kinds of the contract, strongest first, and notes. The value is the word of the JSON report."""
+
+    traits: FindingTraits
+
+    CRASH = "crash", FindingTraits("crashed", is_defect=True, is_in_summary=True)
+    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits("endless recursion", is_defect=True, is_in_summary=True)
+    DEADLOCK = "deadlock", FindingTraits("deadlock", is_defect=True, movement_refutes_it=True)
+    SELF_DEADLOCK = "self-deadlock", FindingTraits("waits for itself", is_defect=True, movement_refutes_it=True)
+    ORPHANED_LOCK = (
+        "orphaned-lock",
+        FindingTraits("a lock that nobody can release", is_defect=True, movement_refutes_it=True),
+    )
+    MISSING_WORKERS = (
+        "missing-workers",
+        FindingTraits("worker threads are missing", is_defect=True, movement_refutes_it=True),
+    )
+    KERNEL_WAIT = "kernel-wait", FindingTraits("waits in the kernel", may_be_slow=True, movement_refutes_it=True)
+    BLOCKED = "blocked", FindingTraits("stuck", is_defect=True, may_be_slow=True, movement_refutes_it=True)
+    STOPPED = "stopped", FindingTraits("stopped")
+    STARVED = "starved", FindingTraits("hardly gets to run", is_hang=False, may_be_slow=True)
+    GIL_IN_DEVICE_CALL = (
+        "gil-in-device-call",
+        FindingTraits("holds the GIL while it waits for the device", may_be_slow=True, movement_refutes_it=True),
+    )
+    WAITING_EXTERNAL = "waiting-external", FindingTraits("waits", may_be_slow=True, movement_refutes_it=True)
+    SLOW = "slow", FindingTraits("slow", is_hang=False, may_be_slow=True)
+    BUSY = "busy", FindingTraits("runs", is_hang=False, may_be_slow=True)
+    IDLE = "idle", FindingTraits("idle", is_hang=False, may_be_slow=True)
+    NOTE = "note", FindingTraits("note", is_hang=False)
+
+    def __new__(cls, value: str, traits: FindingTraits) -> FindingKind:
+        """The member with its JSON word as value."""
+        member = object.__new__(cls)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+    @property
+    def rank(self) -> int:
+        """Strength of the kind: 0 is the strongest."""
+        return _RANKS[self]
+
+
+_RANKS = {kind: rank for rank, kind in enumerate(FindingKind)}
+
+
+class ProcessStop(Record):
+    """A process that somebody has stopped as a whole, and goes on when it is let."""
+
+    signal: str = ""
+    """The signal that stopped it, "" where that is not known."""
+    group: str = ""
+    """The frozen control group that it is in; "?" where its name cannot be read."""
+    terminal: str = ""
+    """The terminal that it wanted to use from the background."""
+    tracer: str = ""
+    """The process that traces it, and has stopped it: ``77 (gdb)``."""
+
+
+class Finding(Record):
+    """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
+
+    kind: FindingKind
+    summary: str
+    threads: tuple[int, ...] = ()
+    """Ids of the threads, in the order in which the sentence names them."""
+    evidence: tuple[str, ...] = ()
+    step: DispatchFrame | None = None
+    """The operator that it is about."""
+    cycle: tuple[WaitEdge, ...] = ()
+    """The waits that close the circle of a deadlock."""
+    wait: Wait | None = None
+    """The wait at the end of the chain."""
+    stop: ProcessStop | None = None
+    """The stop of the whole process, of a finding that says so."""
+    cures: tuple[str, ...] = ()
+    """Advice that belongs to what was found, where its kind alone does not tell."""
+    in_loop: bool = False
+    """It is the wait of an event loop whose tasks wait for nothing outside of the process."""
+    id: str = ""
+    """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
+
+    @property
+    def heading(self) -> str:
+        """The first words of the finding: ``deadlock``, ``polls``, ``waits for other ranks``."""
+        words = self.kind.traits.words
+        if self.wait is None or self.kind not in (FindingKind.WAITING_EXTERNAL, FindingKind.IDLE):
+            return words
+        if self.wait.polls:
+            return "polls"
+        if self.in_loop:
+            return "the tasks of an event loop wait"
+        if self.kind is FindingKind.IDLE:
+            return "sleeping" if self.wait.kind.traits.may_poll else "waits"
+        return self.wait.kind.traits.heading or words
+
+
+class Verdict(Record):
+    """The strongest finding, and what to do about it."""
+
+    finding: Finding
+    advice: tuple[str, ...] = ()
+    """Steps to try next, in words and commands that fit this process."""
+
+    @property
+    def kind(self) -> FindingKind:
+        """The kind of the finding that became the verdict."""
+        return self.finding.kind
+
+    @property
+    def summary(self) -> str:
+        """The sentence that says it."""
+        return self.finding.summary
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Ids of the threads that it is about."""
+        return self.finding.threads
+
+    @property
+    def op(self) -> str | None:
+        """The operator that it is about: ``aten::mm``."""
+        return self.finding.step.op if self.finding.step is not None else None
+
+    @property
+    def key(self) -> str | None:
+        """The dispatch key of that operator."""
+        return self.finding.step.key if self.finding.step is not None else None
+
+    @property
+    def stage(self) -> DispatchStage | None:
+        """The stage that the dispatcher has reached with that operator."""
+        return self.finding.step.stage if self.finding.step is not None else None
+
+    @property
+    def cycle(self) -> tuple[WaitEdge, ...]:
+        """The waits that close the circle of a deadlock."""
+        return self.finding.cycle
+
+    def is_about(self, finding: Finding) -> bool:
+        """The finding is the one that the verdict states."""
+        return bool(finding.id) and finding.id == self.finding.id
+
+    def says(self, finding: Finding) -> bool:
+        """Its sentence tells the finding, too: it is the same one, a part of it, or the same threads' chain from its
+        other end."""
+        mine = self.finding
+        both_ways = finding.kind is mine.kind and len(mine.threads) > 1 and set(finding.threads) == set(mine.threads)
+        is_part = finding.wait is not None and finding.wait is mine.wait and set(finding.threads) <= set(mine.threads)
+        return self.is_about(finding) or both_ways or is_part
