@@ -7,7 +7,7 @@ docs/measurements/cuda.md.
 Each scene (scripts/lib/cuda_scenes.py) is started, looked at without a debugger, and ended. It needs this folder, an
 NVIDIA device and a Python that has torch, and neither gdb, a network nor a compiler; Triton's scenes, which need a
 compiler, say so where there is none. --made-up FILE: a driver that is made up (tests/inferiors/native), which tries the
-script itself.
+script itself; beside it lies a made-up libnvidia-ml.so.1.
 """
 
 from __future__ import annotations
@@ -27,14 +27,21 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
 NAMES = ("stream", "two-streams", "event", "device", "second-device", "item", "allocator", "host-function", "graph",
-         "capture", "triton", "compiled", "nccl")  # fmt: skip
+         "capture", "uninitialised", "silent", "assertion", "core", "system", "triton", "compiled", "nccl")  # fmt: skip
 MADE_UP = "GDBEXT_MADE_UP"
 _ON_MADE_UP = tuple(name for name in NAMES if name not in ("triton", "compiled"))
 """Scenes that a made-up driver can play."""
 _PATIENCE = 90.0
 _LOOK = 60
+_CORE = 60
+"""Seconds in which a core of the device is written."""
+_OPTIONS = {"system": ("dispatch-diagnose", "--device")}
+_CORES = {"core": "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "assertion": "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"}
+"""Scenes with a core of the device, and the variable that asks for one."""
 _PROBE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
-_COMPARED = ("call", "stream", "stream_id", "event", "device")
+_COMPARED = ("call", "stream", "stream_id", "event", "device", "work")
+_MORE = ("op", "line", "collective", "verdict", "captures", "graphs", "replayed", "pending", "devices", "section",
+         "handling", "names", "mig", "busy", "core")  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -96,25 +103,32 @@ def measured(scene: str, python: str, made_up: str | None) -> Row:
         with errors.open("w") as out:
             program = subprocess.Popen(
                 [python, "-W", "ignore", str(SCENES), scene, str(told)],
-                stdout=out, stderr=out, env=_environment(made_up), start_new_session=True,
+                stdout=out, stderr=out, env=_environment(made_up, scene, folder), start_new_session=True,
             )  # fmt: skip
         try:
             while not told.exists() and program.poll() is None:
                 time.sleep(0.05)
             if not told.exists():
                 return Row(scene, "", "", f"not run: {_last_line(errors)}")
-            return _compared(scene, json.loads(told.read_text()))
+            return _compared(scene, json.loads(told.read_text()), made_up)
         finally:
             if program.poll() is None:
                 os.killpg(program.pid, signal.SIGKILL)
             program.wait()
 
 
-def _environment(made_up: str | None) -> dict[str, str]:
-    if made_up is None:
-        return dict(os.environ)
-    device = {"GDBEXT_DEVICE_MEMORY": str(64 << 20), "GDBEXT_DEVICES": "2"}
-    return {**os.environ, "LD_PRELOAD": made_up, MADE_UP: made_up, **device}
+def _environment(made_up: str | None, scene: str, folder: str) -> dict[str, str]:
+    found = dict(os.environ)
+    if scene in _CORES:
+        found.update(
+            {_CORES[scene]: "1", "CUDA_COREDUMP_PIPE": f"{folder}/pipe.%p", "CUDA_COREDUMP_FILE": f"{folder}/core.%p"}
+        )
+        found["CUDA_COREDUMP_GENERATION_FLAGS"] = "skip_global_memory,skip_shared_memory,skip_local_memory,skip_abort"
+    if made_up is not None:
+        found.update(
+            {"LD_PRELOAD": made_up, MADE_UP: made_up, "GDBEXT_DEVICE_MEMORY": str(64 << 20), "GDBEXT_DEVICES": "2"}
+        )
+    return found
 
 
 def _last_line(errors: Path) -> str:
@@ -122,43 +136,86 @@ def _last_line(errors: Path) -> str:
     return lines[-1][:120] if lines else "it ended without a word"
 
 
-def _compared(scene: str, truth: dict[str, Any]) -> Row:
+def _compared(scene: str, truth: dict[str, Any], made_up: str | None) -> Row:
     """The last of several looks: the program needs a moment from its word into the wait."""
     row = Row(scene, "", "", "no look succeeded")
     ends = time.monotonic() + 10
     while row.differs and time.monotonic() < ends:
         began = time.monotonic()
-        report = _look(truth["pid"])
+        report = _look(truth["pid"], _OPTIONS.get(scene, ()), made_up)
         if report is not None:
-            row = _row(scene, truth, report, 1000 * (time.monotonic() - began))
+            took = 1000 * (time.monotonic() - began)
+            row = _row(scene, truth, {**report, "core": _core(truth, report) if "core" in truth else None}, took)
     return row
 
 
-def _look(pid: int) -> dict[str, Any] | None:
-    words = [str(ROOT / "scripts" / "dispatch"), "-p", str(pid), "--json"]
+def _look(pid: int, command: Sequence[str], made_up: str | None) -> dict[str, Any] | None:
+    words = [str(ROOT / "scripts" / "dispatch"), "-p", str(pid), *command, "--json"]
+    environment = {"LD_LIBRARY_PATH": str(Path(made_up).parent)} if made_up else {}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_LOOK)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_LOOK, env={**os.environ, **environment})
         found: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return found
 
 
+def _core(truth: dict[str, Any], report: dict[str, Any]) -> str:
+    """What a core of the device says, which the report's command asks for where there is one; the words of the truth
+    alone where they are in it."""
+    settings = (report.get("device") or {}).get("core") or {}
+    if settings.get("trigger"):
+        subprocess.run(settings["trigger"], shell=True, capture_output=True, timeout=_LOOK)
+    environ = dict(
+        each.split("=", 1) for each in Path(f"/proc/{truth['pid']}/environ").read_text().split("\0") if "=" in each
+    )
+    file = Path(environ["CUDA_COREDUMP_FILE"].replace("%p", str(truth["pid"])))
+    ends, size = time.monotonic() + _CORE, -1
+    while time.monotonic() < ends and not (file.exists() and size == file.stat().st_size > 0):
+        size = file.stat().st_size if file.exists() else -1
+        time.sleep(1)
+    if not file.exists():
+        return "no core"
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "dispatch"), "-c", str(file)], capture_output=True, text=True, timeout=_LOOK
+    )
+    text = done.stdout + done.stderr + file.read_bytes()[:16].decode("ascii", "replace")
+    return truth["core"] if truth["core"] in text else text[:200]
+
+
 def _row(scene: str, truth: dict[str, Any], report: dict[str, Any], milliseconds: float) -> Row:
     main = next((each for each in report.get("threads", ()) if each["tid"] == truth["pid"]), None)
     wait = (main or {}).get("wait") or {}
+    device = report.get("device") or {}
     found = {**(wait.get("device") or {}), "verdict": (report.get("verdict") or {}).get("kind")}
     found["collective"] = (wait.get("collective") or {}).get("op")
     found["op"] = main["dispatch"][0]["op"] if main and main["dispatch"] else None
     lines = [each["line"] for each in (main or {}).get("python_frames", ()) if each["file"] == str(SCENES)]
     found["line"] = lines[0] if lines else None
-    memory = (report.get("device") or {}).get("memory") or ()
-    found["captures"] = sum(each["captures"] for each in memory)
+    found.update({"section": "device" in report, "devices": device.get("devices"), "core": report.get("core")})
+    found.update(_graphs(device))
+    memory = device.get("memory") or ()
     found["pending"] = [[each["stream_id"], each["block"], each["bytes"]] for one in memory for each in one["events"]]
-    more = ("op", "line", "collective", "verdict", "captures", "pending")
-    keys = [key for key in (*_COMPARED, *more) if key in truth]
+    figures = list(((report.get("device_system") or {}).get("facts") or {}).get("figures") or ())
+    found.update({"names": [each["name"] for each in figures], "mig": [each["mig"] for each in figures]})
+    found["busy"] = bool(figures) and (figures[0]["busy_percent"] or 0) >= 90
+    handling = str(wait.get("handling"))
+    found["handling"] = truth["handling"] if truth.get("handling", "\0") in handling else handling
+    keys = [key for key in (*_COMPARED, *_MORE) if key in truth]
     differs = [key for key in keys if truth[key] != found.get(key)]
     return Row(scene, _words(truth, keys), _words(found, keys), ", ".join(differs), milliseconds)
+
+
+def _graphs(device: dict[str, Any]) -> dict[str, Any]:
+    """The captures and graphs of a report, in a scene's words: streams and pools."""
+    memory = device.get("memory") or ()
+    captured = [each for one in memory for each in one.get("graphs", ())]
+    replayed = [each["graph"] for each in device.get("replayed", ())]
+    return {
+        "captures": sum(each["captures"] or 0 for each in memory),
+        "graphs": [[each["stream_id"], each["pool"]] for each in captured],
+        "replayed": [[each["stream_id"], each["pool"]] for each in replayed],
+    }
 
 
 def _words(facts: dict[str, Any], keys: Sequence[str]) -> str:

@@ -143,14 +143,17 @@ def host_function(file: str) -> None:
 
 
 def graph(file: str) -> None:
-    """A CUDA graph whose kernel spins, replayed. On a made-up device the launch itself does not return."""
-    busy, captured = cuda.Stream(), cuda.CUDAGraph()
-    with cuda.graph(captured, stream=busy):
+    """A CUDA graph whose kernel spins, replayed into another stream than that on which it was captured. On a made-up
+    device the launch itself does not return."""
+    busy, other, captured = cuda.Stream(), cuda.Stream(), cuda.CUDAGraph()
+    with cuda.graph(captured, stream=other):
         cuda._sleep(SECONDS * _CYCLES_A_SECOND)
     if MADE_UP in os.environ:
+        _PRESERVED.append(torch.empty(1, device="cuda"))
         spin(busy)
+        replayed = [[other.stream_id, list(captured.pool())]]
         with cuda.stream(busy):
-            tell(file, call="cudaGraphLaunch", captures=0)  # the stream is in a register, which the call may change
+            tell(file, **{**of_stream(busy), "call": "cudaGraphLaunch"}, captures=0, replayed=replayed)
             captured.replay()
     with cuda.stream(busy):
         captured.replay()
@@ -160,18 +163,74 @@ def graph(file: str) -> None:
 
 def capture(file: str) -> None:
     """A kernel that spins, waited for while another thread captures a graph."""
-    busy, other, begun = cuda.Stream(), cuda.Stream(), threading.Event()
+    busy, other, begun, pool = cuda.Stream(), cuda.Stream(), threading.Event(), cuda.graph_pool_handle()
     _PRESERVED.append(torch.empty(1, device="cuda"))
 
     def captures() -> None:
-        with cuda.graph(cuda.CUDAGraph(), stream=other, capture_error_mode="thread_local"):
+        with cuda.graph(cuda.CUDAGraph(), pool, stream=other, capture_error_mode="thread_local"):
             begun.set()
             time.sleep(2 * SECONDS)
 
     threading.Thread(target=captures, daemon=True).start()
     begun.wait()
     spin(busy)
-    tell(file, **of_stream(busy), captures=1)
+    tell(file, **of_stream(busy), captures=1, graphs=[[other.stream_id, list(pool)]])
+    busy.synchronize()
+
+
+def uninitialised(file: str) -> None:
+    """CUDA is loaded and not initialised: no thread waits for a device."""
+    never = threading.Event()
+    tell(file, call=None, section=False)
+    never.wait(2 * SECONDS)
+
+
+def silent(file: str) -> None:
+    """A driver that does not answer the first question; a real one cannot be made to."""
+    if MADE_UP not in os.environ:
+        raise SystemExit("only a driver that is made up can be told not to answer")
+    os.environ["GDBEXT_SILENT"] = "1"
+    tell(file, call="cudaGetDeviceCount", work="setup", devices=None)
+    cuda.init()
+
+
+def assertion(file: str) -> None:
+    """A device-side assert: the error is handled when the thread waits, and the driver has written a core."""
+    numbers, facts = torch.zeros(4, device="cuda"), {}
+    try:
+        if MADE_UP in os.environ:
+            ctypes.CDLL(os.environ[MADE_UP]).fail_device(710)
+        else:
+            facts["core"] = "an assertion"
+            numbers[torch.tensor([1 << 20], device="cuda")].sum().item()
+        cuda.synchronize()
+    except RuntimeError:
+        tell(file, call=None, section=False, handling="device-side assert triggered", **facts)
+        time.sleep(2 * SECONDS)
+
+
+def core(file: str) -> None:
+    """A kernel that spins, and a core of the device that is asked for by the command of the report."""
+    busy, asked = cuda.Stream(), "spin_kernel"
+    if MADE_UP in os.environ:
+        asked = "asked"
+        pipe, written = (
+            os.environ[f"CUDA_COREDUMP_{each}"].replace("%p", str(os.getpid())) for each in ("PIPE", "FILE")
+        )
+        os.mkfifo(pipe)
+        threading.Thread(target=lambda: Path(pipe).read_text() and Path(written).write_text(asked)).start()
+    spin(busy)
+    tell(file, **of_stream(busy), core=asked)
+    busy.synchronize()
+
+
+def system(file: str) -> None:
+    """A kernel that spins, and the driver's own words on the devices."""
+    busy, names = cuda.Stream(), [cuda.get_device_name(each) for each in range(cuda.device_count())]
+    spin(busy)
+    time.sleep(2)  # what the driver measures is of a second
+    facts = {"names": ["made up", "made up"], "mig": [False, True]} if MADE_UP in os.environ else {"names": names}
+    tell(file, **of_stream(busy), busy=True, **facts)
     busy.synchronize()
 
 
@@ -238,6 +297,11 @@ SCENES: dict[str, Callable[[str], None]] = {
         host_function,
         graph,
         capture,
+        uninitialised,
+        silent,
+        assertion,
+        core,
+        system,
         triton,
         compiled,
         nccl,

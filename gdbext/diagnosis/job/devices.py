@@ -11,17 +11,13 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
-from gdbext.diagnosis.waits.device_waits import FUNCTIONS, outermost_call, plain_name
-from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.report.wait import DeviceWait
+from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
-from gdbext.engine.layouts import store
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section, byte_size, counted
-from gdbext.errors import BadData, GdbextError
-from gdbext.torch.layout_choice import torch_version
-from gdbext.torch.state.cuda_state import CudaAllocator, CudaStream, CudaStreams, PendingEvent, PendingMemory
-from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.errors import GdbextError
+from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -31,15 +27,11 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
     from gdbext.engine.targets.system.procfs import ProcFs
 
-_OLDEST = (2, 6)
-"""The first release of which it was seen how streams are numbered."""
 _SHOWN = 4
 """Events of one stream that the text names."""
 _FILES = 8
 _DEPTH = 24
 """Python frames of a thread among which generated code is looked for."""
-_LOWEST = 0x1000
-"""A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
 
 
 class CurrentStream(Record):
@@ -59,6 +51,13 @@ class LaunchedKernel(Record):
     kernel: str
     file: str
     line: int
+
+
+class ReplayedGraph(Record):
+    """A CUDA graph that a thread is replaying: it is in the call that launches it."""
+
+    tid: int
+    graph: CudaGraph
 
 
 class DeviceCore(Record):
@@ -89,6 +88,7 @@ class DeviceSection(Section):
     problems: tuple[str, ...] = ()
     launched: tuple[LaunchedKernel, ...] = ()
     """The last kernels that threads launched in code of torch.compile which they are still in, the latest first."""
+    replayed: tuple[ReplayedGraph, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -96,6 +96,8 @@ class DeviceSection(Section):
         return (
             *(f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
               for each in self.launched),
+            *(f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
+              f"cuda:{each.graph.device}, with memory of {_pool(each.graph)}" for each in self.replayed),
             *(line for each in self.memory for line in _memory_lines(each)),
         )  # fmt: skip
 
@@ -127,11 +129,18 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
         more = f", … {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
         yield (f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
                f"events of stream {number}, on which they were used: {first}{more}")  # fmt: skip
-    if memory.captures:
-        yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({memory.captures} at once)"
+    for graph in memory.graphs:
+        yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {_pool(graph)}"
+    others = (memory.captures or 0) - len(memory.graphs)
+    if others > 0:
+        yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({others} at once)"
     if memory.retries or memory.ooms:
         yield (f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
                f"out of memory {counted(memory.ooms, 'time')}")  # fmt: skip
+
+
+def _pool(graph: CudaGraph) -> str:
+    return f"the private pool {graph.pool}"
 
 
 def _event_text(event: PendingEvent) -> str:
@@ -221,13 +230,17 @@ def name_devices(
     waiting = [thread for thread in process.threads if _device_wait(states[thread.tid]) is not None]
     if not waiting:
         return None
-    reader = _StreamsOfWaits(session)
+    sites = session.dispatch_stacks.sites if session.has_torch else None
+    reader = StreamsOfWaits(session.memory, session.symbolizer, sites)
     callbacks = tuple(each.tid for each in process.threads if runs_host_function(each))
+    replayed: list[ReplayedGraph] = []
     for thread in waiting:
         state = states[thread.tid]
         if state is not None and state.wait is not None and state.wait.device is not None:
             found = reader.completed(thread, state.wait.device)._replace(host_functions=callbacks)
             evidence = (*state.wait.evidence, *_reasons(found))
+            graph = reader.graph(thread)
+            replayed += [ReplayedGraph(thread.tid, graph)] if graph is not None else []
             states[thread.tid] = state._replace(wait=state.wait._replace(device=found, evidence=evidence))
     current = tuple(
         CurrentStream(thread.tid, each.device, each.number, Hexadecimal(each.handle))
@@ -236,9 +249,21 @@ def name_devices(
     )
     core = core_settings(session.target.environ())
     core = core._replace(trigger=_trigger(core, session.target))
-    memory = reader.memory(session)
+    memory = _pending_memory(session, reader)
     launched = tuple(each for thread in waiting for each in _launched(session, thread))
-    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched)
+    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched,
+                         tuple(replayed))  # fmt: skip
+
+
+def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMemory, ...]:
+    """The memory of each device that waits; empty where it is not known, or where CUDA was not initialised."""
+    if not reader.devices:
+        return ()
+    try:
+        return CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
+    except GdbextError as error:
+        reader.problems.append(f"the caching allocator: {error.what}")
+        return ()
 
 
 def _launched(session: Session, thread: ThreadSnapshot) -> Iterator[LaunchedKernel]:
@@ -258,7 +283,9 @@ def _reasons(wait: DeviceWait) -> Iterator[str]:
     """The evidence for the stream or event, and for the device."""
     if wait.event is not None:
         yield f"the event {wait.event:#x} is what the calling code passed to {wait.call}"
-    if wait.stream is not None:
+    if wait.stream is not None and wait.certainty is Certainty.INFERRED:
+        yield f"PyTorch replays a graph into the thread's current stream, which is {wait.stream:#x}: inferred"
+    elif wait.stream is not None:
         yield f"the stream {wait.stream:#x} is what the calling code passed to {wait.call}"
     if wait.stream_id is not None:
         yield f"PyTorch's pool of streams has it: number {wait.stream_id} of cuda:{wait.device}"
@@ -274,91 +301,3 @@ def runs_host_function(thread: ThreadSnapshot) -> bool:
 
 def _device_wait(state: State | None) -> DeviceWait | None:
     return state.wait.device if state is not None and state.wait is not None else None
-
-
-class _StreamsOfWaits:
-    """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
-
-    def __init__(self, session: Session) -> None:
-        self._sites = session.dispatch_stacks.sites if session.has_torch else None
-        self._streams = CudaStreams(session.symbolizer, ThreadVariables(session.memory, session.symbolizer))
-        self.problems: list[str] = []
-        self._pool: Mapping[int, CudaStream] = {}
-        self.devices: int | None = None
-        try:
-            build = torch_version(session.modules)
-            if not build or store.release(build) < _OLDEST:
-                raise BadData(f"how torch {build or 'of this release'} numbers them is not known")
-            self.devices = self._streams.device_count()
-            self._pool = self._streams.pool()
-        except GdbextError as error:
-            self.problems.append(f"PyTorch's streams: {error.what}")
-
-    def current(self, thread: ThreadSnapshot) -> tuple[CudaStream, ...]:
-        """The thread's current streams; empty where they are not known."""
-        if not self.devices:
-            return ()
-        try:
-            return self._streams.current(thread.thread_pointer)
-        except GdbextError as error:
-            self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
-            return ()
-
-    def memory(self, session: Session) -> tuple[PendingMemory, ...]:
-        """The memory of each device that waits; empty where it is not known, or where CUDA was not initialised."""
-        if not self.devices:
-            return ()
-        try:
-            return CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
-        except GdbextError as error:
-            self.problems.append(f"the caching allocator: {error.what}")
-            return ()
-
-    def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
-        """The wait with its stream or event, as the caller's code passed it, and the device that this proves."""
-        level = _level(thread)
-        only = 0 if self.devices == 1 else None
-        wait = self._called(thread, wait, level)
-        row = FUNCTIONS.get(plain_name(wait.call))
-        if row is None or level is None:
-            return wait._replace(device=only)
-        event = self._argument(thread, level, row.event)
-        if event is not None and event >= _LOWEST:
-            return wait._replace(event=Hexadecimal(event), certainty=Certainty.EXACT, device=only)
-        handle = self._argument(thread, level, row.stream)
-        if handle is None or 2 < handle < _LOWEST:
-            return wait._replace(device=only)
-        known = self._pool.get(handle)
-        return wait._replace(
-            stream=Hexadecimal(handle),
-            stream_id=known.number if known is not None else None,
-            device=known.device if known is not None else only,
-            certainty=Certainty.EXACT,
-        )
-
-    def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> DeviceWait:
-        """The wait with the function that the program called, where that is another one than the frame's: it left by a
-        jump, and what the caller passed are the arguments of the first."""
-        if level is None or self._sites is None or level + 1 >= len(thread.frames):
-            return wait
-        target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
-        if target is None or inner is None or inner.start == target:
-            return wait
-        called = self._sites.function_at(target)
-        name = called.demangled[0].split("(")[0] if called is not None and called.start == target else ""
-        row = FUNCTIONS.get(plain_name(name))
-        return wait._replace(call=name, work=row.work if row is not None else DeviceWork.UNKNOWN)
-
-    def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
-        if number is None or self._sites is None or level + 1 >= len(thread.frames):
-            return None
-        try:
-            return self._sites.argument(thread.stack, level + 1, number)
-        except GdbextError:
-            return None
-
-
-def _level(thread: ThreadSnapshot) -> int | None:
-    """The frame of the call that the program made."""
-    inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
-    return outermost_call(thread, inner) if inner is not None else None

@@ -6,16 +6,32 @@ thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+from gdbext.engine.layouts import store
 from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch import assumed_symbols
+from gdbext.torch.layout_choice import torch_version
+from gdbext.torch.state.cuda_state import CudaGraph, CudaStream, CudaStreams, cuda_graph
+from gdbext.torch.state.thread_variable import ThreadVariables
+
+if TYPE_CHECKING:
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
+    from gdbext.torch.stack.call_arguments import CallSites
 
 _DEPTH = 40
 """Frames from such a call outwards in which its purpose is looked for."""
+_OLDEST = (2, 6)
+"""The first release of which it was seen how streams are numbered."""
+_LOWEST = 0x1000
+"""A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
 _DRIVER, _RUNTIME = "libcuda.so", "libcudart"
 """The beginnings of the file names of the driver's library and of the runtime's."""
 
@@ -143,3 +159,113 @@ def function_name(thread: ThreadSnapshot, level: int) -> str:
     """The function of a frame without its arguments, "" where it has no name."""
     function = thread.stack.function(level)
     return function.demangled[0].split("(")[0] if function is not None else ""
+
+
+class StreamsOfWaits:
+    """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites | None) -> None:
+        """``sites``: the calls of the process; None where it has no torch."""
+        self._memory = memory
+        self._sites = sites
+        self._streams = CudaStreams(symbolizer, ThreadVariables(memory, symbolizer))
+        self.problems: list[str] = []
+        self._pool: Mapping[int, CudaStream] = {}
+        self.devices: int | None = None
+        try:
+            build = torch_version(symbolizer.modules)
+            if not build or store.release(build) < _OLDEST:
+                raise BadData(f"how torch {build or 'of this release'} numbers them is not known")
+            self.devices = self._streams.device_count() or None
+            self._pool = self._streams.pool()
+        except GdbextError as error:
+            self.problems.append(f"PyTorch's streams: {error.what}")
+
+    def current(self, thread: ThreadSnapshot) -> tuple[CudaStream, ...]:
+        """The thread's current streams; empty where they are not known."""
+        if not self.devices:
+            return ()
+        try:
+            return self._streams.current(thread.thread_pointer)
+        except GdbextError as error:
+            self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
+            return ()
+
+    def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
+        """The wait with its stream or event, as the caller's code passed it, and the device that this proves."""
+        level = _level(thread)
+        only = 0 if self.devices == 1 else None
+        wait, passed = self._called(thread, wait, level)
+        row = FUNCTIONS.get(plain_name(wait.call))
+        if row is None or level is None or not passed:
+            return wait._replace(device=only)
+        event = self._argument(thread, level, row.event)
+        if event is not None and event >= _LOWEST:
+            return wait._replace(event=Hexadecimal(event), certainty=Certainty.EXACT, device=only)
+        handle = self._argument(thread, level, row.stream)
+        if handle is None or 2 < handle < _LOWEST:
+            return self._into_current(thread, wait._replace(device=only))
+        known = self._pool.get(handle)
+        return wait._replace(
+            stream=Hexadecimal(handle),
+            stream_id=known.number if known is not None else None,
+            device=known.device if known is not None else only,
+            certainty=Certainty.EXACT,
+        )
+
+    def graph(self, thread: ThreadSnapshot) -> CudaGraph | None:
+        """The graph that the thread's call replays; None where there is none, or where it is not known."""
+        level = _level(thread)
+        if level is None or self._sites is None or level + 1 >= len(thread.frames):
+            return None
+        if not any(name.startswith(assumed_symbols.GRAPH_REPLAY.beginnings) for name in _names(thread, level + 1)):
+            return None
+        problem = "where it is, is not known"
+        for place in self._sites.places(thread.stack, level + 1, 0):  # graph_exec_, the second member, is passed
+            try:
+                return cuda_graph(self._memory, place - 8 if isinstance(place, int) else 0)
+            except GdbextError as error:
+                problem = error.what
+        self.problems.append(f"the CUDA graph that thread {thread.tid} replays: {problem}")
+        return None
+
+    def _into_current(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
+        """The wait with the stream into which PyTorch replays a graph: the thread's current one (CUDAGraph.cpp)."""
+        graph = self.graph(thread)
+        device = graph.device if graph is not None else wait.device
+        if wait.purpose != assumed_symbols.GRAPH_REPLAY.purpose or plain_name(wait.call) != "cudaGraphLaunch":
+            return wait
+        for each in self.current(thread):
+            if each.device == device:
+                number = each.number if each.handle in self._pool else None
+                handle = Hexadecimal(each.handle)
+                return wait._replace(stream=handle, stream_id=number, device=device, certainty=Certainty.INFERRED)
+        return wait
+
+    def _called(self, thread: ThreadSnapshot, wait: DeviceWait, level: int | None) -> tuple[DeviceWait, bool]:
+        """The wait with the function that the program called, where that is another one than the frame's: it left by a
+        jump, and what the caller passed are the arguments of the first. False where these are not those of CUDA: a
+        function of PyTorch left so."""
+        if level is None or self._sites is None or level + 1 >= len(thread.frames):
+            return wait, False
+        target, inner = self._sites.direct_target(thread.stack, level + 1), thread.stack.function(level)
+        if target is None or inner is None or inner.start == target:
+            return wait, True
+        called = self._sites.function_at(target)
+        name = called.demangled[0].split("(")[0] if called is not None and called.start == target else ""
+        row = FUNCTIONS.get(plain_name(name))
+        return (wait, False) if row is None else (wait._replace(call=name, work=row.work), True)
+
+    def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
+        if number is None or self._sites is None or level + 1 >= len(thread.frames):
+            return None
+        try:
+            return self._sites.argument(thread.stack, level + 1, number)
+        except GdbextError:
+            return None
+
+
+def _level(thread: ThreadSnapshot) -> int | None:
+    """The frame of the call that the program made."""
+    inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
+    return outermost_call(thread, inner) if inner is not None else None

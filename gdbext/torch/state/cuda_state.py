@@ -8,20 +8,23 @@ The sizes of two arrays prove how many devices they are for; nothing is read whe
 c10/cuda/CUDACachingAllocator.cpp and c10/core/CachingDeviceAllocator.h, 2.6.0 to 2.15.0. The allocator has a vector of
 one object for each device. No header says where; the function that returns the statistics loads it from there. Such an
 object begins with a mutex, the statistics are behind it, then two pools, the set of active blocks, the captures under
-way, and the events of freed blocks by stream. Where these lie differs: the set is known by its number of elements,
-which the statistics count, too, the events by what they lead to.
+way, and the events of freed blocks by stream. Where these lie differs: the set is known by its number of elements, the
+events by what they lead to.
+
+ATen/cuda/CUDAGraph.h, 2.6.0, 2.11.0 and 2.15.0: a graph begins with two handles, flags and a number of its capture. Its
+pool has a number of which one half is zero. The filter of a capture that the allocator keeps is a lambda of the graph.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.code_reader import member_loads
-from gdbext.engine.process.memory import FieldLayout, Memory
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
@@ -211,7 +214,7 @@ class CudaAllocator:
                     found.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
             elif field.size == counts.size and field.type.endswith("::Stat"):
                 found.update({f"{field.name}.{name}": value for name, value in self._counts(at).items()})
-            elif _is_number(field):
+            elif field.size == 8 and field.type == "long int":
                 found[field.name] = self._memory.i64(at)
         if not found:
             raise LayoutError(f"the layout of {shape.name} has nothing that is known")
@@ -229,8 +232,32 @@ class CudaAllocator:
                 raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
 
 
-def _is_number(field: FieldLayout) -> bool:
-    return field.size == 8 and field.type == "long int"
+class CudaGraph(Record):
+    """A CUDA graph of PyTorch's (torch.cuda.CUDAGraph)."""
+
+    address: Hexadecimal
+    device: int
+    stream_id: int
+    """The stream on which it was captured, or is being captured."""
+    pool: tuple[int, int]
+    """The pool of its memory (torch.cuda.CUDAGraph.pool)."""
+
+
+_POOL, _STREAM = struct.Struct("<QQ"), struct.Struct("<Hxxxxxxq")
+"""A pool's number; a stream: the type and number of its device, and its own number."""
+_GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
+"""The offsets of both in a graph; 2.15 has a vector between them."""
+
+
+def cuda_graph(memory: Memory, address: int) -> CudaGraph:
+    """The graph at an address. Raises BadData where there is none, MemoryFault."""
+    for place, behind in _GRAPH_PLACES:
+        first, second = _POOL.unpack(memory.read(address + place, _POOL.size))
+        device, stream = _STREAM.unpack(memory.read(address + behind, _STREAM.size))
+        known = not stream & 1 or (0 < (stream >> 1 & _TYPE_MASK) <= _PRIORITIES and 0 <= stream >> 5 < _PER_POOL)
+        if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and known:
+            return CudaGraph(Hexadecimal(address), device >> 8, stream, (first, second))
+    raise BadData(f"there is no CUDA graph at {address:#x}")
 
 
 class PendingEvent(Record):
@@ -250,11 +277,14 @@ class PendingMemory(Record):
 
     device: int
     events: tuple[PendingEvent, ...]
-    captures: int
-    """Captures of CUDA graphs that are under way, and other uses of private pools: the allocator asks no event then."""
+    captures: int | None
+    """Captures of CUDA graphs that are under way, and other uses of private pools: the allocator asks no event then.
+    None where that is not known."""
     retries: int
     """Times that cudaMalloc failed and was tried again after memory was given back."""
     ooms: int
+    graphs: tuple[CudaGraph, ...] = ()
+    """The graphs of these captures, where they are known."""
 
 
 _POINTERS, _BLOCK, _EVENT = struct.Struct("<12Q"), struct.Struct("<QQQQ?"), struct.Struct("<32xQQ")
@@ -267,7 +297,8 @@ _BLOCK_COUNT = 56
 """Bytes from a block's size to the number of its events: behind its flags stand its two neighbours."""
 _REACH, _PER_NODE = 2048, 10
 """Bytes of the object in which the set is looked for; elements of a node of the deque (512 // 48)."""
-_MOST_EVENTS, _SAMPLE = 1024, 256
+_MOST_EVENTS, _SAMPLE, _MOST_CAPTURES = 1024, 256, 64
+_PAIR_AND_WORD = struct.Struct("<QQQ")
 
 
 class _Pending:
@@ -281,16 +312,25 @@ class _Pending:
         self._shift = self._freed = 0
 
     def read(self) -> PendingMemory:
-        """All of it; a device without active blocks has nothing that waits."""
+        """All of it; a device without active blocks has nothing that waits, and its captures are not found."""
         retries, ooms = (self._counts.get(name, 0) for name in ("num_alloc_retries", "num_ooms"))
         if not self._counts.get("active.all.current"):
-            return PendingMemory(self._device, (), 0, retries, ooms)
+            return PendingMemory(self._device, (), None, retries, ooms)
         found = self._active_blocks()
-        _, captures = vector_span(self._memory, found + 32, _CAPTURE)
+        first, captures = vector_span(self._memory, found + 32, _CAPTURE)
         events = self._events(found + 32)
         if self._freed and not events and not captures:
             raise BadData(f"which events {self._freed} freed blocks of cuda:{self._device} wait for is not known")
-        return PendingMemory(self._device, events, captures, retries, ooms)
+        graphs = tuple(self._captured(first + _CAPTURE * number for number in range(min(captures, _MOST_CAPTURES))))
+        return PendingMemory(self._device, events, captures, retries, ooms, graphs)
+
+    def _captured(self, places: Iterable[int]) -> Iterator[CudaGraph]:
+        """The graphs of captures, each of which is a pool's number and a filter."""
+        for first, second, filtered in (_PAIR_AND_WORD.unpack(self._memory.read(each, 24)) for each in places):
+            with suppress(GdbextError):  # another use of a pool
+                graph = cuda_graph(self._memory, filtered)
+                if (graph.pool, graph.device) == ((first, second), self._device):
+                    yield graph
 
     def _active_blocks(self) -> int:
         """The address of the set: it has as many elements as the statistics count, and a known kind of block."""
@@ -316,9 +356,8 @@ class _Pending:
         raise BadData("how the allocator describes a block is not known in this build")
 
     def _block(self, address: int, shift: int) -> tuple[int, int, int, int, bool]:
-        found: tuple[int, int, int, int, bool] = _BLOCK.unpack(
-            self._memory.read(address + _BLOCK_HEAD + shift, _BLOCK.size)
-        )
+        raw = self._memory.read(address + _BLOCK_HEAD + shift, _BLOCK.size)
+        found: tuple[int, int, int, int, bool] = _BLOCK.unpack(raw)
         return found
 
     def _events(self, start: int) -> tuple[PendingEvent, ...]:

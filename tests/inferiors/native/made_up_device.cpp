@@ -2,6 +2,8 @@
 // machine. Loaded before all others (LD_PRELOAD), as libcuda.so.1, too. Memory is the host's; nothing is computed.
 // NCCL's operations end at once, but for those after the first GDBEXT_HANGS_AFTER, whose events are never reached.
 // There are GDBEXT_DEVICES devices, else one.
+// After fail_device() every call that waits or launches fails with that error, as all do once a kernel has failed. With
+// GDBEXT_SILENT the driver does not answer when it is asked how many devices there are.
 // What is on the stream of hang_stream() never ends; there are GDBEXT_DEVICE_MEMORY bytes of memory, where that is set.
 // A stream is waited for asleep, an event awake, as the driver does by default.
 //
@@ -15,7 +17,7 @@
 
 namespace {
 
-enum { ENDED = 0, OUT_OF_MEMORY = 2, NOT_READY = 600, STREAM = 256 };
+enum { ENDED = 0, OUT_OF_MEMORY = 2, NOT_READY = 600, ASSERTED = 710, STREAM = 256 };
 std::atomic<int> begun;
 
 bool hangs() {
@@ -25,6 +27,7 @@ bool hangs() {
 
 std::atomic<void *> hung_stream;
 std::atomic<size_t> taken;
+std::atomic<int> failed;
 
 thread_local int current_device;
 std::atomic<void *> captured;
@@ -48,9 +51,9 @@ void *run_host_function(void *raw) {
 }
 
 int wait_for_the_device() {
-    while (hangs() || hung_stream != nullptr)
+    while ((hangs() || hung_stream != nullptr) && !failed)
         poll(nullptr, 0, -1);
-    return 0;
+    return failed;
 }
 
 void *object() { return calloc(1, STREAM); }
@@ -62,6 +65,8 @@ int well(...) { return 0; }
 extern "C" {
 
 int cudaGetDeviceCount(int *count) {
+    while (getenv("GDBEXT_SILENT") != nullptr)
+        poll(nullptr, 0, -1);
     const char *devices = getenv("GDBEXT_DEVICES");
     *count = devices != nullptr ? atoi(devices) : 1;
     return 0;
@@ -81,13 +86,14 @@ int cudaLaunchHostFunc(void *, void (*function)(void *), void *argument) {
 int cudaDeviceCanAccessPeer(int *can, int, int) { *can = 0; return 0; }
 int cudaDriverGetVersion(int *version) { *version = 13020; return 0; }
 int cudaRuntimeGetVersion(int *version) { *version = 13020; return 0; }
-int cudaGetLastError() { return 0; }
-int cudaPeekAtLastError() { return 0; }
-const char *cudaGetErrorString(int) { return "made up"; }
+int cudaGetLastError() { return failed; }
+int cudaPeekAtLastError() { return failed; }
+const char *cudaGetErrorString(int error) { return error == ASSERTED ? "device-side assert triggered" : "made up"; }
 const char *cudaGetErrorName(int) { return "made up"; }
 int cudaDeviceSynchronize() { return wait_for_the_device(); }
 
 void hang_stream(void *stream) { hung_stream = stream; }
+void fail_device(int error) { failed = error; }
 
 int cudaMalloc(void **place, size_t size) {
     const char *most = getenv("GDBEXT_DEVICE_MEMORY");
@@ -108,17 +114,17 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int, void *) { memc
 int cudaPointerGetAttributes(int *found, const void *) { memset(found, 0, 32); *found = 2; return 0; }
 int __cudaPushCallConfiguration(...) { return 0; }
 int __cudaPopCallConfiguration(...) { return 0; }
-int cudaLaunchKernel(...) { return 0; }
-int __cudaLaunchKernel(...) { return 0; }
+int cudaLaunchKernel(...) { return failed; }
+int __cudaLaunchKernel(...) { return failed; }
 
 int cudaStreamCreateWithPriority(void **stream, unsigned, int) { *stream = object(); return 0; }
 int cudaStreamCreateWithFlags(void **stream, unsigned) { *stream = object(); return 0; }
 int cudaStreamDestroy(void *) { return 0; }
 int cudaStreamQuery(void *) { return 0; }
 int cudaStreamSynchronize(void *stream) {
-    while (hangs(stream))
+    while (hangs(stream) && !failed)
         poll(nullptr, 0, -1);
-    return 0;
+    return failed;
 }
 int cudaStreamWaitEvent(void *stream, int *event, unsigned) {
     if (*event != ENDED)

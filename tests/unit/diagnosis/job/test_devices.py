@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gdbext.diagnosis.job.devices import DeviceCore, DeviceSection, DeviceSystemSection, _trigger, core_settings
+from gdbext.diagnosis.job.devices import (
+    DeviceCore,
+    DeviceSection,
+    DeviceSystemSection,
+    ReplayedGraph,
+    _trigger,
+    core_settings,
+)
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
+from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.state import cuda_state
-from gdbext.torch.state.cuda_state import CudaStreams
+from gdbext.torch.state.cuda_state import CudaGraph, CudaStreams, PendingMemory
 from gdbext.torch.state.thread_variable import ThreadVariables
 from support.recorded.recordings import Replay
 
@@ -42,7 +53,9 @@ def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay
         assert (found[role]["stream_id"], found[role]["device"]) == (known["id"], known["device"])
         assert found[role]["certainty"] == "exact"
     assert (found["graph"]["work"], found["graph"]["purpose"]) == ("graph", "a CUDA graph is replayed")
-    assert found["graph"]["stream"] is None, "it was in a register that is gone, after a jump to another function"
+    graph = found["graph"]
+    assert (graph["stream"], graph["certainty"]) == (f"{truth['graph']['stream']:#x}", "inferred")
+    assert (graph["stream_id"], graph["device"]) == (known["id"], known["device"])
     assert found["spinning"]["event"] == f"{truth['spinning']['event']:#x}"
     assert (found["spinning"]["work"], found["spinning"]["polls"]) == ("event", True)
 
@@ -84,6 +97,50 @@ def test_the_evidence_names_where_a_stream_was_read(hung: Replay) -> None:
     assert "cuda:0 is the only device that PyTorch sees" in waits[hung.tid("main")]["evidence"]
 
 
+def test_a_replayed_graph_goes_into_the_current_stream_of_the_thread(hung: Replay) -> None:
+    """The stream itself was in a register that is gone, after a jump to another function."""
+    (graph,) = [each["wait"] for each in hung.diagnosis["threads"] if each["tid"] == hung.tid("graph")]
+    handle = graph["device"]["stream"]
+    assert f"PyTorch replays a graph into the thread's current stream, which is {handle}: inferred" in graph["evidence"]
+    (replayed,) = hung.diagnosis["device"]["replayed"]
+    assert replayed["tid"] == hung.tid("graph")
+    assert [replayed["graph"]["stream_id"], replayed["graph"]["pool"]] == hung.truth["replayed"]
+
+
+def test_a_graph_that_is_not_where_it_should_be_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_state, "_GRAPH_PLACES", ((40, 64),))
+    hung = replay(WAITS[1])
+    section = hung.document("dispatch-diagnose")["device"]
+    assert section["replayed"] == []
+    (problem,) = section["problems"]
+    assert problem.startswith(f"the CUDA graph that thread {hung.tid('graph')} replays: there is no CUDA graph at 0x")
+
+
+def test_a_function_of_pytorch_that_leaves_by_a_jump_passes_nothing_to_cuda(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``c10::cuda::GetDeviceCount`` jumps to CUDA's function: the call is CUDA's, with arguments that nobody knows."""
+    other = Function(0x7000, 0x10, ("_ZN4mine7wrapperEi",), cast(Module, None))
+    monkeypatch.setattr(CallSites, "direct_target", lambda *_: other.start)
+    monkeypatch.setattr(CallSites, "function_at", lambda *_: other)
+    found = device_waits(replay(WAITS[1]))["stream"]
+    assert (found["call"], found["work"], found["stream"]) == ("cudaStreamSynchronize", "stream", None)
+
+
+def test_graphs_in_the_report() -> None:
+    graph = CudaGraph(Hexadecimal(0x7F00), 1, 35, (0, 3))
+    memory = PendingMemory(1, (), 2, 0, 0, (graph,))
+    section = DeviceSection(2, (), core_settings({}), (memory,), replayed=(ReplayedGraph(7, graph),))
+    assert section.lines == (
+        "thread 7 replays a CUDA graph that was captured on stream 35 of cuda:1, with memory of the private "
+        "pool (0, 3)",
+        "cuda:1: a CUDA graph is being captured on stream 35, into the private pool (0, 3)",
+        "cuda:1: a CUDA graph is captured, or a private pool is used (1 at once)",
+    )
+
+
 def test_why_the_allocator_waits(hung: Replay) -> None:
     found = device_waits(hung)["allocator"]
     assert found["purpose"] == "the caching allocator waits for the events of blocks that other streams used"
@@ -99,7 +156,7 @@ def test_the_block_that_waits_for_the_event_of_another_stream(hung: Replay) -> N
     assert (memory["device"], memory["captures"], memory["ooms"]) == (0, 0, 0)
     title, line = hung.text("dispatch-diagnose").partition("The device, as the host knows it\n")[1:]
     assert title
-    assert line.startswith("cuda:0: 1 freed block (24.0 MiB) of the allocator waits for events of stream 3")
+    assert "\ncuda:0: 1 freed block (24.0 MiB) of the allocator waits for events of stream 3" in line
 
 
 def test_the_streams_into_which_threads_launch(hung: Replay) -> None:
@@ -154,7 +211,11 @@ def test_an_allocator_of_another_build_is_unknown(
     """Its statistics, its blocks and its events have to agree."""
     monkeypatch.setattr(cuda_state, constant, value)
     section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
-    assert (section["memory"], section["problems"]) == ([], [f"the caching allocator: {problem}"])
+    assert (section["memory"], section["problems"][-1]) == ([], f"the caching allocator: {problem}")
+
+
+def test_torch_without_cuda_has_no_device(replay: type[Replay]) -> None:
+    assert "device" not in replay("meta-mm").diagnosis
 
 
 def test_cores_of_the_device_as_the_environment_says() -> None:

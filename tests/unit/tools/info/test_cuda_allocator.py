@@ -9,7 +9,7 @@ import pytest
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.cuda_state import CudaAllocator
+from gdbext.torch.state.cuda_state import CudaAllocator, cuda_graph
 from support.fakes.fake_target import FakeTarget
 
 ALLOCATOR, VARIABLE, GETTER, DEVICE, VTABLE, ELEMENTS = 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000
@@ -103,6 +103,30 @@ def test_other_allocators(name: str, why: str) -> None:
     process.vtable = name
     with pytest.raises(BadData, match=why):
         process.devices()
+
+
+@pytest.mark.parametrize(("place", "between"), [(32, 0), (40, 0), (32, 24)])
+@pytest.mark.parametrize(("words", "found"), [
+    ((0, 3, 0x101, 0x23), (1, 0x23, (0, 3))),
+    ((9, 0, 0xDEAD0001, 0x7F00), (0, 0x7F00, (9, 0))),  # padding, and a stream from elsewhere
+    ((9, 3, 1, 0x23), None),
+    ((0, 0, 1, 0x23), None),
+    ((0, 3, 0, 0x23), None),  # of the CPU
+    ((0, 3, 1, 0), None),
+    ((0, 3, 1, 1), None),  # no stream has this number
+    ((0, 3, 1, 0x403), None),
+])  # fmt: skip
+def test_a_graph(
+    place: int, between: int, words: tuple[int, ...], found: tuple[int, int, tuple[int, int]] | None
+) -> None:
+    raw = struct.pack("<5Q", 0x7001, 0x7002, 1, 77, 78)[:place] + struct.pack("<2Q", *words[:2])
+    raw += struct.pack("<3Q", DEVICE, DEVICE, DEVICE)[:between] + struct.pack("<2Q", *words[2:])
+    memory = Memory(FakeTarget({DEVICE: raw.ljust(PAGE, b"\0")}))
+    if found is None:
+        with pytest.raises(BadData, match="no CUDA graph"):
+            cuda_graph(memory, DEVICE)
+    else:
+        assert cuda_graph(memory, DEVICE) == (DEVICE, *found)
 
 
 def test_before_the_allocator_is_there() -> None:
