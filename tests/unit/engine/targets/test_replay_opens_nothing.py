@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.cache import cache_folder
+
 ROOT = Path(__file__).resolve().parents[4]
 SITE = re.compile(r".*/lib/python[\d.]+(/(site|dist)-packages(/[^/]+-info/entry_points\.txt)?)?")
 """Where other packages may add something to gdbext, of the Python that runs it (engine/entry_points.py)."""
@@ -52,11 +54,17 @@ def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None
         "/dev/null",
         "/proc/self/statm",
         known,
+        f"{cache_folder()}/demangled",
     )
     assert any(path == str(recording) for path in asked)
     foreign = {
         path for path in asked if path.startswith("/") and not path.startswith(ours) and not SITE.fullmatch(path)
     }
-    own = [ROOT / "x", Path.home() / ".local" / "x", *(Path(path) for path in asked if SITE.fullmatch(path))]
+    own = [
+        ROOT / "x",
+        Path(cache_folder(), "demangled"),
+        Path.home() / ".local" / "x",
+        *(Path(path) for path in asked if SITE.fullmatch(path)),
+    ]
     parents = {str(parent) for path in own for way in (path, path.resolve()) for parent in way.parents}
     assert foreign - parents == set(), "of our own folders the parents are asked for, too: whose are they?"
