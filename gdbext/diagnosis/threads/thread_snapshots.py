@@ -211,6 +211,10 @@ class Stacks:
             stack = self._stacks[thread.tid] = self._walk(thread)
         return stack
 
+    def forget(self, thread: TargetThread) -> None:
+        """Forget the stack of a thread of which more is known now."""
+        self._stacks.pop(thread.tid, None)
+
     def _walk(self, thread: TargetThread) -> NativeStack:
         registers = thread.registers()
         stranger = self._owners.stranger(thread)
@@ -325,6 +329,10 @@ class ThreadSnapshots:
         stack = self._stacks.unseen(_RUNS_ON) if thread.runs_on else self._stacks.of(thread)
         dispatch = self._dispatch.steps(stack) if self._dispatch is not None else ()
         if thread.lacks_registers and _lacks_registers(stack, dispatch, self._process.memory.architecture.callee_saved):
+            stopped = self._target.stopped_thread(thread.tid)
+            if stopped is not None and not stopped.lacks_registers:
+                self._stacks.forget(thread)
+                return self._take(stopped)
             self._target.need_registers(thread.tid)
         python, notes = self._python_frames(thread, stack)
         if stack.outer is not None:

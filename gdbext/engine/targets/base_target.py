@@ -346,6 +346,10 @@ class Target(ABC):
     def need_registers(self, tid: int) -> None:
         """Note that a proof needs registers of that thread which it lacks: ``retake`` then stops the process."""
 
+    def stopped_thread(self, tid: int) -> TargetThread | None:  # noqa: ARG002
+        """That thread with the registers that it lacks, where a look can be completed without beginning again."""
+        return None
+
     def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
         """Take another look at the process, where threads moved during this one; whether that was done. ``in_doubt``:
         what was read contradicts itself, so it may be tried more often."""

@@ -35,6 +35,7 @@ from gdbext.engine.targets.live.stop_copy import (
     parts,
     ranges,
     real_time_priority,
+    writable_pages,
 )
 from gdbext.engine.targets.live.thread_motion import same_but_for_rseq
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess, copy_asleep
@@ -127,6 +128,14 @@ class SnapshotTarget(LocalProcess):
         thread = self._copy.thread(tid) if self._copy is not None else None
         if thread is not None and thread.lacks_registers:
             self._needs_registers = True
+
+    def stopped_thread(self, tid: int) -> TargetThread | None:
+        """The thread at a stop that is made now, where all that was read before belongs to that moment, too."""
+        self.need_registers(tid)
+        if self._needs_registers and self._copy is not None and self._copy.is_asleep and self._memory >= 0:
+            is_same, self._next = self._is_confirmed(_STOPS), None  # else the next look has a stop of its own
+            self._looks = 1 if is_same else self._looks
+        return self._copy.thread(tid) if self._copy is not None else None
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes: as they were at the stop where they were copied, else as they are now. Raises
@@ -263,16 +272,7 @@ class SnapshotTarget(LocalProcess):
 
     def _pages_wanted(self) -> Iterator[int]:
         """Pages that were read besides the copy, in memory that the process can write to."""
-        pages = {number for address, size in self._wanted for number in pages_of(address, size)}
-        writable = iter([each for each in self.maps() if "w" in each.permissions])
-        current = next(writable, None)
-        for number in sorted(pages):
-            while current is not None and current.end <= number * linux.PAGE_SIZE:
-                current = next(writable, None)
-            if current is None:
-                return
-            if current.start <= number * linux.PAGE_SIZE:
-                yield number
+        return writable_pages(self._wanted, self.maps())
 
     def _code(self, address: int, size: int) -> bytes | None:
         try:

@@ -83,6 +83,19 @@ def pages_of(address: int, size: int) -> range:
     return range(address // PAGE_SIZE, -(-(address + size) // PAGE_SIZE))
 
 
+def writable_pages(pieces: Iterable[tuple[int, int]], maps: Sequence[MemoryMapping]) -> Iterator[int]:
+    """The numbers, sorted, of the pages of pieces (address, size) in memory that the process can write to."""
+    writable = iter([each for each in maps if "w" in each.permissions])
+    current = next(writable, None)
+    for number in sorted({number for address, size in pieces for number in pages_of(address, size)}):
+        while current is not None and current.end <= number * PAGE_SIZE:
+            current = next(writable, None)
+        if current is None:
+            return
+        if current.start <= number * PAGE_SIZE:
+            yield number
+
+
 def parts(address: int, size: int, pages: Collection[int]) -> Iterator[tuple[int, int]]:
     """Start and end of the pieces of ``size`` bytes at ``address`` that lie in some pages."""
     for number in pages_of(address, size):
@@ -305,13 +318,14 @@ def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, 
 
 
 def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
-    """True if the thread is in the same system call, with all that a walk through its stack begins with; the result of
-    the call differs with how it was interrupted."""
+    """True if the thread is in the same system call, with all that a walk through its stack begins with, as far as it
+    is known of the first; the result of the call differs with how it was interrupted."""
     try:
         mine, theirs = one.registers(), other.registers()
     except TargetError:
         return False
-    if any(mine.get(name) != theirs.get(name) for name in (*architecture.callee_saved, architecture.stack_pointer)):
+    kept = () if one.lacks_registers else architecture.callee_saved
+    if any(mine.get(name) != theirs.get(name) for name in (*kept, architecture.stack_pointer)):
         return False
     if architecture.syscall_end(mine, read) != architecture.syscall_end(theirs, read):
         return False

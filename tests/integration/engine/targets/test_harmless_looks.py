@@ -110,3 +110,21 @@ def test_registers_that_a_proof_needs_are_had_by_a_stop() -> None:
     assert not target.retake(), "once is enough"
     target.close()
     program.results()
+
+
+def test_a_stop_completes_what_was_read_of_sleeping_threads() -> None:
+    """The look goes on with the registers, and need not begin again."""
+    program = BlockedCalls()
+    target = brief_look(program.process.pid)
+    asleep = target.threads()[-1]
+    stack = asleep.registers()["rsp"]
+    before = target.read(stack, 64)
+    stopped = target.stopped_thread(asleep.tid)
+    assert stopped is not None
+    assert not stopped.lacks_registers
+    assert {"rbx", "r12", "rbp"} <= stopped.registers().keys()
+    assert (stopped.registers()["rsp"], target.read(stack, 64)) == (stack, before)
+    assert target.stops == 1
+    assert not target.retake()
+    target.close()
+    program.results()

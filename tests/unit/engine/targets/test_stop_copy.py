@@ -63,3 +63,12 @@ def code(address: int, size: int) -> bytes:
 )
 def test_is_as_at_a_later_stop(later: StopCopy, same: bool) -> None:
     assert stop(WAITING, WAITING).is_as(later, X86_64, code) is same
+
+
+def test_of_a_thread_that_was_read_as_it_slept_the_registers_that_are_known_are_compared() -> None:
+    asleep = stop({name: value for name, value in WAITING.items() if name not in X86_64.callee_saved}, WAITING)
+    assert not asleep.is_as(stop(WAITING, WAITING), X86_64, code)
+    asleep.threads[0].lacks_registers = True
+    assert asleep.is_as(stop(WAITING, WAITING), X86_64, code)
+    assert not asleep.is_as(stop({**WAITING, "rsp": WAITING["rsp"] - 8}, WAITING), X86_64, code)
+    assert not asleep.is_as(stop({**WAITING, "rdi": 0x9100}, WAITING), X86_64, code)
