@@ -15,7 +15,7 @@ Since 3.13 CPython publishes offsets about itself at the start of ``_PyRuntime``
 
 Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
 patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each
-starting with the size of the structure it describes. Every minor version has a list of its own, below.
+starting with the size of the structure it describes. Every minor version has a list of its own, in versions.py.
 """
 
 from __future__ import annotations
@@ -141,75 +141,6 @@ def table_path(abi: PythonAbi, architecture: str = "") -> str:
 
 _HEADER = 24  # cookie, version, free_threaded
 _MAX_OFFSET = 1 << 24  # py.PyInterpreterState, the largest, has 195 KB in 3.13.0
-
-_SEQUENCES: Groups = (
-    py.PyTupleObject, py.PyTupleObject.ob_item, None,
-    py.PyListObject, py.PyListObject.ob_item, None,
-)  # fmt: skip
-_VALUES: Groups = (
-    py.PyDictObject, py.PyDictObject.ma_keys, py.PyDictObject.ma_values,
-    py.PyFloatObject, py.PyFloatObject.ob_fval,
-    py.PyLongObject, py.PyLongObject.lv_tag, py.PyLongObject.value_digit,
-    py.PyBytesObject, None, py.PyBytesObject.ob_sval,
-    py.PyASCIIObject, py.PyASCIIObject.state, py.PyASCIIObject.length, None,
-)  # fmt: skip
-_CODE: Groups = (
-    py.PyCodeObject, py.PyCodeObject.co_filename, py.PyCodeObject.co_name, py.PyCodeObject.co_qualname,
-    py.PyCodeObject.co_linetable, py.PyCodeObject.co_firstlineno, py.PyCodeObject.co_argcount,
-    py.PyCodeObject.co_localsplusnames, py.PyCodeObject.co_localspluskinds, py.PyCodeObject.co_code_adaptive,
-)  # fmt: skip
-_TYPE: Groups = (
-    py.PyTypeObject, py.PyTypeObject.tp_name, py.PyTypeObject.tp_repr, py.PyTypeObject.tp_flags,
-)  # fmt: skip
-
-GROUPS_3_13: Groups = (
-    py.PyRuntimeState, None, py.PyRuntimeState.interpreters_head,
-    py.PyInterpreterState, py.PyInterpreterState.id, py.PyInterpreterState.next,
-    py.PyInterpreterState.threads_head, None,
-    py.PyInterpreterState.imports_modules, py.PyInterpreterState.sysdict, None, py.PyInterpreterState.gil, None,
-    None, None, None,
-    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
-    py.PyThreadState.current_frame,
-    py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None, py.PyThreadState.status,
-    py.PyInterpreterFrame, py.PyInterpreterFrame.previous, py.PyInterpreterFrame.f_executable,
-    py.PyInterpreterFrame.instr_ptr, py.PyInterpreterFrame.localsplus, py.PyInterpreterFrame.owner,
-    *_CODE, py.PyObject, py.PyObject.ob_type, *_TYPE, *_SEQUENCES, *_VALUES,
-)  # fmt: skip
-
-_TO_INTERPRETER_3_14: Groups = (
-    py.PyRuntimeState, None, py.PyRuntimeState.interpreters_head,
-    py.PyInterpreterState, py.PyInterpreterState.id, py.PyInterpreterState.next,
-    py.PyInterpreterState.threads_head, None,
-    None, py.PyInterpreterState.imports_modules, py.PyInterpreterState.sysdict, None, py.PyInterpreterState.gil,
-    None, None, None, None, None, None,
-)  # fmt: skip
-_FROM_FRAME_3_14: Groups = (
-    py.PyInterpreterFrame, py.PyInterpreterFrame.previous, py.PyInterpreterFrame.f_executable,
-    py.PyInterpreterFrame.instr_ptr, py.PyInterpreterFrame.localsplus, py.PyInterpreterFrame.owner,
-    py.PyInterpreterFrame.stackpointer, None,
-    *_CODE, None, py.PyObject, py.PyObject.ob_type, *_TYPE,
-)  # fmt: skip
-_FROM_TUPLE_3_14: Groups = (*_SEQUENCES, py.PySetObject, None, None, None, *_VALUES)
-
-GROUPS_3_14: Groups = (
-    *_TO_INTERPRETER_3_14,
-    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
-    py.PyThreadState.current_frame,
-    py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None, py.PyThreadState.status,
-    *_FROM_FRAME_3_14, *_FROM_TUPLE_3_14,
-)  # fmt: skip
-"""The groups of Include/internal/pycore_debug_offsets.h of 3.14."""
-
-GROUPS_3_15: Groups = (
-    *_TO_INTERPRETER_3_14,
-    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
-    py.PyThreadState.current_frame,
-    py.PyThreadState.base_frame, None, None, py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None,
-    py.PyThreadState.status, None, None, None, None,
-    None, *_FROM_FRAME_3_14, py.PyTypeObject.tp_basicsize, py.PyTypeObject.tp_dictoffset,
-    py.PyHeapTypeObject, py.PyHeapTypeObject.ht_cached_keys, *_FROM_TUPLE_3_14,
-)  # fmt: skip
-"""Include/internal/pycore_debug_offsets.h of 3.15, as far as it is used."""
 
 
 def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonLayout]:

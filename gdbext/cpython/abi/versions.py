@@ -1,7 +1,7 @@
 """The versions of CPython that can be read, one row each: a later row says only what changed.
 
-A new version is a row here, its list of debug offsets in ``python_layout.py`` and a table in layouts/data; see "How to
-add a CPython version" in docs/architecture.md. And which of them a process runs: where its ``_PyRuntime`` is and which
+A new version is a row here, with its list of debug offsets, and a table in layouts/data; see "How to add a CPython
+version" in docs/architecture.md. And which of them a process runs: where its ``_PyRuntime`` is and which
 versions it can be, without debug information.
 """
 
@@ -11,7 +11,6 @@ from gdbext.cpython.abi import python_abi
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import Published, PythonAbi
-from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
 
@@ -19,9 +18,75 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gdbext.cpython.abi.python_abi import Groups
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
+
+_SEQUENCES: Groups = (
+    py.PyTupleObject, py.PyTupleObject.ob_item, None,
+    py.PyListObject, py.PyListObject.ob_item, None,
+)  # fmt: skip
+_VALUES: Groups = (
+    py.PyDictObject, py.PyDictObject.ma_keys, py.PyDictObject.ma_values,
+    py.PyFloatObject, py.PyFloatObject.ob_fval,
+    py.PyLongObject, py.PyLongObject.lv_tag, py.PyLongObject.value_digit,
+    py.PyBytesObject, None, py.PyBytesObject.ob_sval,
+    py.PyASCIIObject, py.PyASCIIObject.state, py.PyASCIIObject.length, None,
+)  # fmt: skip
+_CODE: Groups = (
+    py.PyCodeObject, py.PyCodeObject.co_filename, py.PyCodeObject.co_name, py.PyCodeObject.co_qualname,
+    py.PyCodeObject.co_linetable, py.PyCodeObject.co_firstlineno, py.PyCodeObject.co_argcount,
+    py.PyCodeObject.co_localsplusnames, py.PyCodeObject.co_localspluskinds, py.PyCodeObject.co_code_adaptive,
+)  # fmt: skip
+_TYPE: Groups = (
+    py.PyTypeObject, py.PyTypeObject.tp_name, py.PyTypeObject.tp_repr, py.PyTypeObject.tp_flags,
+)  # fmt: skip
+GROUPS_3_13: Groups = (
+    py.PyRuntimeState, None, py.PyRuntimeState.interpreters_head,
+    py.PyInterpreterState, py.PyInterpreterState.id, py.PyInterpreterState.next,
+    py.PyInterpreterState.threads_head, None,
+    py.PyInterpreterState.imports_modules, py.PyInterpreterState.sysdict, None, py.PyInterpreterState.gil, None,
+    None, None, None,
+    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
+    py.PyThreadState.current_frame,
+    py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None, py.PyThreadState.status,
+    py.PyInterpreterFrame, py.PyInterpreterFrame.previous, py.PyInterpreterFrame.f_executable,
+    py.PyInterpreterFrame.instr_ptr, py.PyInterpreterFrame.localsplus, py.PyInterpreterFrame.owner,
+    *_CODE, py.PyObject, py.PyObject.ob_type, *_TYPE, *_SEQUENCES, *_VALUES,
+)  # fmt: skip
+_TO_INTERPRETER_3_14: Groups = (
+    py.PyRuntimeState, None, py.PyRuntimeState.interpreters_head,
+    py.PyInterpreterState, py.PyInterpreterState.id, py.PyInterpreterState.next,
+    py.PyInterpreterState.threads_head, None,
+    None, py.PyInterpreterState.imports_modules, py.PyInterpreterState.sysdict, None, py.PyInterpreterState.gil,
+    None, None, None, None, None, None,
+)  # fmt: skip
+_FROM_FRAME_3_14: Groups = (
+    py.PyInterpreterFrame, py.PyInterpreterFrame.previous, py.PyInterpreterFrame.f_executable,
+    py.PyInterpreterFrame.instr_ptr, py.PyInterpreterFrame.localsplus, py.PyInterpreterFrame.owner,
+    py.PyInterpreterFrame.stackpointer, None,
+    *_CODE, None, py.PyObject, py.PyObject.ob_type, *_TYPE,
+)  # fmt: skip
+_FROM_TUPLE_3_14: Groups = (*_SEQUENCES, py.PySetObject, None, None, None, *_VALUES)
+GROUPS_3_14: Groups = (
+    *_TO_INTERPRETER_3_14,
+    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
+    py.PyThreadState.current_frame,
+    py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None, py.PyThreadState.status,
+    *_FROM_FRAME_3_14, *_FROM_TUPLE_3_14,
+)  # fmt: skip
+"""The groups of Include/internal/pycore_debug_offsets.h of 3.14."""
+GROUPS_3_15: Groups = (
+    *_TO_INTERPRETER_3_14,
+    py.PyThreadState, py.PyThreadState.prev, py.PyThreadState.next, py.PyThreadState.interp,
+    py.PyThreadState.current_frame,
+    py.PyThreadState.base_frame, None, None, py.PyThreadState.thread_id, py.PyThreadState.native_thread_id, None,
+    py.PyThreadState.status, None, None, None, None,
+    None, *_FROM_FRAME_3_14, py.PyTypeObject.tp_basicsize, py.PyTypeObject.tp_dictoffset,
+    py.PyHeapTypeObject, py.PyHeapTypeObject.ht_cached_keys, *_FROM_TUPLE_3_14,
+)  # fmt: skip
+"""Include/internal/pycore_debug_offsets.h of 3.15, as far as it is used."""
 
 _LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, py.LockObject, py.LockObject.lock_lock)
 _RLOCK = python_abi.LockType("_thread.RLock", Waitable.RLOCK, py.RLockObject, py.RLockObject.rlock_lock)

@@ -15,55 +15,64 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.arch.base import Architecture
 
-_MODULES = {62: "gdbext.engine.arch.x86_64.architecture"}
-"""e_machine (elf.h) → the module whose ARCHITECTURE it is."""
-_MACHINES = {"x86_64": 62}
-"""Name (uname -m) → e_machine."""
-_GDB_NAMES = {"i386:x86-64": 62}
-"""Beginnings of gdb's names (bfd/cpu-i386.c) → e_machine."""
+
+class KnownArchitecture(Record):
+    """An architecture that can be read."""
+
+    machine: int
+    """The number e_machine of its ELF files (elf.h)."""
+    name: str
+    """The name that uname -m gives, and that of its folder here."""
+    gdb_name: str
+    """The beginning of the names that gdb has for it (bfd/cpu-*.c)."""
+
+
+_KNOWN = (KnownArchitecture(62, "x86_64", "i386:x86-64"),)
+_BY_MACHINE = {each.machine: each for each in _KNOWN}
+_BY_NAME = {each.name: each for each in _KNOWN}
 _TITLES = {3: "x86", 62: "x86-64", 183: "aarch64"}
 """Titles for messages about files of any machine."""
 
 
 def names() -> tuple[str, ...]:
     """The names of all architectures."""
-    return tuple(_MACHINES)
+    return tuple(_BY_NAME)
 
 
 def supported(machine: int) -> bool:
     """Processes of that e_machine can be read."""
-    return machine in _MODULES
+    return machine in _BY_MACHINE
 
 
 def by_machine(machine: int) -> Architecture:
     """The architecture of an ELF file's e_machine. Raises ForeignArchitecture."""
-    if machine not in _MODULES:
+    if machine not in _BY_MACHINE:
         raise foreign(f"processes of ELF machine {machine} cannot be read")
-    found: Architecture = import_module(_MODULES[machine]).ARCHITECTURE
+    found: Architecture = import_module(f"gdbext.engine.arch.{_BY_MACHINE[machine].name}.architecture").ARCHITECTURE
     return found
 
 
 def by_name(name: str) -> Architecture:
     """The architecture that the kernel calls so. Raises ForeignArchitecture."""
-    if name not in _MACHINES:
+    if name not in _BY_NAME:
         raise foreign(f"processes of architecture {name} cannot be read")
-    return by_machine(_MACHINES[name])
+    return by_machine(_BY_NAME[name].machine)
 
 
 def own() -> Architecture | None:
     """The architecture of this machine, None where it is of another kind."""
     name = os.uname().machine
-    return by_name(name) if name in _MACHINES else None
+    return by_name(name) if name in _BY_NAME else None
 
 
 def by_gdb_name(name: str) -> Architecture | None:
     """The architecture that gdb calls so, None for one that cannot be read."""
-    return next((by_machine(machine) for prefix, machine in _GDB_NAMES.items() if name.startswith(prefix)), None)
+    return next((by_machine(each.machine) for each in _KNOWN if name.startswith(each.gdb_name)), None)
 
 
 def foreign(what: str) -> ForeignArchitecture:
     """The error for a process or core that cannot be read, with what could be."""
-    titles = ", ".join(machine_title(machine) for machine in _MODULES)
+    titles = ", ".join(machine_title(machine) for machine in _BY_MACHINE)
     return ForeignArchitecture(what, why=f"only {titles} is supported now")
 
 
