@@ -8,7 +8,8 @@ from time import CLOCK_REALTIME
 
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, Facts, explanations, is_collecting
+from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
+from gdbext.diagnosis.verdict.slow_reasons import explanations, is_collecting
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.control_groups import descriptor_kinds
 from gdbext.engine.targets.system.surroundings import Surroundings, surroundings

@@ -15,7 +15,7 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.render.style import escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.node_reporter import NodeReporter
-from gdbext.torch.state.autograd_nodes import FoundEdge, NodeReader
+from gdbext.torch.state.tensor import FoundEdge, NodeReader
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

@@ -22,8 +22,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.tools.autograd.autograd_section import NOTHING_SAVED, HookKind, NodeHook, SavedTensor
 from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
-from gdbext.torch.state.autograd_nodes import PYTHON_NODE, NodeReader
-from gdbext.torch.state.tensor import TensorReader
+from gdbext.torch.state.tensor import PYTHON_NODE, NodeReader, TensorReader
 from gdbext.torch.structures import AutogradMeta, Node, SavedVariable
 from gdbext.torch.torch_symbol import MODULE_HOOK, MODULE_HOOKS
 from gdbext.torch.values.containers import hash_entries, hash_table, vector_span

@@ -22,7 +22,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch import structures
-from gdbext.torch.state.autograd_nodes import node_object
+from gdbext.torch.state.tensor import node_object
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
 from gdbext.torch.values.value_structures import SmallVector

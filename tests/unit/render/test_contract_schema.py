@@ -16,7 +16,7 @@ from gdbext.diagnosis.report.report import EndingKind
 from gdbext.diagnosis.report.thread_report import FrameKind, Progress, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.verdict.slow_reasons import ExplanationKind
+from gdbext.diagnosis.verdict.shortages import ExplanationKind
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import TargetError
 from gdbext.tools import table

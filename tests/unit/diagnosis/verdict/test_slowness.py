@@ -10,7 +10,8 @@ from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, Th
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.progress import with_collections
-from gdbext.diagnosis.verdict.slow_reasons import Explanation, ExplanationKind, Facts, explanations
+from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
+from gdbext.diagnosis.verdict.slow_reasons import explanations
 from gdbext.diagnosis.verdict.slowness import MachineSection, Slowness, collects_again, over_samples
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
 from gdbext.engine.targets.system.control_groups import Allowance, MemoryUse, Quota

@@ -14,7 +14,7 @@ from gdbext.tools.autograd.autograd_graph import reachable
 from gdbext.tools.autograd.autograd_section import HookKind, NodeHook
 from gdbext.tools.autograd.hooks import HookReader
 from gdbext.tools.autograd.node_reporter import node_prefix
-from gdbext.torch.state.autograd_nodes import NodeReader, node_object
+from gdbext.torch.state.tensor import NodeReader, node_object
 from support.fakes.fake_target import FakeTarget
 
 HEAP, SIZE = 0x10000, 0x40000
