@@ -233,11 +233,11 @@ class PythonWaitView:
 
     def polled_objects(self, tid: int) -> Sequence[PolledObject]:
         """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""
-        from gdbext.cpython.sync.polled_objects import polled_objects, sleeps
+        from gdbext.cpython.sync.polled_objects import polled_objects, sleeps, up_to_callback
 
         for state in self.states(tid):
             frames = self.runtime.frames.stack(state).frames[:_LOOKING]
-            for frame in frames if frames and sleeps(self.runtime, frames[0]) else ():
+            for frame in up_to_callback(frames) if frames and sleeps(self.runtime, frames[0]) else ():
                 found = polled_objects(self.runtime, frame)
                 if found:
                     return found

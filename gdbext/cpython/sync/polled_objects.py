@@ -267,6 +267,18 @@ def _globals(runtime: PythonRuntime, namespace: int, names: Collection[str]) -> 
     return found
 
 
+def up_to_callback(frames: Sequence[PythonFrame]) -> Iterator[PythonFrame]:
+    """The frames from the innermost one, up to code of a library that has called the program's own: the loop of a
+    server or a worker gives work, and looks for nothing that the work would wait for."""
+    is_inside = False
+    for frame in frames:
+        own = _is_own(frame.file)
+        if is_inside and not own:
+            return
+        is_inside = is_inside or own
+        yield frame
+
+
 _PAUSES = frozenset({"sleep"})
 _AROUND = 3
 """Frames in which the loop around a wait is looked for."""
@@ -276,7 +288,7 @@ def waiting_loop(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Pytho
     """The innermost frame whose loop repeats the wait that the innermost frames are in; None where none is known, or
     the loop does nothing but sleep. Raises nothing."""
     waiting = next((level for level, frame in enumerate(frames[:_NEAR]) if not _only_waits(frame)), len(frames))
-    for frame in frames[waiting : waiting + _AROUND]:
+    for frame in up_to_callback(frames[waiting : waiting + _AROUND]):
         loop = loop_names(runtime, frame)
         if loop is not None:
             modules = {owner for owner, name in loop.pairs if name in _PAUSES}

@@ -152,11 +152,9 @@ def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         threads = [graph.threads[tid] for tid in tids if tid in graph.threads]
         steps = [thread.innermost for thread in threads if thread.innermost is not None]
         evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-        text = sentences.blocked(chain, graph, alike=len(more))
-        expected = graph.wait_chain(chain.end) if not more and not chain.edges else None
-        if expected is not None and expected.edges:
-            text = f"{sentences.wait_chain(expected, graph)}."
-            tids = [*expected.tids]
+        expected = graph.wait_chain(chain.end) if not more else None
+        text = sentences.blocked(chain, graph, len(more), expected)
+        tids = list(dict.fromkeys([*tids, *(expected.tids if expected is not None else ())]))
         tids += [other.end for other in more]
         yield Finding(
             FindingKind.BLOCKED, text, tuple(tids), evidence, steps[-1] if steps else None,

@@ -216,15 +216,32 @@ def lost(thread: ThreadReport, wait: Wait, gone: LostThread, waiters: Sequence[T
     return f"{text}; for this thread {wants} {'wait' if len(waiters) > 1 else 'waits'}." if waiters else f"{text}."
 
 
-def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
-    """The chain from its first thread to its end; ``alike`` more threads wait in the same way."""
+def blocked(chain: Chain, graph: WaitGraph, alike: int = 0, expected: Chain | None = None) -> str:
+    """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: those from
+    its end on that may be the ones to end its wait."""
     parts = [who_waits(graph.threads[edge.tid], edge.wait)
              + owner_clause(edge.wait, graph.threads) for edge in chain.edges]  # fmt: skip
     end = graph.threads[chain.end]
+    if expected is not None and expected.edges:
+        return "; ".join([*parts, wait_chain(expected, graph)]) + "."
     parts.append(f"{who_waits(end, end.wait)}{_at_the_end(end.wait)}" if end.wait else end.label)
     if alike:
         parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + _wanted_of(end, chain, graph) + "."
+
+
+def _wanted_of(end: ThreadReport, chain: Chain, graph: WaitGraph) -> str:
+    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of the last
+    one, which may be the reason that nobody comes to end its wait; "" where the chain says so already."""
+    if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
+        return ""
+    theirs = [graph.threads[tid] for tid in graph.waiters().get(end.tid, ()) if tid not in chain.tids]
+    held = [(each, each.wait) for each in theirs if each.wait and each.wait.kind.traits.relation.is_possession]
+    if not held:
+        return ""
+    others = f" ({len(held) - 1} more wait for what it holds)" if held[1:] else ""
+    first, wait = held[0]
+    return f"; meanwhile {first.label} {wait.phrase}, which {end.label} {_holds(wait)}{others}"
 
 
 def _at_the_end(wait: Wait) -> str:
@@ -257,17 +274,33 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
     if end.wait is None:
         parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
-        clause = owner_clause(end.wait, graph.threads) or _at_the_end(end.wait)
+        clause = owner_clause(end.wait, graph.threads) or _back(chain, graph) or _at_the_end(end.wait)
         told = with_end and (not end.wait.ends_by_itself or end.wait.repeated_at)
         parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
     first = graph.threads[chain.edges[0].tid] if chain.edges else end
     return "; ".join(parts) + _called_at(first) + loop_clause(first)
 
 
+def _back(chain: Chain, graph: WaitGraph) -> str:
+    """The last thread of the chain waits for what may come from one that the chain has come through."""
+    wait = graph.threads[chain.end].wait
+    if wait is None or wait.ends_by_itself or wait.looks_for or wait.lost is not None:
+        return ""
+    first = next((tid for tid in wait.expects if tid in chain.tids), None)
+    if first is None:
+        return ""
+    return f", which {graph.threads[first].label} also uses: they may wait for each other"
+
+
 def _called_at(thread: ThreadReport) -> str:
-    """``, called at train.py:8 (step)``: the user's line of a loop in a library that waits."""
+    """``, called at train.py:8 (step)``: the user's line of a loop in a library that waits; ``, which calls …`` where
+    the loop itself has called that line."""
     place = thread.wait.repeated_at if thread.wait is not None else ""
-    return f", called at {thread.user_line}" if place and thread.user_line and thread.user_line != place else ""
+    if not place or not thread.user_line or thread.user_line == place:
+        return ""
+    places = [frame.place for frame in thread.python]
+    is_outer = place in places and places.index(place) > places.index(thread.user_line)
+    return f", {'which calls' if is_outer else 'called at'} {thread.user_line}"
 
 
 _BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}

@@ -447,6 +447,10 @@ def _lost(
     return LostThread(names, loss, nobody=clause, error=error, is_proven=proven)
 
 
+_TAKES = "acquire"
+"""The method by which somebody must have taken a lock or semaphore that no function is known to give back."""
+
+
 def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: str) -> str:
     """The clause that no thread is in the functions that could end the wait. Those are named that are proven to act on
     the very object, else the one of a thread that has ended."""
@@ -454,7 +458,10 @@ def _nobody(known: Debtors, ended: Sequence[ThreadObject], nobody: str, sets: st
     theirs = {each.function.rpartition(".")[2] for each in ended}
     of_ended = [each for each in known.functions if each.function.qualname.rpartition(".")[2] in theirs]
     functions = tuple(dict.fromkeys(map(_place, proven or of_ended)))
-    does = f"sets {sets}" if sets else f"calls {known.functions[0].method}(){' of it' if proven else ''}"
+    method = known.functions[0].method
+    does = f"sets {sets}" if sets else f"calls {method}(){' of it' if proven else ''}"
+    if method == _TAKES:
+        does += ", and nothing that is known of the program calls release()"
     if not functions:
         return f"no {nobody} is in a function of the program that {does} of such an object"
     more = f" and {len(functions) - _SHOWN} more" if len(functions) > _SHOWN else ""

@@ -1,5 +1,5 @@
 """Who may end a wait for an object of an installed package: a thread that stands in code of the very package, and waits
-for no other thread."""
+for no other thread. Where a loop is looked for that waits: not in a library that has called the program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 
 from gdbext.cpython.abi.assumed_names import package_of
+from gdbext.cpython.sync.polled_objects import up_to_callback
 from gdbext.cpython.sync.pools import goes_on_in
-from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
 
 SITE = "/env/lib/python3.11/site-packages"
@@ -42,3 +43,17 @@ def test_packages_of_files() -> None:
     assert package_of(f"{SITE}/alone.py") == f"{SITE}/alone.py"
     assert package_of("/usr/lib/python3/dist-packages/numpy/core/a.py") == "/usr/lib/python3/dist-packages/numpy"
     assert package_of("/srv/app.py") == package_of(SELECT[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ([f"{SITE}/filelock/api.py", "/srv/app.py", "/srv/main.py"], 3),
+        (["/srv/app.py", "/srv/main.py"], 2),
+        (["/srv/data.py", f"{SITE}/torch/fetch.py", "/srv/main.py"], 1),
+        ([f"{LIBRARY}/threading.py", "/srv/registry.py", f"{LIBRARY}/multiprocessing/managers.py"], 2),
+    ],
+)
+def test_a_library_that_calls_the_program_does_not_wait(files: list[str], count: int) -> None:
+    frames = [PythonFrame("f", file, 1, 0x1000, 0x1000) for file in files]
+    assert [each.file for each in up_to_callback(frames)] == files[:count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.report.finding import FindingKind
-from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread
 from gdbext.diagnosis.verdict import recursion
@@ -254,3 +254,39 @@ def test_threads_that_should_act_and_are_not_there():
     found = judge(Observations([thread(1, wait("condvar", lost=left))], 1)).verdict.finding
     assert found.kind is FindingKind.MISSING_WORKERS
     assert "the threads a, b, which should run its job, were started before the fork" in found.summary
+
+
+def test_what_others_want_of_the_last_thread_is_said():
+    """It waits for what one of them would give: a lock that it keeps meanwhile is the reason that nobody comes."""
+    table = {"address": 0x70, "name": "table"}
+    found = verdict(
+        thread(1, wait("join", 2)), thread(2, wait("condvar"), python_name="reader"),
+        thread(3, wait("rwlock", 2, **table), python_name="writer"),
+    )  # fmt: skip
+    assert found.kind is FindingKind.BLOCKED
+    assert found.summary.endswith("; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which reader "
+                                  "(tid 2) holds.")  # fmt: skip
+
+
+def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
+    found = verdict(
+        thread(1, wait("join", 2)), thread(2, wait("condvar", expects=(3,)), python_name="consumer"),
+        thread(3, wait("python-lock", 2), python_name="feeder"),
+    )  # fmt: skip
+    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2, 3))
+    assert "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits" in found.summary
+    both = verdict(thread(2, wait("condvar", expects=(3,))), thread(3, wait("condvar", expects=(2,))), pid=2)
+    assert both.summary.endswith("they may wait for each other.")
+    assert "no thread is known" not in both.summary
+
+
+@pytest.mark.parametrize(("loop", "word"), [("step", "called at"), ("main", "which calls")])
+def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
+    """A loop in a library is called by the program; a loop of the program calls the function that sleeps."""
+    library, *own = [Frame(0, FrameKind.PYTHON, name, file=file, line=1) for name, file in (
+        ("poll", "/env/lib/python3.11/site-packages/a.py"), ("step", "/srv/b.py"), ("main", "/srv/b.py"),
+    )]  # fmt: skip
+    where = {"step": library, "main": own[1]}[loop].place
+    sleeping = wait("sleep", timed=True, repeated_at=where)
+    main = thread(1, sleeping, python_name="MainThread")._replace(python=(library, *own))
+    assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary
