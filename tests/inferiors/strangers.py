@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import sys
@@ -64,9 +65,24 @@ class Account:
         self.guard.acquire()
 
 
+table = threading.Lock()
+
+
+@contextlib.contextmanager
+def session():
+    with table:
+        yield
+
+
+def managed_twice():
+    """The same by a context manager that is a generator, which keeps the lock while it is suspended."""
+    with session(), session():
+        pass
+
+
 def lock_twice():
-    """A lock that is taken again further in, and a thread that knows nothing of it."""
-    other(lambda: time.sleep(truth.FOREVER))
+    """A lock that is taken again further in, and a thread that does so with another one."""
+    other(managed_twice, "managed")
     truth.thread("main", waits="futex")
     Account().twice()
 

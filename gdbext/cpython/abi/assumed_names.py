@@ -106,6 +106,10 @@ THREAD_STARTED = "_started"
 """The attribute of a Thread with the Event that its own first statements set."""
 THREAD_TARGET = "_target"
 """The attribute of a Thread with the function that it runs; Thread.run deletes it at its end."""
+GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
+"""The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
+that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
+MANAGED_GENERATOR = "gen"
 EVENT_FLAG = "_flag"
 """The attribute of an Event that says whether it is set."""
 THREAD_NAME = "_name"
@@ -125,6 +129,10 @@ CONDITION_LOCK = "_lock"
 """The attribute of a Condition with its lock."""
 CONDITION_WAITERS = "_waiters"
 """The attribute of a Condition with those who wait for it."""
+GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorContextManager"})
+"""The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
+that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
+MANAGED_GENERATOR = "gen"
 EVENT_FLAG = "_flag"
 """The attribute of an Event that says whether it is set."""
 CONDITION_WAITER = "waiter"

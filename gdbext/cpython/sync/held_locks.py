@@ -5,7 +5,8 @@ stack's top are left over from earlier calls, so only slots that are proven to b
 be able to unwind to the depth that the exception table (Objects/exception_handling_notes.txt of 3.11,
 InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
 current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
-is not counted.
+is not counted. A lock may also be that of a generator: contextlib's ``contextmanager`` suspends it inside of its own
+``with lock:`` while the body runs, so its frame is read as if it stood on the thread's stack.
 
 A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
 hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code that stands behind a
@@ -30,6 +31,7 @@ from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import (
     attributes,
+    generator_frame,
     locals_of,
     objects_at,
     stack_slots,
@@ -65,7 +67,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
     """
     found: list[LockState] = []
     given_up: set[int] = set()
-    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+    for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         try:
             given_up.update(_given_up(runtime, frame))
             managers = list(_entered(runtime, frame))
@@ -81,7 +83,7 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
 def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
     """All objects inside whose ``with`` block the thread is: a Semaphore for example. Raises nothing."""
     found: list[int] = []
-    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+    for _, frame in _holding_frames(runtime, state, _WITH_FRAMES):
         try:
             found.extend(_entered(runtime, frame))
         except GdbextError:
@@ -90,11 +92,49 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
 
 
 def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
-    """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first.
+    """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
+    of the generators that some of them are.
 
     Raises MemoryFault, BadData.
     """
-    return list(_entered(runtime, frame))
+    return [each for one in (frame, *_generators(runtime, frame)) for each in _entered(runtime, one)]
+
+
+_NESTED = 3
+"""Generators inside of one another's ``with`` blocks that are followed."""
+
+
+def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
+    """The innermost frames with their numbers, 0 for the innermost one, each followed by the generators in whose
+    ``with`` block it is, which have the number of its caller."""
+    for number, frame in enumerate(runtime.frames.stack(state).frames[:limit]):
+        yield number, frame
+        for inner in _generators(runtime, frame):
+            yield number + 1, inner
+
+
+def _generators(runtime: PythonRuntime, frame: PythonFrame, depth: int = _NESTED) -> Iterator[PythonFrame]:
+    """The suspended frames of the generators that are the context managers of the frame's ``with`` blocks. Raises
+    nothing."""
+    try:
+        managers = list(_entered(runtime, frame))
+    except GdbextError:
+        return
+    for manager in managers:
+        inner = _managed(runtime, manager)
+        if inner is not None:
+            yield inner
+            yield from _generators(runtime, inner, depth - 1) if depth else ()
+
+
+def _managed(runtime: PythonRuntime, manager: int) -> PythonFrame | None:
+    try:
+        if runtime.objects.type_of(manager).name not in assumed_names.GENERATOR_MANAGERS:
+            return None
+        generator = runtime.dicts.attribute(manager, assumed_names.MANAGED_GENERATOR)
+        return generator_frame(runtime, generator) if generator else None
+    except GdbextError:
+        return None
 
 
 def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
@@ -185,7 +225,7 @@ def where_entered(runtime: PythonRuntime, state: ThreadState, word: int) -> Pyth
     not: Python/assemble.c), and the first entry with its handler begins behind the instruction that entered.
     """
     found, is_inside = None, False
-    frames = runtime.frames.stack(state).frames[:_WITH_FRAMES]
+    frames = [frame for _, frame in _holding_frames(runtime, state, _WITH_FRAMES)]
     for frame in frames:
         try:
             for slot, manager in _entered_at(runtime, frame):
@@ -316,7 +356,7 @@ _CALLS = frozenset({"acquire", "release"})
 def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
     """Locks that are taken, and that frames of this kind have at hand, each with the number of its frame: 0 is the
     innermost one, which may as well be about to take the lock. Raises nothing."""
-    for number, frame in enumerate(runtime.frames.stack(state).frames[:_FRAMES]):
+    for number, frame in _holding_frames(runtime, state, _FRAMES):
         try:
             if not used_names(runtime, frame) >= _CALLS or not is_protected(runtime, frame):
                 continue

@@ -17,7 +17,14 @@ from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, all_tasks, current_tasks, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame
-from gdbext.cpython.threads.frame_variables import attributes, closure_of, locals_of, objects_at, value_stack
+from gdbext.cpython.threads.frame_variables import (
+    attributes,
+    closure_of,
+    generator_frame,
+    locals_of,
+    objects_at,
+    value_stack,
+)
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
@@ -51,7 +58,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
                 continue
             if kind not in _GENERATORS:
                 return frames[::-1], _future_of(runtime, awaited, kind)
-            frame = _frame_of(runtime, awaited)
+            frame = generator_frame(runtime, awaited)
             if frame is None:
                 break
             frames.append(frame)
@@ -87,22 +94,6 @@ def _is_cythons(kind: str) -> bool:
 def _future_of(runtime: PythonRuntime, address: int, kind: str) -> int:
     """The future behind the iterator that awaits it, or the object itself."""
     return py.FutureIterator(runtime.space, address).future if kind == _FUTURE_ITERATOR else address
-
-
-def _frame_of(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
-    """The frame of a coroutine; None for one that has ended. Raises MemoryFault, BadData."""
-    form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, coroutine)
-    if isinstance(form, FrameObjects):
-        frame = found.cr_frame
-        if not frame.address:
-            return None
-        code = runtime.codes.get(frame.f_code)
-        line = code.line(frame.f_lasti * form.lasti_unit)
-        return PythonFrame(code.name, code.file, line, frame.address, code.address)
-    inner = found.cr_iframe
-    code = runtime.codes.get(inner.value(form.code) & ~form.tag_bits)
-    line = code.line(code.offset_of(inner.value(form.instruction)))
-    return PythonFrame(code.name, code.file, line, inner.address, code.address)
 
 
 def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
@@ -299,7 +290,7 @@ def running_frame(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
     """The frame of a coroutine, also while it runs; None for any other object."""
     try:
         is_one = runtime.objects.type_of(coroutine).name == "coroutine"
-        return _frame_of(runtime, coroutine) if is_one else None
+        return generator_frame(runtime, coroutine) if is_one else None
     except GdbextError:
         return None  # the name of the task is known without it
 

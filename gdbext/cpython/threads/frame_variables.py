@@ -118,6 +118,22 @@ def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
         return 0
 
 
+def generator_frame(runtime: PythonRuntime, generator: int) -> PythonFrame | None:
+    """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
+    form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
+    if isinstance(form, FrameObjects):
+        frame = found.cr_frame
+        if not frame.address:
+            return None
+        code = runtime.codes.get(frame.f_code)
+        line = code.line(frame.f_lasti * form.lasti_unit)
+        return PythonFrame(code.name, code.file, line, frame.address, code.address)
+    inner = found.cr_iframe
+    code = runtime.codes.get(inner.value(form.code) & ~form.tag_bits)
+    line = code.line(code.offset_of(inner.value(form.instruction)))
+    return PythonFrame(code.name, code.file, line, inner.address, code.address)
+
+
 def slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """Address of the first fast local."""
     found = _structure(runtime, frame)

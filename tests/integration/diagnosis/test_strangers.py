@@ -38,7 +38,10 @@ def test_native_code_that_runs_is_busy_with_its_function(inferior):
 @pytest.mark.parametrize("python", pythons.SUPPORTED)
 def test_a_lock_taken_twice(inferior, python):
     target = inferior("strangers", "lock-twice", python=python)
-    verdict = verdict_of(target)
+    document = target.dispatch("dispatch-diagnose", debugger="none").document
+    verdict, waits = document["verdict"], {each["tid"]: each["wait"] for each in document["threads"]}
+    managed = target.tid("managed")
+    assert (waits[managed]["owner"] or {}).get("tid") == managed, "a suspended generator has it"
     assert (verdict["kind"], verdict["threads"]) == ("self-deadlock", [target.tid("main")]), verdict["summary"]
     assert "seems to hold itself" in verdict["summary"], "no lock of this kind records its owner"
 
