@@ -51,6 +51,12 @@ def file():
         time.sleep(ALWAYS)
 
 
+def written():
+    while not os.path.exists("/tmp/never.ready"):
+        time.sleep(ALWAYS)
+    print("/tmp/never.done")
+
+
 def process():
     while child.poll() is None:
         time.sleep(ALWAYS)
@@ -93,7 +99,17 @@ def inner_of_two():
 
 worker = Worker()
 functions = [
-    worker.attribute, worker.past, event, file, process, flag, plain, training, before_another_loop, inner_of_two,
+    worker.attribute,
+    worker.past,
+    event,
+    file,
+    written,
+    process,
+    flag,
+    plain,
+    training,
+    before_another_loop,
+    inner_of_two,
 ]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:

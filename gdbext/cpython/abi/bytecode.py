@@ -1,6 +1,6 @@
 """The loop around an instruction of a Python function, and what is loaded in it, per version of CPython.
 
-Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13, and what is in place of them
+Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13 to 3.15, and what is in place of them
 while the interpreter runs (specialised and instrumented ones). tests/integration/cpython/test_sleeping_loops.py
 compares the rows with the Pythons of the machine. Nothing is said of code with an opcode that a row does not know: of a
 newer version, or one that a tracer has replaced.
@@ -51,7 +51,8 @@ class Bytecode(Record):
     jump_unit: int
     pop_top: int = 1
     """The opcode that throws a result away."""
-    load_const: int = 100
+    load_const: frozenset[int] = frozenset({100})
+    """Opcodes that load a constant by its number."""
     methods: frozenset[int] = frozenset({160})
     """Opcodes that load a method in order to call it. From 3.12 on the lowest bit of LOAD_ATTR's argument says so."""
 
@@ -104,7 +105,7 @@ def constants(form: Bytecode, code: bytes, at: int | None = None) -> list[int]:
     """The numbers (in co_consts) of the constants that code loads, in the innermost loop around ``at`` where that is
     given; empty where there is no loop, or the code cannot be followed."""
     steps = _loop(form, code, at) if at is not None else list(_steps(form, code))
-    return [step.argument for step in steps or () if step.opcode == form.load_const]
+    return [step.argument for step in steps or () if step.opcode in form.load_const]
 
 
 def all_loads(form: Bytecode, code: bytes) -> list[Load] | None:
@@ -264,7 +265,33 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         attribute_shift=1,
         jump_unit=2,
         pop_top=32,
-        load_const=83,
+        load_const=frozenset({83}),
+    ),
+    (3, 14): Bytecode(
+        ".................x...................................................e.....bb...a..df.f2f2..gn......"
+        ".............s.......xxxxxxx...............................................bbaaaaaaaaaaaaa..gg......"
+        "............xxxxxxxxxxxxxxxxxxxxxx....x..............bxx",
+        "0005000000000000000000000000000000000013000050000000300311000000000000100001000090000000000040001000"
+        "1111001000400000000100000000055555555555555333333333333333333333331111111111199999999999990044110144"
+        "41133333311100000000000000000000000001000111100001330100",
+        global_shift=1,
+        attribute_shift=1,
+        jump_unit=2,
+        pop_top=31,
+        load_const=frozenset({82, 190, 191}),
+    ),
+    (3, 15): Bytecode(
+        ".................x.................................................e......bb...a..df.f2f2..gn......."
+        "............s.......xxxxxxxx.....................................................bbaaaaaaaaaaaaagg.."
+        "...................xxxxxxxxxxxxxx....x..............bxx.",
+        "0005100000000000000000000000000000001300005000000030031100000000000010100010000900000000000400010001"
+        "1110010004000000001000000000155555555555555533333331133333333333333331111111111111199999999999994411"
+        "11111444113333331110000000000000000010001111100013311000",
+        global_shift=1,
+        attribute_shift=1,
+        jump_unit=2,
+        pop_top=29,
+        load_const=frozenset({81}),
     ),
 }
 """The opcodes of each version."""

@@ -331,6 +331,8 @@ def _objects_in_reach(
             if (name, attribute) in loop.pairs:
                 yield describe(runtime, attribute, inner)
                 yield from _items(runtime, attribute, inner)
+    for text in loop.texts:
+        yield describe(runtime, "", text)
 
 
 def _items(runtime: PythonRuntime, name: str, container: int) -> Iterator[PolledObject | None]:

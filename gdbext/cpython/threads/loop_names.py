@@ -54,13 +54,14 @@ class LoopNames(Record):
     """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
     which the owner has a name, a variable's or an attribute's: (name, attribute); ``values`` those of the pairs that
     are taken as a value at least once, and so may be called by others; ``members`` the pairs with what their owners
-    are."""
+    are; ``texts`` the addresses of the texts that stand in the code itself."""
 
     variables: frozenset[str]
     attributes: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     values: frozenset[tuple[str, str]] = frozenset()
     members: frozenset[NamedMember] = frozenset()
+    texts: frozenset[int] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
@@ -71,7 +72,7 @@ class LoopNames(Record):
         """The names of both of them."""
         return LoopNames(
             self.variables | other.variables, self.attributes | other.attributes, self.pairs | other.pairs,
-            self.values | other.values, self.members | other.members,
+            self.values | other.values, self.members | other.members, self.texts | other.texts,
         )  # fmt: skip
 
 
@@ -110,11 +111,13 @@ _INNER = 16
 
 
 def _with_inner(runtime: PythonRuntime, code: int, numbers: Sequence[int], names: LoopNames) -> LoopNames:
-    """The names, with those of the code objects among these constants of a function, as far as they can be read."""
+    """The names, with those of the code objects among these constants of a function, and the texts, as far as they can
+    be read."""
     try:
         items = runtime.objects.tuple_items(PyCodeObject(runtime.space, code).co_consts, _NAMES) if numbers else ()
-        inner = [items[number] for number in numbers if number < len(items)]
-        for each in [each for each in inner if runtime.objects.type_of(each).name == "code"][:_INNER]:
+        inner = [(runtime.objects.type_of(items[each]).name, items[each]) for each in numbers if each < len(items)]
+        names = names._replace(texts=frozenset(each for kind, each in inner if kind == "str"))
+        for each in [each for kind, each in inner if kind == "code"][:_INNER]:
             names |= names_of_code(runtime, each) or names
     except GdbextError:
         pass  # those of the function itself are an answer, too

@@ -19,12 +19,15 @@ from support.programs.harness import INFERIORS
 LOOKED_AT = {
     "attribute": [(PolledKind.OBJECT, "ready")], "event": [(PolledKind.OBJECT, "NEVER")],
     "file": [(PolledKind.FILE, "path")], "process": [(PolledKind.PROCESS, "child")],
-    "flag": [(PolledKind.FLAG, "stopping")],
+    "flag": [(PolledKind.FLAG, "stopping")], "written": [(PolledKind.FILE, "")],
 }  # fmt: skip
 """All other threads look at nothing."""
 
 
-@pytest.mark.parametrize("version", pythons.SUPPORTED)
+VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
     words = [pythons.need(version), str(INFERIORS / "sleeping_loops.py")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -61,18 +64,18 @@ for name, number in known.items():
     if number > 255:
         continue
     plain = opcode.opmap.get(base, -1)
-    cached = caches.get(base, 0) if isinstance(caches, dict) else caches[plain] if 0 <= plain < len(caches) else 0
+    cached = caches.get(base, 0) if hasattr(caches, "get") else caches[plain] if 0 <= plain < len(caches) else 0
     found[number] = [base, cached]
 print(json.dumps(found))
 """
 ROLES = {
     "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_ATTR": "a", "LOAD_METHOD": "a", "LOAD_FAST": "f", "LOAD_DEREF": "d",
     "EXTENDED_ARG": "e", "JUMP_BACKWARD": "b", "JUMP_ABSOLUTE": "j", "POP_JUMP_BACKWARD_IF_TRUE": "b",
-    "LOAD_FAST_LOAD_FAST": "2",
+    "LOAD_FAST_LOAD_FAST": "2", "LOAD_FAST_BORROW": "f", "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "2",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", pythons.SUPPORTED)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_rows_are_those_of_the_interpreter(version: str) -> None:
     done = subprocess.run([pythons.need(version), "-c", ASKS], capture_output=True, text=True, check=True)
     known = {int(number): (base, caches) for number, (base, caches) in json.loads(done.stdout).items()}
