@@ -239,7 +239,8 @@ def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str
     last = involved[-1] if involved else None
     if last is None:
         return
-    if last.loop is not None and last.loop.is_stuck:
+    yield from finding.cures
+    if last.loop is not None and (last.loop.is_stuck or finding.cures):
         yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
         return
     lost = finding.wait.lost if finding.wait is not None else None

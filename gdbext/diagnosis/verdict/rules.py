@@ -77,6 +77,28 @@ def _stuck_loops(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
             yield Finding(FindingKind.BLOCKED, text, (thread.tid,), evidence, wait=thread.wait)
 
 
+def _unwoken_loops(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    """Loops that sleep until something comes, though they have callbacks to call: a loop looks at those before it
+    sleeps (Lib/asyncio/base_events.py, _run_once), so that they came later, from where nobody wakes it."""
+    for thread in seen.threads:
+        if is_unwoken(thread):
+            text = sentences.unwoken_loop(thread)
+            yield Finding(FindingKind.BLOCKED, text, (thread.tid,), wait=thread.wait, cures=(_WAKE,))
+
+
+_WAKE = (
+    "Other threads must hand their calls over with loop.call_soon_threadsafe(), or asyncio.run_coroutine_threadsafe(): "
+    "Event.set(), Queue.put_nowait() and Future.set_result() of asyncio wake nobody from there."
+)
+
+
+def is_unwoken(thread: ThreadReport) -> bool:
+    """The thread's event loop sleeps without a time limit, and has callbacks that are due."""
+    wait = thread.wait
+    sleeps = wait is not None and wait.kind is WaitKind.IO and not wait.timed
+    return sleeps and thread.loop is not None and bool(thread.loop.ready) and not thread.loop.current
+
+
 def is_stuck(thread: ThreadReport, seen: Observations) -> bool:
     """The thread runs an event loop that only other threads could wake, and none of them will."""
     if thread.loop is None or not thread.loop.is_stuck or not seen.complete:
@@ -256,8 +278,8 @@ def _external(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
             continue  # a finding of its own
         if thread.tid == seen.pid and wait.kernel is not None and wait.kernel.stands:
             continue  # the stronger finding says it
-        if is_stuck(thread, seen):
-            continue  # so does that one
+        if is_stuck(thread, seen) or is_unwoken(thread):
+            continue  # so do those
         crowd = _crowd(seen.threads) if _serves(thread, wait) else []
         text = sentences.external(thread, wait)
         text = f"{sentences.crowd(crowd)} {text}" if crowd else text
@@ -357,7 +379,7 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _self_deadlocks, _orphans, _missing_workers,
+    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _unwoken_loops, _self_deadlocks, _orphans, _missing_workers,
     _lost_threads, _blocked, _main, _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
     _starved, _slow,
 )  # fmt: skip

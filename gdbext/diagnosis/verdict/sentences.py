@@ -171,6 +171,16 @@ def stuck_loop(thread: ThreadReport, alone: bool) -> str:
     )
 
 
+def unwoken_loop(thread: ThreadReport) -> str:
+    """``The event loop of MainThread (tid 1) sleeps, although 1 callback is due: another thread …``"""
+    count = (thread.loop.ready if thread.loop is not None else None) or 0
+    due = "1 callback is" if count == 1 else f"{count:,} callbacks are"
+    return (
+        f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's handler, has put "
+        f"{'it' if count == 1 else 'them'} there without waking the loop{loop_clause(thread)}."
+    )
+
+
 def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
     owner, relation = graph.threads[edge.owner].label, edge.wait.kind.traits.relation
     if relation is Relation.IS:

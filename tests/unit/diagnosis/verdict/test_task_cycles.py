@@ -70,3 +70,15 @@ def test_a_loop_of_which_nothing_outside_is_awaited_does_not_wait_for_input():
     assert judge(Observations([polls], 1)).verdict.finding.heading == "the tasks of an event loop wait"
     reads = polls._replace(loop=loop(task(1, only_from_here=True), task(2)))
     assert judge(Observations([reads], 1)).verdict.finding.heading == "waits for input or output"
+
+
+def test_a_loop_that_sleeps_with_callbacks_due_was_not_woken():
+    """A loop calls what is due before it sleeps: what is due now was put there by somebody else."""
+    sleeps, late = wait("io", name="epoll_wait on fd 3"), loop(task(1))._replace(ready=2)
+    found = judge(Observations([thread(1, sleeps)._replace(loop=late)], 1)).verdict
+    assert found.kind is FindingKind.BLOCKED
+    assert "sleeps, although 2 callbacks are due" in found.summary
+    ran = judge(Observations([thread(1, sleeps)._replace(loop=late)], 1, has_run=lambda _: True)).verdict
+    assert ran.kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
+    timed = judge(Observations([thread(1, sleeps._replace(timed=True))._replace(loop=late)], 1)).verdict
+    assert timed.kind is not FindingKind.BLOCKED
