@@ -1,7 +1,7 @@
 """The loop around an instruction of a Python function, and what is loaded in it, per version of CPython.
 
-Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13 to 3.15, and what is in place of them
-while the interpreter runs (specialised and instrumented ones). tests/integration/cpython/test_sleeping_loops.py
+Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13 to 3.15, and what is in place
+of them while the interpreter runs (specialised and instrumented ones). tests/integration/cpython/test_sleeping_loops.py
 compares the rows with the Pythons of the machine. Nothing is said of code with an opcode that a row does not know: of a
 newer version, or one that a tracer has replaced.
 """

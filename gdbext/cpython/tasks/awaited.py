@@ -67,6 +67,8 @@ class Awaited(Record):
     """The task that has it, where the object itself keeps that; 0 where it does not."""
     pipes: tuple[int, ...] = ()
     """Descriptors of that process's pipes that are still open here."""
+    is_pending: bool = False
+    """No worker has begun the job (concurrent.futures.Future._state)."""
 
 
 _BY_ATTRIBUTES = (
@@ -171,8 +173,9 @@ def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | Non
     for each in closure_of(runtime, callback):
         if _is_task(runtime, each) and each != own:
             return Awaited(Awaitable.TASK, future, (each,))
-        if "_condition" in attributes(runtime, each):
-            return Awaited(Awaitable.JOB, each)
+        kept = attributes(runtime, each)
+        if "_condition" in kept:
+            return Awaited(Awaitable.JOB, each, is_pending=_is_text(runtime, kept.get("_state", 0), "PENDING"))
     return None
 
 

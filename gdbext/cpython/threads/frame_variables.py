@@ -120,6 +120,8 @@ def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
 
 def generator_frame(runtime: PythonRuntime, generator: int) -> PythonFrame | None:
     """The frame of a coroutine or generator; None for one that has ended. Raises MemoryFault, BadData."""
+    from gdbext.cpython.threads.frame_reader import PythonFrame
+
     form, found = runtime.layout.abi.frames, py.PyCoroObject(runtime.space, generator)
     if isinstance(form, FrameObjects):
         frame = found.cr_frame

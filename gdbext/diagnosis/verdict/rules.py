@@ -379,8 +379,8 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _unwoken_loops, _self_deadlocks, _orphans, _missing_workers,
-    _lost_threads, _blocked, _main, _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
+    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _unwoken_loops, _self_deadlocks, _orphans,
+    _missing_workers, _lost_threads, _blocked, _main, _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
     _starved, _slow,
 )  # fmt: skip
 """The rules in any order: findings are ranked by their kind."""

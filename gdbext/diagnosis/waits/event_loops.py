@@ -15,6 +15,7 @@ from gdbext.engine.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
+    from gdbext.diagnosis.waits.readers import PythonView
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -183,10 +184,32 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: str)
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}', found.package)}"
-    if found.kind is Awaitable.JOB and process.python is not None and found.address in process.python.running_jobs:
-        ident = process.python.running_jobs[found.address]
-        return f"{text}, which thread {process.python.tid_of_ident(ident) or '?'} runs"
+    if found.kind is Awaitable.JOB and process.python is not None:
+        return text + job_clause(process, process.python, found)
     return f"{text}, which {_some(names)} {held}" if held else text
+
+
+def job_clause(process: ProcessSnapshot, python: PythonView, found: Awaited) -> str:
+    """The thread that runs the job, with the line at which it is; or what the workers do that have not begun it."""
+    jobs = {future: python.tid_of_ident(ident) for future, ident in python.running_jobs.items()}
+    if found.address in jobs:
+        return f", which thread {jobs[found.address] or '?'} runs{_at_line(process, jobs[found.address])}"
+    if not found.is_pending:
+        return ""
+    others = [tid for tid in jobs.values() if tid is not None]
+    if not others:
+        return ", which no worker has begun"
+    runs = f"thread {others[0]} runs another job" if len(others) == 1 else f"{len(others)} threads run other jobs"
+    return f", which no worker has begun: {runs}{_at_line(process, others[0])}"
+
+
+def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
+    """`` at loader.py:8 (read)``: the innermost line of the program's own that the thread is at."""
+    thread = process.thread(tid) if tid is not None else None
+    frame = next((each for each in thread.python if each.is_users), None) if thread is not None else None
+    if frame is None:
+        return ""
+    return f" at {frame.file.rpartition('/')[2]}:{frame.line or '?'} ({frame.function})"
 
 
 def _process_text(process: ProcessSnapshot, found: Awaited, pid: int) -> str:

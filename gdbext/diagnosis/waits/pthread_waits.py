@@ -13,6 +13,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, 
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.diagnosis.waits.syscall_waits import ended_children
 from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.engine.targets.system.peer import listed
@@ -212,7 +213,8 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
     if not sharers:
         alone = f"{name}, but no other process that has it is alive"
         taken = process.python is not None and process.python.is_taken_by_somebody(thread.tid, address)
-        return f"{alone}: whoever took it has ended without releasing it" if taken else alone
+        told = f"{alone}: whoever took it has ended without releasing it" if taken else alone
+        return f"{told}{ended_children(process)}"
     return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
 
 

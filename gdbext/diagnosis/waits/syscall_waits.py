@@ -270,8 +270,22 @@ def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
     if what:
         text += f" ({what})"
     text = f"{text}, {peer.text}" if peer is not None and peer.text else text
+    if peer is not None and peer.is_listening:
+        return f"{text}{_failed_children(process)}"
     is_left = peer is not None and peer.own and not peer.is_queued and what.startswith(("pipe:", "socket:"))
     return f"{text}{ended_children(process)}" if is_left else text
+
+
+def _failed_children(process: ProcessSnapshot) -> str:
+    """The children of which nobody has learned yet that they failed: one of them may be who should have connected."""
+    children = process.outside.children() if process.outside is not None else {}
+    found = {pid: f"{each.name}, {each.ending}" for pid, each in children.items() if each.has_failed}
+    return _have_ended(found)
+
+
+def _have_ended(found: Mapping[int, str]) -> str:
+    told = [f"{pid} ({what.strip(', ')})" for pid, what in sorted(found.items())][:_SHOWN]
+    return f"; of its processes {', '.join(told)} {'has' if len(told) == 1 else 'have'} ended" if told else ""
 
 
 def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
@@ -284,8 +298,7 @@ def ended_children(process: ProcessSnapshot, only_failed: bool = False) -> str:
             continue
         how = f"killed by {signal_name(-each.status)}" if each.status < 0 else f"exit status {each.status}"
         found[each.pid] = f"{each.name}, {how}"
-    told = [f"{pid} ({what.strip(', ')})" for pid, what in sorted(found.items())][:_SHOWN]
-    text = f"; of its processes {', '.join(told)} {'has' if len(told) == 1 else 'have'} ended" if told else ""
+    text = _have_ended(found)
     is_bus = process.outside is not None and any(what.endswith("SIGBUS") for what in found.values())
     full = process.outside.machine.full_file_systems() if is_bus and process.outside is not None else ()
     return f"{text} ({' and '.join(full)} {'is' if len(full) == 1 else 'are'} full)" if full else text

@@ -69,6 +69,11 @@ class ChildProcess(Record):
         return f"in {self.call}" if self.call else "runs"
 
     @property
+    def has_failed(self) -> bool:
+        """It has ended, and not with the exit status 0."""
+        return self.state is ProcessState.ENDED and bool(self.ending) and self.ending != "exit status 0"
+
+    @property
     def is_stopped(self) -> bool:
         """A signal or a debugger stopped it, and SIGCONT lets it go on."""
         return self.state is ProcessState.STOPPED

@@ -10,7 +10,7 @@ import pytest
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.waits.syscall_waits import uninterruptible
 from gdbext.engine.targets.base_target import KernelSide
-from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, ProcessState
 from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
 
 
@@ -133,3 +133,19 @@ def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
     assert (uninterruptible(thread) is not None) is waits
     core = SimpleNamespace(kernel_state="D", kernel_side=None)
     assert uninterruptible(core) is not None, "of a core nobody knows for how long"
+
+
+class Listens(Outside):
+    """Every descriptor is a socket that others connect to."""
+
+    def of(self, link, _call_writes):
+        return Peer(PeerKind.SOCKET, "a tcp socket that others connect to", state="LISTEN") if link else None
+
+
+@pytest.mark.parametrize(("ending", "told"), [("exit status 1", True), ("exit status 0", False)])
+def test_who_has_failed_does_not_connect(ending, told):
+    """A child that failed, and that nobody has waited for, may be who should have connected."""
+    outside = Listens(ChildProcess(7, "worker", ProcessState.ENDED, ending=ending), other_ends={3: ()})
+    accepts = Process().thread(1, [("libc.so.6", "accept4")], call=288, args=(3,))
+    name = wait_of(accepts, outside=outside).resource.name
+    assert ("; of its processes 7 (worker, exit status 1) has ended" in name) is told, name

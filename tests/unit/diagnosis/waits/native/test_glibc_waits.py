@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
-from support.programs.wait_processes import BITSET, DATA, PRIVATE, TLS, Process, mutex, wait_of
+from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
+from support.programs.wait_processes import BITSET, DATA, PRIVATE, TLS, Outside, Process, mutex, wait_of
 
 
 @pytest.mark.parametrize(("offset", "held"), [(40, DATA), (44, DATA), (32, DATA), (36, DATA)])
@@ -80,3 +82,22 @@ def test_a_barrier_says_how_many_have_arrived():
     raw = struct.pack("<IIIII", 3, 0, 4, 0, 0)
     process = Process({DATA: raw}).thread(1, [("libc.so.6", "pthread_barrier_wait")], args=(DATA + 4, PRIVATE, 0))
     assert wait_of(process).resource.name == "3 of 4 threads have arrived"
+
+
+class SharedMemory(Process):
+    def mapping_at(self, _address):
+        return SimpleNamespace(permissions="rw-s", path="/dev/shm/sem.mp-1")
+
+
+class Alone(Outside):
+    def sharers(self, _mapping):
+        return ()
+
+
+def test_a_semaphore_that_nobody_else_has_names_the_children_that_have_ended():
+    """One of them may be who should have posted it: an Event of multiprocessing whose setter failed."""
+    frames = [("libc.so.6", None), ("libc.so.6", "sem_wait"), ("app.so", "work")]
+    process = SharedMemory({DATA: struct.pack("<QQ", 1 << 32, 0)}).thread(1, frames, args=(DATA, BITSET & ~PRIVATE, 0))
+    child = ChildProcess(7, "server", ProcessState.ENDED, ending="exit status 1")
+    name = wait_of(process, outside=Alone(child)).resource.name
+    assert name.endswith("no other process that has it is alive; of its processes 7 (server, exit status 1) has ended")

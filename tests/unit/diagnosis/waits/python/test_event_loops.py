@@ -7,7 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from gdbext.cpython.tasks.awaited import Awaitable, Awaited
 from gdbext.cpython.tasks.library_tasks import has_greenlets
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind
+from gdbext.diagnosis.waits.event_loops import job_clause
 
 
 @pytest.mark.parametrize("name", ["asyncio-waits-3.10", "asyncio-waits-3.14", "trio-waits-3.12"])
@@ -46,3 +49,22 @@ def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file
         frames=SimpleNamespace(stack=lambda _: stack),
     )
     assert has_greenlets(cast(Any, runtime)) is expected
+
+
+@pytest.mark.parametrize(
+    ("jobs", "is_pending", "expected"),
+    [
+        ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),
+        ({0x10: 1}, True, ", which no worker has begun: thread 1 runs another job at loader.py:8 (read)"),
+        ({0x10: 1, 0x20: 2}, True, ", which no worker has begun: 2 threads run other jobs at loader.py:8 (read)"),
+        ({}, True, ", which no worker has begun"),
+        ({}, False, ""),
+    ],
+)
+def test_the_job_that_a_task_waits_for(jobs: dict[int, int], is_pending: bool, expected: str) -> None:
+    """The workers of a pool may all be at other jobs that do not end."""
+    frames = [Frame(0, FrameKind.PYTHON, "read", file=f"/srv/{name}.py", line=8) for name in ("loader",)]
+    process = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
+    python = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
+    found = Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)
+    assert job_clause(cast(Any, process), cast(Any, python), found) == expected
