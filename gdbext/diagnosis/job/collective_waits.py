@@ -13,7 +13,7 @@ from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed.gloo_transfers import rank_of_worker, waiting_transfer, worker_that_owes
 from gdbext.torch.distributed.process_groups import ProcessGroupReader
-from gdbext.torch.distributed.python_calls import absent_workers, group_argument
+from gdbext.torch.distributed.python_calls import absent_workers, group_argument, store_meeting
 from gdbext.torch.torch_symbol import (
     DISTRIBUTED_FILE,
     POINT_TO_POINT,
@@ -56,6 +56,7 @@ def name_collectives(
         session.errors.note(error, "collectives")
         return None
     for thread in process.threads:
+        states[thread.tid] = _at_store(session, thread, states[thread.tid])
         state = states[thread.tid]
         if state is None or state.wait is None or state.wait.collective is not None:
             continue
@@ -77,6 +78,26 @@ def name_collectives(
         states[thread.tid] = state._replace(wait=state.wait._replace(resource=resource, collective=found))
     _name_more(session, process, states)
     return section
+
+
+_MEETS = (WaitKind.SLEEP, WaitKind.IO, WaitKind.COLLECTIVE)
+"""Waits of a thread that makes the store, or connects to it: between two tries it sleeps."""
+
+
+def _at_store(session: Session, thread: ThreadSnapshot, state: State | None) -> State | None:
+    """The state of a thread that meets the other ranks at the store, with who is missing; that of any other as it
+    is."""
+    wait = state.wait if state is not None else None
+    if state is None or wait is None or wait.kind not in _MEETS or session.python is None:
+        return state
+    found = store_meeting(session.python, _frames(session, thread)[:1])
+    is_waiting = wait.collective is not None and wait.collective.is_store
+    if found is None or not (is_waiting or found.rank):
+        return state
+    op = wait.collective.op if wait.collective is not None else ""
+    meeting = CollectiveWait(op, is_store=True, server=found.server, rank=found.rank, size=found.size)
+    resource = wait.resource._replace(kind=WaitKind.COLLECTIVE, name=op)
+    return state._replace(wait=wait._replace(resource=resource, collective=meeting, timed=False))
 
 
 def _name_more(session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]) -> None:

@@ -56,10 +56,17 @@ class CollectiveWait(Record):
     which two threads do not keep."""
     from_any: bool = False
     """A recv that takes what any other rank of the group sends."""
+    rank: int | None = None
+    size: int | None = None
+    """The rank of the process and the number of ranks, where it is about to meet the others at the store."""
 
     @property
     def phrase(self) -> str:
         """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        if self.is_store and self.size is not None:
+            if self.rank:
+                return f"tries to reach the store of rank 0 at {self.server}, as rank {self.rank} of {self.size}"
+            return f"waits until all {self.size} ranks have come to its store at {self.server}, as rank 0 ({self.op})"
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"

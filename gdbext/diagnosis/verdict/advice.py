@@ -300,7 +300,12 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
             "Nobody may see that question: give the answer beforehand (an argument, an option, a variable of the "
             "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
         )
-    if wait is not None and wait.kind.traits.advice_when_outside:
+    if wait is not None and wait.collective is not None and wait.collective.size is not None:
+        yield (
+            "See whether all ranks run, have the same MASTER_ADDR and MASTER_PORT (or --rdzv-endpoint), and reach that "
+            "address from where they are (a firewall, the wrong network interface)."
+        )
+    elif wait is not None and wait.kind.traits.advice_when_outside:
         if wait.collective is not None and wait.collective.on_device:
             yield from WaitKind.COLLECTIVE.traits.advice_when_outside
         yield from wait.kind.traits.advice_when_outside

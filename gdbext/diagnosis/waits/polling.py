@@ -217,7 +217,7 @@ def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
         return False
     if thread.first(FunctionTag.PROMPT, within=_NEAR) is not None or _is_python_prompt(thread):
         return True
-    return _descriptor(thread) == 0 and not (wait.peer is not None and wait.peer.own)
+    return _descriptor(thread) == 0
 
 
 def _is_python_prompt(thread: ThreadSnapshot) -> bool:

@@ -1,10 +1,11 @@
 """Facts that calls of torch.distributed keep in the variables of their Python functions.
 
 The arguments of ``init_process_group``, the group of a collective, the workers that ``rpc.shutdown`` waits for, the
-nodes that have come to torchrun's rendezvous, and the exception that a thread handles while it waits for others.
+nodes that have come to torchrun's rendezvous, the store at which ranks meet, and the exception that a thread handles
+while it waits for others.
 
-Sources: torch/distributed/distributed_c10d.py, torch/distributed/rpc/api.py, torch/distributed/launcher/api.py and
-torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, 2.0 to 2.15.
+Sources: torch/distributed/distributed_c10d.py, torch/distributed/rendezvous.py, torch/distributed/rpc/api.py,
+torch/distributed/launcher/api.py and torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, 2.0 to 2.15.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _RENDEZVOUS = "elastic/rendezvous/dynamic_rendezvous.py"
 _LAUNCHER = "torch/distributed/launcher/api.py"
+_STORE_FILE, _MAKES_STORE = "torch/distributed/rendezvous.py", "_create_c10d_store"
 _LONGEST = 200
 
 
@@ -109,6 +111,26 @@ def meeting(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Meeting | 
     except GdbextError:
         return None
     return Meeting(come, least, most, _text(runtime, settings.get("run_id", 0)), _endpoint(runtime, frames))
+
+
+class StoreMeeting(Record):
+    """The arguments of a call that makes the store through which the ranks of a job meet, or that connects to it."""
+
+    rank: int
+    size: int
+    server: str
+    """``node0:29500``."""
+
+
+def store_meeting(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> StoreMeeting | None:
+    """The store that the innermost Python function makes or connects to; None for any other function."""
+    frame = frames[0] if frames else None
+    if frame is None or frame.function != _MAKES_STORE or not frame.file.endswith(_STORE_FILE):
+        return None
+    found = _locals(runtime, frame)
+    rank, size, port = (_integer(runtime, found.get(name, 0)) for name in ("rank", "world_size", "port"))
+    host = _text(runtime, found.get("hostname", 0))
+    return None if rank is None or size is None or not host else StoreMeeting(rank, size, f"{host}:{port}")
 
 
 def _endpoint(runtime: PythonRuntime, frames: Iterable[PythonFrame]) -> str:

@@ -6,8 +6,7 @@ import pytest
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.waits.recognise import state_of
-from gdbext.engine.targets.system.peer import Peer, PeerKind
-from support.programs.wait_processes import LOOP, Outside, Process
+from support.programs.wait_processes import LOOP, Process
 
 
 def test_the_prompt_is_idle_and_so_is_standard_input():
@@ -27,16 +26,3 @@ def test_prompts_written_in_python(files, state):
     python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
     process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
     assert state_of(process.snapshot()).state.value == state
-
-
-class OwnPipe(Outside):
-    """Standard input is a pipe whose other end nobody has but the process itself."""
-
-    def of(self, link, _call_writes):
-        return Peer(PeerKind.PIPE, "whose other end nobody has but this process itself", own=True) if link else None
-
-
-def test_standard_input_that_nobody_can_write_into_is_no_prompt():
-    reads = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(0,))
-    assert state_of(reads.snapshot(outside=OwnPipe(other_ends={0: ()}))).state is RunState.WAITING
-    assert state_of(reads.snapshot(outside=Outside())).state is RunState.IDLE

@@ -1,11 +1,16 @@
-"""The key of a store that a thread waits for, as a std::string in its frames."""
+"""The key of a store that a thread waits for, as a std::string in its frames; the store at which ranks meet."""
 
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.torch.distributed import python_calls
 from support.programs.wait_processes import DATA, Process, wait_of
 
 WAIT = "_ZN4c10d8TCPStore6doWaitEN3c108ArrayRefINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEEENSt6chrono"
@@ -34,3 +39,25 @@ def test_what_is_no_text_is_no_key(raw):
     frames = [("libc.so.6", "poll"), ("libtorch_cpu.so", None), ("libtorch_cpu.so", WAIT)]
     process = Process({DATA: raw}).thread(1, frames, call=7, args=(0, 0, 5), registers={"rbx": DATA})
     assert wait_of(process).collective.key == ""
+
+
+@pytest.mark.parametrize(
+    ("rank", "text"),
+    [
+        (0, "waits until all 4 ranks have come to its store at node0:29500, as rank 0 (c10d::TCPStore::wait)"),
+        (3, "tries to reach the store of rank 0 at node0:29500, as rank 3 of 4"),
+    ],
+)
+def test_who_meets_whom_at_the_store(rank, text, monkeypatch):
+    """The function that makes the store, or connects to it, keeps its arguments; no other one is asked."""
+    values = {"rank": rank, "world_size": 4, "port": 29500, "hostname": "node0"}
+    monkeypatch.setattr(python_calls, "locals_of", lambda _runtime, _frame: {name: name for name in values})
+    read = SimpleNamespace(integer=lambda name: values[name], text=lambda name, _limit: values[name])
+    runtime = cast(Any, SimpleNamespace(objects=read))
+    file = "/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
+    frames = [PythonFrame("_create_c10d_store", file, 199, 0x1000, 0x1000), PythonFrame("main", "/a.py", 1, 1, 1)]
+    found = python_calls.store_meeting(runtime, frames)
+    assert found is not None
+    wait = CollectiveWait("c10d::TCPStore::wait", is_store=True, server=found.server, rank=found.rank, size=found.size)
+    assert wait.phrase == text
+    assert python_calls.store_meeting(runtime, frames[::-1]) is None
