@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.threads.frame_variables import ObjectUsers, in_signal_handler
+from gdbext.cpython.threads.frame_variables import ObjectUsers
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
@@ -258,6 +258,8 @@ class PythonWaitView:
 
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
+        from gdbext.cpython.sync.python_wait import in_signal_handler
+
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
@@ -319,7 +321,7 @@ class PythonWaitView:
 
     def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
         """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
-        from gdbext.cpython.sync.held_locks import is_taken_by_somebody
+        from gdbext.cpython.sync.python_wait import is_taken_by_somebody
 
         return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 

@@ -11,18 +11,11 @@ is not counted. A lock may also be that of a generator: contextlib's ``contextma
 A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
 hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code that stands behind a
 statement ``lock.acquire()`` with no ``release`` in between.
-
-Locks of multiprocessing are semaphores that processes share. Such a semaphore keeps no owner, and not what it was made
-with. That of a Lock or an RLock had one token, and that of a BoundedSemaphore as many as it may have: whoever waits for
-one waits for somebody who took it. Those of an Event, a Condition, a Barrier or a JoinableQueue were made with 0, and
-nobody ever took them; of a Semaphore it cannot be known. SemLockObject (Modules/_multiprocessing/semaphore.c, 3.8 to
-3.15): the head, handle, last_tid (8 bytes each), count, maxvalue, kind (4 each).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi import python_structures as py
@@ -34,7 +27,6 @@ from gdbext.cpython.threads.frame_variables import (
     generator_frame,
     locals_of,
     objects_at,
-    stack_slots,
     used_names,
     value_stack,
     variables,
@@ -392,49 +384,3 @@ def _at_hand(runtime: PythonRuntime, frame: PythonFrame) -> set[int]:
     own = variables(runtime, frame)
     inner = attributes(runtime, own["self"]).values() if "self" in own else ()
     return {*own.values(), *inner}
-
-
-_TYPE = "_multiprocessing.SemLock"
-_METHOD = "builtin_function_or_method"
-_SEM_VALUE_MAX = 0x7FFF_FFFF
-"""The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
-_DEPTH = 3
-"""Innermost frames: the method of the object, and who called it."""
-
-
-def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
-    """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
-    not one that this very process has taken. Raises nothing."""
-    frames = runtime.frames.stack(state).frames[:_DEPTH]
-    for value in chain.from_iterable(_values(runtime, frame) for frame in frames):
-        found = _count_and_limit(runtime, value, semaphore)
-        if found is not None:
-            return not found[0] and found[1] != _SEM_VALUE_MAX
-    return False
-
-
-def _values(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    """The objects that the frame has at hand: its value stack, its variables, and what ``self`` has."""
-    try:
-        yield from stack_slots(runtime, frame)
-        variables = locals_of(runtime, frame)
-        yield from variables.values()
-        yield from attributes(runtime, variables.get("self", 0)).values()
-    except GdbextError:
-        return
-
-
-def _count_and_limit(runtime: PythonRuntime, value: int, semaphore: int) -> tuple[int, int] | None:
-    """The number of times that this process has taken a SemLock, or the one whose method it is, and how many tokens
-    that may have; None for anything else."""
-    try:
-        kind = runtime.objects.type_of(value).name
-        if kind == _METHOD:
-            value = py.PyCFunctionObject(runtime.space, value).m_self
-            kind = runtime.objects.type_of(value).name if value else ""
-        if kind != _TYPE:
-            return None
-        lock = py.SemLockObject(runtime.space, value)
-        return (lock.count, lock.maxvalue) if lock.handle == semaphore else None
-    except GdbextError:
-        return None

@@ -2,23 +2,34 @@
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
 object as ``self``. What kind of object it is, its attributes tell (cpython/abi/assumed_names.py).
+
+Locks of multiprocessing are semaphores that processes share. Such a semaphore keeps no owner, and not what it was made
+with. That of a Lock or an RLock had one token, and that of a BoundedSemaphore as many as it may have: whoever waits for
+one waits for somebody who took it. Those of an Event, a Condition, a Barrier or a JoinableQueue were made with 0, and
+nobody ever took them; of a Semaphore it cannot be known. SemLockObject (Modules/_multiprocessing/semaphore.c, 3.8 to
+3.15): the head, handle, last_tid (8 bytes each), count, maxvalue, kind (4 each).
 """
 
 from __future__ import annotations
 
+from itertools import chain
+
 from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
+from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.objects.objects import FLAG_LONG
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
-from gdbext.cpython.threads.frame_variables import closure_of, items, locals_of, method_owner
+from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, locals_of, method_owner, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gdbext.cpython.sync.helper_threads import PoolHelper
 
@@ -276,3 +287,91 @@ def _integer(runtime: PythonRuntime, address: int) -> int | None:
         return runtime.objects.integer(address)
     except GdbextError:
         return None
+
+
+_SEMAPHORE = "_multiprocessing.SemLock"
+_BOUND = "builtin_function_or_method"
+_SEM_VALUE_MAX = 0x7FFF_FFFF
+"""The ``maxvalue`` that SemLock gets for a Semaphore, however many tokens that has (synchronize.py)."""
+_NEAR_CALL = 3
+"""Innermost frames: the method of the object, and who called it."""
+
+
+def is_taken_by_somebody(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> bool:
+    """The thread waits for a lock of multiprocessing that has this semaphore, was made with all of its tokens, and is
+    not one that this very process has taken. Raises nothing."""
+    frames = runtime.frames.stack(state).frames[:_NEAR_CALL]
+    for value in chain.from_iterable(_values(runtime, frame) for frame in frames):
+        found = _count_and_limit(runtime, value, semaphore)
+        if found is not None:
+            return not found[0] and found[1] != _SEM_VALUE_MAX
+    return False
+
+
+def _values(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The objects that the frame has at hand: its value stack, its variables, and what ``self`` has."""
+    try:
+        yield from stack_slots(runtime, frame)
+        variables = locals_of(runtime, frame)
+        yield from variables.values()
+        yield from attributes(runtime, variables.get("self", 0)).values()
+    except GdbextError:
+        return
+
+
+def _count_and_limit(runtime: PythonRuntime, value: int, semaphore: int) -> tuple[int, int] | None:
+    """The number of times that this process has taken a SemLock, or the one whose method it is, and how many tokens
+    that may have; None for anything else."""
+    try:
+        kind = runtime.objects.type_of(value).name
+        if kind == _BOUND:
+            value = py.PyCFunctionObject(runtime.space, value).m_self
+            kind = runtime.objects.type_of(value).name if value else ""
+        if kind != _SEMAPHORE:
+            return None
+        lock = py.SemLockObject(runtime.space, value)
+        return (lock.count, lock.maxvalue) if lock.handle == semaphore else None
+    except GdbextError:
+        return None
+
+
+_HANDLER_FRAMES = 32
+"""Innermost Python frames among which a handler is looked for."""
+_ARGUMENTS = 3
+"""A method has ``self`` before them."""
+
+
+def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
+    """One of the thread's innermost functions is a signal handler, or was called by one. Raises nothing."""
+    frames = runtime.frames.stack(state).frames[:_HANDLER_FRAMES]
+    return any(_has_frame_of(runtime, handler, caller) for handler, caller in zip(frames, frames[1:]))
+
+
+def _has_frame_of(runtime: PythonRuntime, handler: PythonFrame, caller: PythonFrame) -> bool:
+    try:
+        arguments = list(_arguments(runtime, handler))
+        pairs = zip(arguments, arguments[1:])
+        return any(_is_object_of(runtime, value, caller) and _is_number(runtime, first) for first, value in pairs)
+    except GdbextError:
+        return False
+
+
+def _arguments(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The first locals, which are the arguments, and what ``*arguments`` has collected."""
+    for value in list(locals_of(runtime, frame).values())[:_ARGUMENTS]:
+        yield value
+        if runtime.objects.type_of(value).name == "tuple":
+            yield from items(runtime, value)
+
+
+def _is_number(runtime: PythonRuntime, address: int) -> bool:
+    return runtime.objects.has_flag(address, FLAG_LONG)
+
+
+def _is_object_of(runtime: PythonRuntime, address: int, frame: PythonFrame) -> bool:
+    """It is the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
+    if runtime.objects.type_of(address).name != "frame":
+        return False
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return address == frame.address
+    return py.PyFrameObject(runtime.space, address).f_frame == frame.address

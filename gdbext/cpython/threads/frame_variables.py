@@ -21,7 +21,7 @@ from itertools import chain
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
-from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_LONG, FLAG_TUPLE, slot_attributes
+from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
@@ -364,45 +364,3 @@ class ObjectUsers:
             return any(each and runtime.objects.tuple_items(each) for each in (code.co_cellvars, code.co_freevars))
         counts = (py.PyCodeObject.co_ncellvars, py.PyCodeObject.co_nfreevars)
         return any(not code.has(each) or code.value(each) for each in counts)
-
-
-_ARGUMENTS = 3
-"""A method has ``self`` before them."""
-_HANDLER_FRAMES = 32
-"""Innermost Python frames among which a handler is looked for."""
-
-
-def in_signal_handler(runtime: PythonRuntime, state: ThreadState) -> bool:
-    """One of the thread's innermost functions is a signal handler, or was called by one. Raises nothing."""
-    frames = runtime.frames.stack(state).frames[:_HANDLER_FRAMES]
-    return any(_has_frame_of(runtime, handler, caller) for handler, caller in zip(frames, frames[1:]))
-
-
-def _has_frame_of(runtime: PythonRuntime, handler: PythonFrame, caller: PythonFrame) -> bool:
-    try:
-        arguments = list(_arguments(runtime, handler))
-        pairs = zip(arguments, arguments[1:])
-        return any(_is_object_of(runtime, value, caller) and _is_number(runtime, first) for first, value in pairs)
-    except GdbextError:
-        return False
-
-
-def _arguments(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    """The first locals, which are the arguments, and what ``*arguments`` has collected."""
-    for value in list(locals_of(runtime, frame).values())[:_ARGUMENTS]:
-        yield value
-        if runtime.objects.type_of(value).name == "tuple":
-            yield from items(runtime, value)
-
-
-def _is_number(runtime: PythonRuntime, address: int) -> bool:
-    return runtime.objects.has_flag(address, FLAG_LONG)
-
-
-def _is_object_of(runtime: PythonRuntime, address: int, frame: PythonFrame) -> bool:
-    """It is the PyFrameObject of that frame (Include/internal/pycore_frame.h: f_frame, since 3.11)."""
-    if runtime.objects.type_of(address).name != "frame":
-        return False
-    if isinstance(runtime.layout.abi.frames, FrameObjects):
-        return address == frame.address
-    return py.PyFrameObject(runtime.space, address).f_frame == frame.address

@@ -301,10 +301,7 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
             "environment), take breakpoint() out (PYTHONBREAKPOINT=0), or start the program on a terminal."
         )
     if wait is not None and wait.collective is not None and wait.collective.size is not None:
-        yield (
-            "See whether all ranks run, have the same MASTER_ADDR and MASTER_PORT (or --rdzv-endpoint), and reach that "
-            "address from where they are (a firewall, the wrong network interface)."
-        )
+        yield "Do all ranks run, with the same MASTER_ADDR and MASTER_PORT, and do they reach it (a firewall)?"
     elif wait is not None and wait.kind.traits.advice_when_outside:
         if wait.collective is not None and wait.collective.on_device:
             yield from WaitKind.COLLECTIVE.traits.advice_when_outside

@@ -36,7 +36,7 @@ def _unknown_owners(seen: Observations) -> Iterator[Finding]:
         alike.setdefault((address, thread.stack_key) if address and thread.stack_key else thread.tid, []).append(thread)
     for first, *others in alike.values():
         if first.wait is not None:
-            text = sentences.owner_unknown(first, first.wait, len(others))
+            text = owner_unknown(first, first.wait, len(others))
             yield Finding(FindingKind.NOTE, text, (first.tid, *(each.tid for each in others)), wait=first.wait)
 
 
@@ -63,7 +63,7 @@ def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]
         holder = graph.threads.get(tid)
         wait = holder.wait if holder is not None else None
         if holder is not None and wait is not None and wait.kind is WaitKind.SLEEP and wait.seconds is None:
-            yield Finding(FindingKind.NOTE, sentences.sleeps_with_gil(holder, wait, count), (tid,), wait=wait)
+            yield Finding(FindingKind.NOTE, sleeps_with_gil(holder, wait, count), (tid,), wait=wait)
 
 
 def _timed_cycles(graph: WaitGraph) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _timed_cycles(graph: WaitGraph) -> Iterator[Finding]:
         timed = next((edge for edge in cycle if edge.wait.ends_by_itself), None)
         if timed is not None:
             threads = [graph.threads[edge.tid] for edge in cycle]
-            text = sentences.timed_cycle(threads, graph.threads[timed.tid])
+            text = timed_cycle(threads, graph.threads[timed.tid])
             yield Finding(FindingKind.NOTE, text, tuple(edge.tid for edge in cycle), cycle=cycle)
 
 
@@ -131,16 +131,16 @@ def _idle(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Fin
     running = _running(seen)
     unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
     if unclear:
-        return _healthy(sentences.unseen_dispatch(unclear, doubt), unclear, running)
+        return _healthy(unseen_dispatch(unclear, doubt), unclear, running)
     if seen.main is not None and seen.main.state is RunState.WAITING:
         return _main_waits(seen, seen.main, graph, notes)
     if running:
-        text = sentences.runs_elsewhere(running, _want_gil_of(running, seen), seen.has_torch)
+        text = runs_elsewhere(running, _want_gil_of(running, seen), seen.has_torch)
         return _healthy(f"{text} {doubt}".rstrip(), running, running)
     if notes:
-        text = sentences.outside("no hang is proven", seen.has_torch)
+        text = outside("no hang is proven", seen.has_torch)
         return Finding(FindingKind.IDLE, f"{text}; but: {doubt}", notes[0].threads)
-    return Finding(FindingKind.IDLE, sentences.idle(seen.main, seen.has_torch))
+    return Finding(FindingKind.IDLE, idle(seen.main, seen.has_torch))
 
 
 def _running(seen: Observations) -> list[ThreadReport]:
@@ -164,7 +164,7 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)
     if not wait_chain.edges and main.user_line and main.wait is not None and _is_asleep(main.wait):
         text += f", called from {main.user_line}"
-    text = sentences.main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
+    text = main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
     told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
     end = involved[-1].wait
@@ -195,3 +195,70 @@ def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[Th
         if thread.wait is not None and thread.wait.kind is WaitKind.GIL
         and holder in thread.wait.owner_tids
     ]  # fmt: skip
+
+
+def outside(text: str, has_torch: bool) -> str:
+    """The sentence about a process of which no thread is in the dispatcher; where there is none, nothing is said of
+    it."""
+    return f"No thread is in the dispatcher, and {text}" if has_torch else f"{text[:1].upper()}{text[1:]}"
+
+
+def idle(main: ThreadReport | None, has_torch: bool) -> str:
+    """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
+    text = outside("no wait is suspicious", has_torch)
+    if main is None or main.wait is None:
+        return f"{text}."
+    return f"{main.label} {main.wait.phrase}; {text[:1].lower()}{text[1:]}."
+
+
+def main_waits(
+    text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str, has_torch: bool
+) -> str:
+    """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
+    another process can end it; ``running`` are threads that run, beside those of the story."""
+    if ended_from_outside:
+        text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
+    if has_torch:
+        text += f"{', and' if ended_from_outside else ';'} no thread is in the dispatcher"
+    if running:
+        text += f". {sentences.all_run(running)}"
+    return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
+
+
+def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport], has_torch: bool) -> str:
+    """Threads run outside of the dispatcher; ``want_gil`` wait for the GIL that the only one of them has.
+
+    One moment does not tell whether a thread that runs with the GIL will soon give it away.
+    """
+    others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
+    with_gil = f", with the GIL, for which {others}" if others else ""
+    return f"{sentences.all_run(running)}{with_gil}{', outside of the dispatcher' if has_torch else ''}."
+
+
+def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
+    """Threads of which nobody can say whether they are in the dispatcher."""
+    names = sentences.listed([thread.label for thread in threads])
+    reason = next((thread.unseen_dispatch.reason for thread in threads if thread.unseen_dispatch is not None), "")
+    text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
+    return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
+
+
+def owner_unknown(thread: ThreadReport, wait: Wait, alike: int = 0) -> str:
+    """The waits that forbid to say "no deadlock"; ``alike`` threads more wait at the same place for the same thing."""
+    more = f", as {alike} more thread{'s do' if alike > 1 else ' does'}" if alike else ""
+    return (
+        f"{thread.label} {wait.phrase}{more}, and its owner is not recorded in memory: "
+        "a deadlock through it cannot be excluded."
+    )
+
+
+def timed_cycle(threads: Sequence[ThreadReport], breaker: ThreadReport) -> str:
+    """A cycle that the timed wait of ``breaker`` ends."""
+    names = sentences.listed([thread.label for thread in threads])
+    return f"{names} wait for each other, but the wait of {breaker.label} is timed and ends by itself."
+
+
+def sleeps_with_gil(holder: ThreadReport, wait: Wait, waiters: int) -> str:
+    """A thread sleeps with the GIL in hand."""
+    others = "a thread waits" if waiters == 1 else f"{waiters} threads wait"
+    return f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."

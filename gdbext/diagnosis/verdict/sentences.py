@@ -353,7 +353,7 @@ def slowed(kind: FindingKind, reasons: Sequence[str], thread: ThreadReport | Non
         return text
     if thread.state is not RunState.RUNNING or thread.dispatch:
         return f"{text} {thread.label} is{place(thread.innermost)}." if thread.dispatch else text
-    return f"{text} {_all_run([thread])}."
+    return f"{text} {all_run([thread])}."
 
 
 def span(seconds: float) -> str:
@@ -408,76 +408,9 @@ def busy(thread: ThreadReport, step: DispatchFrame) -> str:
     return f"{thread.label} {verb}{place(step)}{kernel}, stage {step.stage.value}."
 
 
-def outside(text: str, has_torch: bool) -> str:
-    """The sentence about a process of which no thread is in the dispatcher; where there is none, nothing is said of
-    it."""
-    return f"No thread is in the dispatcher, and {text}" if has_torch else f"{text[:1].upper()}{text[1:]}"
-
-
-def idle(main: ThreadReport | None, has_torch: bool) -> str:
-    """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
-    text = outside("no wait is suspicious", has_torch)
-    if main is None or main.wait is None:
-        return f"{text}."
-    return f"{main.label} {main.wait.phrase}; {text[:1].lower()}{text[1:]}."
-
-
-def main_waits(
-    text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str, has_torch: bool
-) -> str:
-    """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
-    another process can end it; ``running`` are threads that run, beside those of the story."""
-    if ended_from_outside:
-        text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
-    if has_torch:
-        text += f"{', and' if ended_from_outside else ';'} no thread is in the dispatcher"
-    if running:
-        text += f". {_all_run(running)}"
-    return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
-
-
-def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport], has_torch: bool) -> str:
-    """Threads run outside of the dispatcher; ``want_gil`` wait for the GIL that the only one of them has.
-
-    One moment does not tell whether a thread that runs with the GIL will soon give it away.
-    """
-    others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
-    with_gil = f", with the GIL, for which {others}" if others else ""
-    return f"{_all_run(running)}{with_gil}{', outside of the dispatcher' if has_torch else ''}."
-
-
-def _all_run(running: Sequence[ThreadReport]) -> str:
+def all_run(running: Sequence[ThreadReport]) -> str:
     """``MainThread (tid 1) runs train.py:8 (step)``, and the names of further ones."""
     first, *others = running
     labels = listed([thread.label for thread in others])
     too = f"; {labels} run{'' if len(others) > 1 else 's'}, too" if others else ""
     return f"{first.label} runs{f' {first.doing}' if first.doing else ''}{too}"
-
-
-def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
-    """Threads of which nobody can say whether they are in the dispatcher."""
-    names = listed([thread.label for thread in threads])
-    reason = next((thread.unseen_dispatch.reason for thread in threads if thread.unseen_dispatch is not None), "")
-    text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
-    return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
-
-
-def owner_unknown(thread: ThreadReport, wait: Wait, alike: int = 0) -> str:
-    """The waits that forbid to say "no deadlock"; ``alike`` threads more wait at the same place for the same thing."""
-    more = f", as {alike} more thread{'s do' if alike > 1 else ' does'}" if alike else ""
-    return (
-        f"{thread.label} {wait.phrase}{more}, and its owner is not recorded in memory: "
-        "a deadlock through it cannot be excluded."
-    )
-
-
-def timed_cycle(threads: Sequence[ThreadReport], breaker: ThreadReport) -> str:
-    """A cycle that the timed wait of ``breaker`` ends."""
-    names = listed([thread.label for thread in threads])
-    return f"{names} wait for each other, but the wait of {breaker.label} is timed and ends by itself."
-
-
-def sleeps_with_gil(holder: ThreadReport, wait: Wait, waiters: int) -> str:
-    """A thread sleeps with the GIL in hand."""
-    others = "a thread waits" if waiters == 1 else f"{waiters} threads wait"
-    return f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."

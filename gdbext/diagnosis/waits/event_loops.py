@@ -204,7 +204,7 @@ def job_clause(process: ProcessSnapshot, python: PythonView, found: Awaited) -> 
 
 
 def _at_line(process: ProcessSnapshot, tid: int | None) -> str:
-    """`` at loader.py:8 (read)``: the innermost line of the program's own that the thread is at."""
+    """`` at train.py:8 (step)``: the innermost line of the program's own that the thread is at."""
     thread = process.thread(tid) if tid is not None else None
     frame = next((each for each in thread.python if each.is_users), None) if thread is not None else None
     if frame is None:
