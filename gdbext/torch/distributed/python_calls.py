@@ -119,7 +119,7 @@ class StoreMeeting(Record):
     rank: int
     size: int
     server: str
-    """``node0:29500``."""
+    """The address of the store: ``node0:29500``."""
 
 
 def store_meeting(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> StoreMeeting | None:
