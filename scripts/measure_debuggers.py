@@ -20,11 +20,13 @@ import json
 import os
 import platform
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,7 +94,23 @@ def kills(name: str, debugger: Debugger, command: str, times: int, loads: bool =
     harmed = times - found["unharmed"]
     reasons = "; ".join(f"{count} {each}" for each, count in found.items() if each != "unharmed")
     text = f"{harmed} of {times} harmed" + (f": {reasons}" if reasons else f", whole after {slowest:.1f} s at most")
-    return Row("kill", name, what, text, None if "breakpoints" in command or loads else not harmed)
+    return Row("kill", name, what, text, None if "breakpoints" in command and harmed else not harmed)
+
+
+@contextmanager
+def another_traced() -> Iterator[None]:
+    """Have another job traced meanwhile, by kernel probes at each dispatch."""
+    job = DebuggedJob()
+    words = [ROOT / "scripts" / "dispatch", "-p", str(job.pid), "dispatch-trace", "--all", "--last", "1"]
+    tracing = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+        if tracing.poll() is not None:
+            raise RuntimeError("the trace of the other job has ended")
+    finally:
+        tracing.terminate()
+        tracing.wait()
+        job.close()
 
 
 def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
@@ -112,15 +130,18 @@ def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
             job.close()
         if harm:
             return Row("repeat", name, f"{times} × {command}", harm, False)
-        first, last, changed, failed = json.loads(found.read_text())
+        first, last, changed, failed, more = json.loads(found.read_text())
+        if not last:
+            return Row("repeat", name, f"{times} × {command}", f"failed: {failed}", False)
     facts = [f"{what} {one} → {other}" for what, one, other in zip(("descriptors", "objects", "KiB"), first, last)]
     same = last[0] <= first[0] and last[1] <= first[1] and last[2] <= first[2] * 1.1 + 20480
+    facts += [f"more: {', '.join(more)}"] * (last[1] > first[1])
     facts += [f"changed: {', '.join(changed)}"] * bool(changed) + [f"failed: {failed}"] * bool(failed)
     return Row("repeat", name, f"{times} × {command}", ", ".join(facts), same and not changed and not failed)
 
 
 _REPEAT = """
-import gc, json, os
+import collections, gc, json, os
 
 try:
     import gdb
@@ -143,9 +164,10 @@ def state():
         kept.forget()  # what one session has read depends on where the threads stood
     gc.collect()
     gc.collect()
-    ours = sum(type(each).__module__.startswith("gdbext") for each in gc.get_objects())
+    kinds = [type(each) for each in gc.get_objects()]
+    ours = collections.Counter(each.__name__ for each in kinds if each.__module__.startswith("gdbext"))
     with open("/proc/self/statm") as file:
-        return len(os.listdir("/proc/self/fd")), ours, int(file.read().split()[1]) * 4
+        return len(os.listdir("/proc/self/fd")), sum(ours.values()), int(file.read().split()[1]) * 4, ours
 
 
 def settings():
@@ -170,8 +192,10 @@ for number in range({times}):
         changed |= before ^ settings()
     if number in (2, {times} - 1):
         states.append(state())
+(*first, before), (*last, after) = (states[0], states[-1]) if states else ([{{}}], [{{}}])
+more = [f"{{count - before[kind]}} {{kind}}" for kind, count in after.items() if count > before[kind]]
 with open({found!r}, "w") as file:
-    json.dump([states[0], states[-1], sorted(changed), failed] if states else [(), (), [], failed], file)
+    json.dump([first, last, sorted(changed), failed, more], file)
 """
 
 
@@ -209,7 +233,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         for command in options.command or COMMANDS:
             line, ends = COMMANDS[command]
             if "kill" in options.scenes:
-                yield kills(name, debugger, line, options.times, options.loads)
+                with another_traced() if options.beside else nullcontext():
+                    row = kills(name, debugger, line, options.times, options.loads)
+                yield row._replace(what=f"{row.what}, another job traced beside it") if options.beside else row
             if "repeat" in options.scenes and command not in ("break-probes", "break-stop", "break-seldom"):
                 once = SAMPLES if command == "samples" else f"{line} {ends}".strip()
                 yield repeats(name, debugger, once, options.times)
@@ -228,6 +254,7 @@ def main() -> int:
     parser.add_argument("--command", action="append", choices=COMMANDS, help="default: all")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--loads", action="store_true", help="kill: the job loads a library twenty times a second")
+    parser.add_argument("--beside", action="store_true", help="kill: another job is traced meanwhile, by probes")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE", help="the page")
     options = parser.parse_args()
     load, found = os.getloadavg()[0], []

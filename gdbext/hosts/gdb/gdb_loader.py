@@ -12,18 +12,22 @@ Ours are kept in it. Where the last kernel probe at a place of a file ends, the 
 in all processes that map the file and had probes once (register_for_each_vma, kernel/events/uprobes.c), and does not
 ask who wrote the breakpoint instruction that it finds there: a trace of one rank takes out the breakpoints that gdb has
 in another one. gdb would not notice, and nobody would stop there any more.
+
+And what an editor asks of gdb's DAP server meanwhile: that handles one request after the other, and would handle none
+before the command has ended (Server.main_loop, gdb/python/lib/gdb/dap/server.py of gdb 14 to 18).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gdb
 
@@ -31,7 +35,7 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer, thread_states
 from gdbext.engine.targets.system.linux import parse_maps, signals_held
 from gdbext.errors import TargetError
-from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running
+from gdbext.hosts.gdb.gdb_target import connection_type, execute, interrupt_all, is_running, post_whole
 from gdbext.log import logger
 
 _log = logger(__name__)
@@ -227,3 +231,99 @@ def _read_libraries() -> None:
     if gdb.selected_inferior().pid:
         with suppress(gdb.error):
             gdb.execute(f"set sysroot {gdb.parameter('sysroot')}", False, True)
+
+
+_QUEUES = ("_read_queue", "read_queue")
+"""The member of gdb's DAP server where the requests wait that it has read; its name in gdb 18, and before."""
+_CANCELLER, _IN_FLIGHT, _CANCEL = "canceller", "in_flight_gdb_thread", "cancel"
+"""Its member that cancels requests; there the number of the one that gdb's thread handles; and the function."""
+_ENDS_RUN = frozenset({"pause", "disconnect", "terminate"})
+"""The requests of DAP that are not to wait until the process stops by itself."""
+
+
+@contextmanager
+def editor_heard() -> Iterator[Callable[[], bool]]:
+    """Interrupt the process as soon as an editor wants it stopped, or is gone; what it gives says whether that has
+    come."""
+    server = getattr(sys.modules.get("gdb.dap.server"), "_server", None)
+    name = next((each for each in _QUEUES if hasattr(server, each)), "")
+    if not name:
+        yield _never
+        return
+    queue, canceller = getattr(server, name), getattr(server, _CANCELLER, None)
+    heard = HeardQueue(queue, canceller, lambda: post_whole(interrupt_all, interrupt_all))
+    setattr(server, name, heard)
+    is_cancelled = hasattr(canceller, _IN_FLIGHT)
+    if is_cancelled:
+        setattr(canceller, _CANCEL, heard.cancel)
+    try:
+        heard.look()
+        yield lambda: heard.came
+    finally:
+        if is_cancelled:
+            delattr(canceller, _CANCEL)
+        setattr(server, name, queue)
+        heard.end()
+
+
+def _never() -> bool:
+    """Say that nothing has come, where there is no such editor."""
+    return False
+
+
+class HeardQueue:
+    """The queue of requests, which another thread fills and nobody empties while a command runs.
+
+    A cancel of the command gets a road of its own: gdb.interrupt(), by which gdb 18 cancels, was lost, or had gdb
+    abort, in 3 of 8 of dispatch-values by probes.
+    """
+
+    def __init__(self, queue: Any, canceller: Any, interrupt: Callable[[], None]) -> None:
+        """``interrupt`` is called from that thread."""
+        self._queue = queue
+        self._canceller = canceller
+        self._interrupt = interrupt
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.came = False
+        """There is a request that is to end the run."""
+
+    def put(self, request: Any) -> None:
+        """Take a request in, None for the end of all, and look at it."""
+        self._queue.put(request)
+        if _ends_run(request):
+            self._end_run()
+
+    def get(self) -> Any:
+        """Give the next request out, as the queue does."""
+        return self._queue.get()
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request: the command that runs, or another one as gdb does."""
+        with self._canceller.lock:
+            if number != getattr(self._canceller, _IN_FLIGHT):
+                getattr(type(self._canceller), _CANCEL)(self._canceller, number)
+                return
+        self._end_run()
+
+    def _end_run(self) -> None:
+        with self._lock:
+            if not self.came and not self._is_over:
+                self._interrupt()
+            self.came = True
+
+    def look(self) -> None:
+        """Look at the requests that were there before."""
+        for _ in range(self._queue.qsize()):
+            request = self._queue.get()
+            self._queue.put(request)
+            self.came = self.came or _ends_run(request)
+
+    def end(self) -> None:
+        """The process has stopped: nobody is interrupted any more."""
+        with self._lock:
+            self._is_over = True
+
+
+def _ends_run(request: Any) -> bool:
+    return request is None or (isinstance(request, dict) and request.get("command") in _ENDS_RUN)

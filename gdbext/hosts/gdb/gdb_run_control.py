@@ -27,7 +27,7 @@ from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.hosts.gdb import gdb_modes
 from gdbext.hosts.gdb.gdb_batch import stopped_target
-from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, loader_unwatched, program_of
+from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper, editor_heard, loader_unwatched, program_of
 from gdbext.hosts.gdb.gdb_target import (
     GdbTarget,
     connection_type,
@@ -272,11 +272,11 @@ class GdbRunControl:
         ending: Ending | None = None
         self.is_over = False
         try:
-            with loader_unwatched() as expect, self._catching(), forks.watched():
+            with loader_unwatched() as expect, self._catching(), forks.watched(), editor_heard() as is_to_end:
                 while ending is None:
                     _log.debug("continue with %d hooks", len(self._hooks))
                     expect()
-                    ending = self._continue(forks)
+                    ending = _INTERRUPTED if is_to_end() else self._continue(forks)
                 self.is_over = True
                 with suppress(gdb.error):
                     gdb_modes.take_interrupts()
@@ -338,7 +338,7 @@ class GdbRunControl:
                 gdb.execute("continue", False, False)
         except KeyboardInterrupt:
             interrupt_all()  # it may still run
-            return Ending(EndingKind.INTERRUPTED, "interrupted")
+            return _INTERRUPTED
         except gdb.error as error:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
@@ -365,7 +365,7 @@ class GdbRunControl:
             return Ending(EndingKind.STOPPED, "gdb stopped the process")
         if stop.signal:
             if stop.signal == "SIGINT":
-                return Ending(EndingKind.INTERRUPTED, "interrupted")
+                return _INTERRUPTED
             return Ending(EndingKind.SIGNAL, f"the process got {stop.signal}")
         if stop.is_at_breakpoint:
             numbers = stop.breakpoints
@@ -397,4 +397,5 @@ class GdbRunControl:
 
 
 _STOPS = (EndingKind.STOPPED, EndingKind.SIGNAL, EndingKind.INTERRUPTED)
+_INTERRUPTED = Ending(EndingKind.INTERRUPTED, "interrupted")
 _REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")

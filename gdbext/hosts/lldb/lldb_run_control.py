@@ -349,7 +349,8 @@ class LldbRunControl:
 
     @contextmanager
     def _interruptible(self, process: lldb.SBProcess) -> Iterator[None]:
-        with self._selection.interruption.stopping(process.SendAsyncInterrupt):
+        interruption, stop = self._selection.interruption, process.SendAsyncInterrupt
+        with interruption.stopping(stop), interruption.cancelling(self._selection.debugger, stop):
             yield
 
     def _why_stopped(self, process: lldb.SBProcess) -> Ending:

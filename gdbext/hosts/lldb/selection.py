@@ -28,6 +28,8 @@ from gdbext.errors import TargetError
 
 _ACTION_SIZE = 512
 """More than ``struct sigaction`` has anywhere; it is only kept, to be put back."""
+_TURN = 0.1
+"""Seconds between two looks whether an editor has cancelled the command."""
 
 
 class Interruption:
@@ -81,6 +83,28 @@ class Interruption:
             thread.join()
             os.close(ours)
             self._stop = None
+
+    @contextmanager
+    def cancelling(self, debugger: lldb.SBDebugger, stop: Callable[[], None]) -> Iterator[None]:
+        """Call ``stop`` from another thread as soon as an editor wants to cancel the command (lldb-dap, since 21)."""
+        if not hasattr(debugger, "InterruptRequested"):
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(debugger, over, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, debugger: lldb.SBDebugger, over: threading.Event, stop: Callable[[], None]) -> None:
+        while not over.wait(_TURN):
+            if debugger.InterruptRequested():
+                debugger.CancelInterruptRequest()
+                self.happened = True
+                stop()
 
     def _wait(self, signals: int, stop: Callable[[], None]) -> None:
         while True:

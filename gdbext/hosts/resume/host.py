@@ -149,7 +149,7 @@ class Host(ToolHost):
         if not self._may_harm(session):
             return ()
         why = (
-            f"kernel probes, which do no harm, cannot be used: {refused.what}"
+            f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
             if refused
             else "--engine probes has none"
         )

@@ -19,33 +19,55 @@ class DapSession(PipedDebugger):
         self._data = b""
         self._number = 0
 
-    def attach(self, pid: int, **options: Any) -> None:
-        """As an editor does: attach is answered after the configuration is done, which comes after "initialized"."""
-        self.request("initialize", {"clientID": "test", "adapterID": "test"})
+    def attach(self, pid: int, **options: Any) -> dict[str, Any]:
+        """As an editor does: attach is answered after the configuration is done, which comes after "initialized".
+        What the adapter can."""
+        found = self.request("initialize", {"clientID": "test", "adapterID": "test"})
         self._send("attach", {"pid": pid, **options})
         end = time.monotonic() + 90
         while not self.events("initialized"):
             assert time.monotonic() < end, self.messages
             self._read(1)
         self.request("configurationDone")
+        capabilities: dict[str, Any] = found["body"]
+        return capabilities
 
     def request(self, command: str, arguments: dict[str, Any] | None = None, seconds: float = 90) -> dict[str, Any]:
         """The response."""
-        number = self._send(command, arguments or {})
+        return self.response(self._send(command, arguments or {}), seconds)
+
+    def response(self, number: int, seconds: float = 90) -> dict[str, Any]:
+        """The response to the request of that number."""
         end = time.monotonic() + seconds
         while True:
             for message in self.messages:
                 if message["type"] == "response" and message["request_seq"] == number:
                     return message
             left = end - time.monotonic()
-            assert left > 0, f"no answer to {command} in {seconds} s: {self.messages[-3:]}"
+            assert left > 0, f"no answer to request {number} in {seconds} s: {self.messages[-3:]}"
             self._read(left)
 
     def evaluate(self, command: str) -> str:
         """What a command prints in the editor's console."""
-        response = self.request("evaluate", {"expression": command, "context": "repl"})
+        return self.result(self.begin(command))
+
+    def begin(self, command: str) -> int:
+        """The number of the request to evaluate a command, which runs then."""
+        return self._send("evaluate", {"expression": command, "context": "repl"})
+
+    def result(self, number: int, seconds: float = 90) -> str:
+        """What a command that was begun has printed."""
+        response = self.response(number, seconds)
         assert response["success"], response
         return str(response["body"]["result"])
+
+    def until(self, event: str, count: int, seconds: float = 30) -> None:
+        """Wait until there were that many events of that name."""
+        end = time.monotonic() + seconds
+        while len(self.events(event)) < count:
+            left = end - time.monotonic()
+            assert left > 0, f"no {event} in {seconds} s: {self.messages[-3:]}"
+            self._read(left)
 
     def events(self, *names: str) -> list[str]:
         """The events of these names so far, in order."""

@@ -150,10 +150,31 @@ def by_protocol(job: Inferior) -> None:
         before = len(editor.events("continued"))
         assert "samples over" in editor.evaluate(SAMPLES)
         assert len(editor.events("continued")) - before == 2
+        for command in (f"{SILENT} --engine breakpoints", SILENT):
+            number = run_on(editor, command)
+            editor.request("pause", {"threadId": thread}, QUICK)
+            assert "interrupted" in editor.result(number, QUICK)
+            assert editor.request("stackTrace", {"threadId": thread, "levels": 1})["success"], "it stands still"
         assert not editor.events("exited", "terminated")
-        editor.request("disconnect", {"terminateDebuggee": False})
+        number = run_on(editor, SILENT)
+        editor.request("disconnect", {"terminateDebuggee": False}, QUICK)
+        assert "interrupted" in editor.result(number, QUICK)
     finally:
         editor.close()
+
+
+SILENT = "dispatch-trace aten::mm"
+"""It shows nothing until it is interrupted."""
+QUICK = 10
+"""Seconds in which a command has to end that an editor ends."""
+
+
+def run_on(editor: DapSession, command: str) -> int:
+    """The number of the request that has the process run."""
+    before = len(editor.events("continued"))
+    number = editor.begin(command)
+    editor.until("continued", before + 1)
+    return number
 
 
 def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:

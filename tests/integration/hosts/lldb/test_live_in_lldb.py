@@ -130,7 +130,7 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
         editor = DapSession([adapter])
         load = ["settings set target.preload-symbols false", f"command script import {ROOT}/gdbext/lldb_init.py"]
         try:
-            editor.attach(job.pid, stopOnEntry=True, initCommands=load)
+            capabilities = editor.attach(job.pid, stopOnEntry=True, initCommands=load)
             settings = editor.evaluate("`settings show")
             assert "not in the dispatcher" in editor.evaluate("`dispatch-bt")
             trace = editor.evaluate("`dispatch-trace --engine breakpoints --all --limit 3")
@@ -145,6 +145,13 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
             assert editor.evaluate("`settings show") == settings
             following = editor.evaluate("`breakpoint set --name nowhere_at_all")
             assert "Breakpoint 2: no locations" in following, "the trace took one number, and nothing else took any"
+            if capabilities.get("supportsCancelRequest"):
+                turns, before = (path := Path(job.truth["turns"])), path.read_text()
+                number = editor.begin("`dispatch-trace aten::mm")
+                harness.wait_until(lambda: turns.read_text() not in ("", before), "the process runs")
+                editor.request("cancel", {"requestId": number}, 10)
+                editor.response(number, 10)
+                assert "stopped" in editor.evaluate("`process status"), "it stands still"
             assert not editor.events("exited", "terminated")
             editor.request("disconnect", {"terminateDebuggee": False})
         finally:
