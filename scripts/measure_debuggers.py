@@ -120,7 +120,10 @@ def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
         found = Path(folder) / "found.json"
         commands = [command, "dispatch-break --delete"] if command.startswith("dispatch-break") else [command]
         script = Path(folder) / "repeat.py"
-        script.write_text(_REPEAT.format(lines=commands, times=times, found=str(found), settings=debugger.settings))
+        text = _REPEAT.format(
+            lines=commands, times=times, found=str(found), settings=debugger.settings, package=f"{ROOT}/gdbext"
+        )
+        script.write_text(text)
         try:
             with debugger.attached(job.pid) as session:
                 session.run(debugger.script(script), seconds=60 + times * 20)
@@ -141,7 +144,7 @@ def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
 
 
 _REPEAT = """
-import collections, gc, json, os
+import collections, contextlib, functools, gc, importlib, json, os, pathlib
 
 try:
     import gdb
@@ -159,9 +162,22 @@ except ImportError:
         return result.GetOutput() or ""
 
 
+def load():
+    # What modules declare is there from the beginning: which of them a command needs depends on where threads stand.
+    root = pathlib.Path({package!r})
+    for path in root.glob("**/*.py"):
+        if path.name not in ("__main__.py", "init.py", "lldb_init.py"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
+
+
 def state():
-    for kept in [each for each in gc.get_objects() if type(each).__name__ == "SessionCache"]:
-        kept.forget()  # what one session has read depends on where the threads stood
+    # So do what one session has read, and caches that have a limit.
+    for kept in gc.get_objects():
+        if type(kept).__name__ == "SessionCache":
+            kept.forget()
+        elif isinstance(kept, functools._lru_cache_wrapper) and kept.__module__.startswith("gdbext"):
+            kept.cache_clear()
     gc.collect()
     gc.collect()
     kinds = [type(each) for each in gc.get_objects()]
@@ -179,6 +195,7 @@ def settings():
             for line in run("show " + name).splitlines() if "history" not in line}}
 
 
+load()
 changed, failed, states = set(), "", []
 for number in range({times}):
     before = settings() if number % 10 == 0 else set()

@@ -24,7 +24,7 @@ from gdbext.hosts.lldb.lldb_target import (
     is_there,
     read_memory,
 )
-from gdbext.hosts.lldb.selection import attach_callback, drop_callback, keep_callback
+from gdbext.hosts.lldb.selection import AGAIN, attach_callback, drop_callback, keep_callback
 from gdbext.hosts.resume.host import probes_are_elsewhere
 from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
@@ -285,7 +285,14 @@ class LldbRunControl:
     def run_beside(self, work: Work) -> Ending:
         """Let the process run while another thread works, and interrupt it when that is done."""
         process = self._process
-        timed = TimedRun(work, lambda: process.SendAsyncInterrupt() if timed.is_running else None)
+
+        def interrupt() -> None:
+            """Interrupt it until it stops: LLDB loses what comes before it has let the process go."""
+            while not timed.came:
+                process.SendAsyncInterrupt()
+                timed.wait(AGAIN)
+
+        timed = TimedRun(work, interrupt)
         with timed:
             ending = self.run()
         return timed.ending(ending)
@@ -350,7 +357,7 @@ class LldbRunControl:
     @contextmanager
     def _interruptible(self, process: lldb.SBProcess) -> Iterator[None]:
         interruption, stop = self._selection.interruption, process.SendAsyncInterrupt
-        with interruption.stopping(stop), interruption.cancelling(self._selection.debugger, stop):
+        with interruption.stopping(stop), interruption.watching(self._selection.debugger, stop):
             yield
 
     def _why_stopped(self, process: lldb.SBProcess) -> Ending:

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType, SimpleNamespace
@@ -30,6 +31,8 @@ _ACTION_SIZE = 512
 """More than ``struct sigaction`` has anywhere; it is only kept, to be put back."""
 _TURN = 0.1
 """Seconds between two looks whether an editor has cancelled the command."""
+AGAIN = 1.0
+"""Seconds after which a process that did not stop is interrupted once more."""
 
 
 class Interruption:
@@ -85,11 +88,9 @@ class Interruption:
             self._stop = None
 
     @contextmanager
-    def cancelling(self, debugger: lldb.SBDebugger, stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``stop`` from another thread as soon as an editor wants to cancel the command (lldb-dap, since 21)."""
-        if not hasattr(debugger, "InterruptRequested"):
-            yield
-            return
+    def watching(self, debugger: lldb.SBDebugger, stop: Callable[[], None]) -> Iterator[None]:
+        """Call ``stop`` from another thread as soon as an editor wants to cancel the command (lldb-dap, since 21); and
+        again, where the process does not stop: LLDB loses what comes before it has let that go."""
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(debugger, over, stop), daemon=True)
         thread.start()
@@ -100,11 +101,14 @@ class Interruption:
             thread.join()
 
     def _watch(self, debugger: lldb.SBDebugger, over: threading.Event, stop: Callable[[], None]) -> None:
+        is_asked, due = getattr(debugger, "InterruptRequested", bool), 0.0
         while not over.wait(_TURN):
-            if debugger.InterruptRequested():
+            if is_asked():
                 debugger.CancelInterruptRequest()
-                self.happened = True
+                self.happened, due = True, 0.0
+            if self.happened and time.monotonic() >= due:
                 stop()
+                due = time.monotonic() + AGAIN
 
     def _wait(self, signals: int, stop: Callable[[], None]) -> None:
         while True:

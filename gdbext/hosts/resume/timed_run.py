@@ -64,9 +64,13 @@ class TimedRun:
         """The process has stopped by itself, or the user has stopped it: the work is to end."""
         return self._cancelled.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until the process has stopped, or that time is over; True where it has."""
+        return self._cancelled.wait(seconds)
+
     def sleep(self, seconds: float) -> None:
         """Sleep, in the work; ends that where the process has stopped."""
-        if self._cancelled.wait(seconds):
+        if self.wait(seconds):
             raise _CancelledError
 
     def ending(self, ending: Ending) -> Ending:
@@ -83,7 +87,8 @@ class TimedRun:
         except BaseException as error:
             self._error = error
         self.is_over = not self.came
-        self._stop()
+        if self.is_over:
+            self._stop()
 
 
 class _CancelledError(Exception):

@@ -78,7 +78,7 @@ def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, tmp_path: 
     commands = (
         "dispatch-trace --engine breakpoints --all --limit 3",
         "dispatch-values print aten::add.Tensor --limit 1",
-        "dispatch-diagnose --samples 3 --interval 0.1",
+        "dispatch-diagnose --samples 3 --interval 0.001",  # an interrupt before LLDB lets the process run
     )
     script.write_text(f"""
 import gc, json, os
@@ -135,7 +135,7 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
             assert "not in the dispatcher" in editor.evaluate("`dispatch-bt")
             trace = editor.evaluate("`dispatch-trace --engine breakpoints --all --limit 3")
             assert "3 dispatches traced; ended: --limit 3" in trace
-            assert "samples over" in editor.evaluate("`dispatch-diagnose --samples 3 --interval 0.1")
+            assert "samples over" in editor.evaluate("`dispatch-diagnose --samples 3 --interval 0.001")
             if not PROBES.args[0]:
                 values = editor.evaluate("`dispatch-values print aten::add.Tensor --limit 1 --engine probes")
                 assert "1 call seen; ended: --limit 1" in values
