@@ -14,7 +14,7 @@ ask who wrote the breakpoint instruction that it finds there: a trace of one ran
 in another one. gdb would not notice, and nobody would stop there any more.
 
 And what an editor asks of gdb's DAP server meanwhile: that handles one request after the other, and would handle none
-before the command has ended (Server.main_loop, gdb/python/lib/gdb/dap/server.py of gdb 14 to 18).
+before the command has ended (Server.main_loop of gdb's package gdb.dap, in gdb 18).
 """
 
 from __future__ import annotations

@@ -350,9 +350,7 @@ class GdbRunControl:
         is_probe = self._was_probed()
         if self._failure is not None:
             return ending_of_failure(self._failure, "gdb")
-        if is_probe and not self.asked:
-            return None
-        return forks.ending or self._why_stopped()
+        return None if is_probe and not self.asked else forks.ending or self._why_stopped()
 
     def _why_stopped(self) -> Ending | None:
         if self._is_replaced:

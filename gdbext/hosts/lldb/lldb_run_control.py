@@ -275,8 +275,6 @@ class LldbRunControl:
         if self._probes is not None:
             self._probes.close()
 
-    # --- running ---------------------------------------------------------------------------------
-
     @property
     def can_run_beside(self) -> bool:
         """LLDB holds a process of this machine."""
@@ -286,8 +284,7 @@ class LldbRunControl:
         """Let the process run while another thread works, and interrupt it when that is done."""
         process = self._process
 
-        def interrupt() -> None:
-            """Interrupt it until it stops: LLDB loses what comes before it has let the process go."""
+        def interrupt() -> None:  # LLDB loses what comes before it has let the process go
             while not timed.came:
                 process.SendAsyncInterrupt()
                 timed.wait(AGAIN)
@@ -299,10 +296,12 @@ class LldbRunControl:
 
     def run(self) -> Ending:
         """Let the process run until something ends that; which signals do, LLDB's table says."""
+        refused = self._selection.refusal()
+        if refused is not None:
+            return Ending(EndingKind.FAILED, refused.what, error=refused)
         with self._selection.synchronous():
             _log.debug("continue")
-            self._failure = None
-            self.asked = False
+            self._failure, self.asked = None, False
             process = self._process
             with self._catching(process), self._interruptible(process):
                 error = process.Continue()
@@ -374,8 +373,14 @@ class LldbRunControl:
             if reason == lldb.eStopReasonSignal and not self._is_probed(thread):
                 return _by_signal(process, thread)
             if reason == lldb.eStopReasonBreakpoint and thread.GetStopReasonDataAtIndex(0) not in ours:
-                return Ending(EndingKind.STOPPED, f"breakpoint {thread.GetStopReasonDataAtIndex(0)}")
+                return Ending(EndingKind.STOPPED, _breakpoint_text(thread.GetStopReasonDataAtIndex(0)))
         return Ending(EndingKind.STOPPED, "lldb stopped the process")
+
+
+def _breakpoint_text(number: int) -> str:
+    """A breakpoint of the user's, or one of LLDB's own, which have negative numbers (lldb::break_id_t)."""
+    own = "a breakpoint of LLDB's own, as for libraries that come or go (target.process.stop-on-sharedlibrary-events)"
+    return f"breakpoint {number}" if number < 1 << 31 else own
 
 
 def _by_signal(process: lldb.SBProcess, thread: lldb.SBThread) -> Ending:

@@ -34,6 +34,8 @@ _TURN = 0.1
 AGAIN = 1.0
 """Seconds after which a process that did not stop is interrupted once more."""
 
+_FOLLOWS = "target.process.follow-fork-mode"
+
 
 class Interruption:
     """Takes SIGINT for the duration of a command. Elsewhere than in the thread that Python handles signals in, as in an
@@ -189,6 +191,17 @@ class Selection:
         if not target.IsValid():
             raise TargetError("lldb has no program", help="target create PROGRAM   or   process attach --pid PID")
         return target
+
+    def refusal(self) -> TargetError | None:
+        """The reason why the process must not run, None where all is well."""
+        found = lldb.SBDebugger.GetInternalVariableValue(_FOLLOWS, self.debugger.GetInstanceName())
+        if found.GetSize() == 0 or found.GetStringAtIndex(0) != "child":
+            return None
+        return TargetError(
+            f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
+            why=f"{_FOLLOWS} is child, and LLDB does not say which process it has then",
+            help=f"settings set {_FOLLOWS} parent",
+        )
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:

@@ -138,26 +138,29 @@ class Host(ToolHost):
 
     def _may_harm(self, session: Session) -> bool:
         """The user has attached his debugger to a process of this machine, which is to outlive it."""
+        target = session.target
+        return self._is_lent(session) and _is_here(session) and not ends_with_tracer(target.pid)
+
+    def _is_lent(self, session: Session) -> bool:
+        """A user's debugger holds a process, itself or by a server."""
         from gdbext.engine.targets.live.local_process import LentProcess
 
-        target = session.target
-        is_here = isinstance(target, LentProcess) and target.is_native and target.pid != 0
-        return is_here and not self.is_batch and not ends_with_tracer(target.pid)
+        return isinstance(session.target, LentProcess) and session.target.pid != 0 and not self.is_batch
 
     def note_on_breakpoints(self, session: Session, refused: ProbesRefused | None) -> tuple[str, ...]:
-        """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes."""
-        if not self._may_harm(session):
+        """The note for whoever has breakpoints in a process that he attached to; ``refused``: why no kernel probes.
+        A gdbserver does not help: it lets the process go with the breakpoints in it (11 of 11 jobs ended)."""
+        if not self._is_lent(session) or (_is_here(session) and not self._may_harm(session)):
             return ()
-        why = (
-            f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
-            if refused
-            else "--engine probes has none"
-        )
+        why = "--engine probes has none" if _is_here(session) else "on its own machine scripts/dispatch needs none"
+        if refused is not None:
+            why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
         harms = not self.kept(DebuggerGuards, DebuggerGuards).has_server
         notes = (
             f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
         ) * harms
-        return (*notes, _SWALLOWED) if any(each.path == _PROBED for each in session.target.maps()) else notes
+        probed = _is_here(session) and any(each.path == _PROBED for each in session.target.maps())
+        return (*notes, _SWALLOWED) if probed else notes
 
     @abstractmethod
     def _run_control(self) -> RunControl:
@@ -193,6 +196,11 @@ class Host(ToolHost):
             yield
         finally:
             self._running = ""
+
+
+def _is_here(session: Session) -> bool:
+    """The debugger itself traces the process, on this machine."""
+    return bool(getattr(session.target, "is_native", False))
 
 
 class NoDebugger(Alone, Host):

@@ -24,12 +24,10 @@ from gdbext.tools.probes.bpf import bpf_program
 
 _CAPABILITIES = {39: "CAP_BPF", 38: "CAP_PERFMON"}
 """include/uapi/linux/capability.h; CAP_SYS_ADMIN stands for both."""
-_SYS_ADMIN = 21
+_SYS_ADMIN, _FILTERED = 21, "2"  # SECCOMP_MODE_FILTER (proc_pid_status(5))
 _FIRST, _FIRST_WITH_MANY = (5, 15), (6, 6)
 """Linux with cookies of perf events (bpf_get_attach_cookie), and with uprobe_multi (BPF_TRACE_UPROBE_MULTI)."""
 _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
-_FILTERED = "2"
-"""The state of a process under a filter: SECCOMP_MODE_FILTER (proc_pid_status(5))."""
 
 
 class Circumstances(Record):
@@ -123,17 +121,16 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
 
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
-_MAP_TAKE = 21
-"""The number of the command BPF_MAP_LOOKUP_AND_DELETE_ELEM."""
+_MAP_TAKE, _TRIES = 21, 20
+"""The number of the command BPF_MAP_LOOKUP_AND_DELETE_ELEM; and how often a program is loaded whose verification ends
+because a signal has come, as from a terminal that is resized (EAGAIN; do_check, kernel/bpf/verifier.c)."""
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
 """BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _LRU_HASH, _RINGBUF."""
 _ON_DEMAND = 1
 """The flag for maps without memory of their own: BPF_F_NO_PREALLOC."""
-_PROGRAM_KPROBE = 2
-_UPROBE_MULTI = 48
+_PROGRAM_KPROBE, _UPROBE_MULTI = 2, 48
 """Numbers of BPF_PROG_TYPE_KPROBE and BPF_TRACE_UPROBE_MULTI."""
-_POSSIBLE = "/sys/devices/system/cpu/possible"
-_LOG_SIZE = 1 << 16
+_POSSIBLE, _LOG_SIZE = "/sys/devices/system/cpu/possible", 1 << 16
 
 
 class ProbePlace(Record):
@@ -253,6 +250,9 @@ class Bpf:
             "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
             level, size, where, 0, 0, b"", 0, _UPROBE_MULTI if self.has_many else 0, 0,
         )  # fmt: skip
+        for _ in range(_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                return self(_PROG_LOAD, attributes)
         return self(_PROG_LOAD, attributes)
 
     def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:

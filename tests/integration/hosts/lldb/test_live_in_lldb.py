@@ -92,12 +92,16 @@ for number in range(13):
         gc.collect()
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
-result = lldb.SBCommandReturnObject()
+result, refused = lldb.SBCommandReturnObject(), lldb.SBCommandReturnObject()
+interpreter = lldb.debugger.GetCommandInterpreter()
+interpreter.HandleCommand("settings set target.process.follow-fork-mode child", refused)
+interpreter.HandleCommand("dispatch-trace aten::add.Tensor --limit 3", refused)
+interpreter.HandleCommand("settings set target.process.follow-fork-mode parent", refused)
 lldb.debugger.HandleCommand("process handle --stop true --pass true SIGCHLD")
 os.kill(lldb.debugger.GetSelectedTarget().process.id, 17)
 lldb.debugger.GetCommandInterpreter().HandleCommand("dispatch-trace --engine breakpoints aten::mm", result)
 with open({str(found)!r}, "w") as file:
-    json.dump([counts, failures, result.GetOutput()], file)
+    json.dump([counts, failures, result.GetOutput(), refused.GetOutput()], file)
 """)
     with harness.started("small_calls") as job:
         words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
@@ -112,9 +116,10 @@ with open({str(found)!r}, "w") as file:
                 *(word for each in words for word in ("-o", each)),
             ]
         )
-        (first, last), failures, signalled = json.loads(found.read_text())
+        (first, last), failures, signalled, refused = json.loads(found.read_text())
         assert not failures
         assert "the process got SIGCHLD" in signalled
+        assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused
         assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
         turns = Path(job.truth["turns"])
         before = turns.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.live.local_process import LentProcess
-from gdbext.errors import TargetError, UsageError
+from gdbext.errors import ProbesRefused, TargetError, UsageError
 from gdbext.hosts.resume.host import BREAKPOINTS, PROBES, NoDebugger
 from gdbext.hosts.resume.waiting import NoProcess
 
@@ -46,8 +46,12 @@ def test_probes_are_for_processes_of_this_machine() -> None:
     sessions: Any = (here, elsewhere)
     found = [NoDebugger().engines(None, session) for session in sessions]
     assert found == [(PROBES, BREAKPOINTS), (BREAKPOINTS,)]
-    assert len(NoDebugger().note_on_breakpoints(sessions[0], None)) == 1
-    assert not NoDebugger().note_on_breakpoints(sessions[1], None)
+    for session, instead in zip(sessions, ("--engine probes has none", "on its own machine")):
+        (note,) = NoDebugger().note_on_breakpoints(session, None)
+        assert "may end the process" in note
+        assert instead in note
+    (note,) = NoDebugger().note_on_breakpoints(sessions[0], ProbesRefused("no"))
+    assert "CAP_BPF with CAP_PERFMON, or root" in note, "what would permit them"
 
 
 def test_breakpoints_that_probes_hide_are_told() -> None:

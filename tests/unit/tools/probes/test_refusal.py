@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from gdbext.tools.probes.bpf.bpf_kernel import Circumstances, circumstances, refused
+from gdbext.errors import ProbesRefused
+from gdbext.tools.probes.bpf.bpf_kernel import Bpf, Circumstances, circumstances, refused
 
 BPF, PERFMON, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 21
 
@@ -31,6 +32,29 @@ def test_what_is_missing_is_named(code: int, here: tuple[str, int, bool, bool], 
     assert error.what == f"a BPF map cannot be made: {os.strerror(code)}"
     assert why in (error.why or "")
     assert help_ in (error.help or "")
+
+
+@pytest.mark.parametrize(("signals", "loaded"), [(3, True), (999, False)])
+def test_a_signal_does_not_end_the_loading_of_a_program(
+    signals: int, loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that was resized meanwhile had commands take breakpoints instead."""
+    calls: list[int] = []
+
+    def system_call(_bpf: Bpf, number: int, *_: object) -> int:
+        calls.append(number)
+        if len(calls) <= signals:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return 7
+
+    monkeypatch.setattr(Bpf, "system_call", system_call)
+    bpf = Bpf(321, True)
+    if loaded:
+        assert bpf.program(bytes(8)) == 7
+    else:
+        with pytest.raises(ProbesRefused, match="Resource temporarily unavailable"):
+            bpf.program(bytes(8))
+    assert len(calls) == (4 if loaded else 42)
 
 
 def test_which_kernels_place_many_probes_at_once() -> None:
