@@ -101,7 +101,7 @@ def kills(name: str, debugger: Debugger, command: str, times: int, loads: bool =
 def another_traced() -> Iterator[None]:
     """Have another job traced meanwhile, by kernel probes at each dispatch."""
     job = DebuggedJob()
-    words = [ROOT / "scripts" / "dispatch", "-p", str(job.pid), "dispatch-trace", "--all", "--last", "1"]
+    words = [str(ROOT / "scripts" / "dispatch"), "-p", str(job.pid), "dispatch-trace", "--all", "--last", "1"]
     tracing = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         yield
