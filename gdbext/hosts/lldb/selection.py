@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,6 +36,8 @@ AGAIN = 1.0
 """Seconds after which a process that did not stop is interrupted once more."""
 
 _FOLLOWS = "target.process.follow-fork-mode"
+_CONTINUES = re.compile(r"State: enabled\s+AutoContinue on")
+"""What LLDB's list says of a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)."""
 
 
 class Interruption:
@@ -195,13 +198,21 @@ class Selection:
     def refusal(self) -> TargetError | None:
         """The reason why the process must not run, None where all is well."""
         found = lldb.SBDebugger.GetInternalVariableValue(_FOLLOWS, self.debugger.GetInstanceName())
-        if found.GetSize() == 0 or found.GetStringAtIndex(0) != "child":
-            return None
-        return TargetError(
-            f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
-            why=f"{_FOLLOWS} is child, and LLDB does not say which process it has then",
-            help=f"settings set {_FOLLOWS} parent",
-        )
+        if found.GetSize() and found.GetStringAtIndex(0) == "child":
+            return TargetError(
+                f"LLDB would leave process {self.process().GetProcessID()} for the first child that it forks",
+                why=f"{_FOLLOWS} is child, and LLDB does not say which process it has then",
+                help=f"settings set {_FOLLOWS} parent",
+            )
+        result = lldb.SBCommandReturnObject()
+        self.debugger.GetCommandInterpreter().HandleCommand("target stop-hook list", result)
+        if _CONTINUES.search(result.GetOutput() or ""):
+            return TargetError(
+                "a stop hook of yours lets the process go on whenever it stops",
+                why="nobody could stop it again: the command would never end",
+                help="target stop-hook disable",
+            )
+        return None
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:

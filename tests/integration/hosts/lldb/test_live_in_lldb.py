@@ -71,6 +71,16 @@ ONE_SESSION = 80
 """Descriptors of the libraries of one session, which Python may not have collected yet."""
 
 
+REFUSED = (
+    "settings set target.process.follow-fork-mode child",
+    "dispatch-trace aten::add.Tensor --limit 3",
+    "settings set target.process.follow-fork-mode parent",
+    "target stop-hook add -G true -o version",
+    "dispatch-trace aten::add.Tensor --limit 3",
+    "target stop-hook delete 1",
+)
+
+
 @EACH_LLDB
 def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, tmp_path: Path) -> None:
     """Resuming commands in one LLDB: as many descriptors after thirteen as after four, and the program goes on."""
@@ -92,16 +102,16 @@ for number in range(13):
         gc.collect()
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
-result, refused = lldb.SBCommandReturnObject(), lldb.SBCommandReturnObject()
-interpreter = lldb.debugger.GetCommandInterpreter()
-interpreter.HandleCommand("settings set target.process.follow-fork-mode child", refused)
-interpreter.HandleCommand("dispatch-trace aten::add.Tensor --limit 3", refused)
-interpreter.HandleCommand("settings set target.process.follow-fork-mode parent", refused)
+refused = []
+for command in {REFUSED!r}:
+    result = lldb.SBCommandReturnObject()
+    lldb.debugger.GetCommandInterpreter().HandleCommand(command, result)
+    refused.append(result.GetOutput())
 lldb.debugger.HandleCommand("process handle --stop true --pass true SIGCHLD")
 os.kill(lldb.debugger.GetSelectedTarget().process.id, 17)
 lldb.debugger.GetCommandInterpreter().HandleCommand("dispatch-trace --engine breakpoints aten::mm", result)
 with open({str(found)!r}, "w") as file:
-    json.dump([counts, failures, result.GetOutput(), refused.GetOutput()], file)
+    json.dump([counts, failures, result.GetOutput(), refused], file)
 """)
     with harness.started("small_calls") as job:
         words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
@@ -119,7 +129,8 @@ with open({str(found)!r}, "w") as file:
         (first, last), failures, signalled, refused = json.loads(found.read_text())
         assert not failures
         assert "the process got SIGCHLD" in signalled
-        assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused
+        assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused[1]
+        assert "a stop hook of yours lets the process go on" in refused[4]
         assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
         turns = Path(job.truth["turns"])
         before = turns.read_text()
