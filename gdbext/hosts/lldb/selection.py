@@ -37,7 +37,7 @@ AGAIN = 1.0
 
 _FOLLOWS = "target.process.follow-fork-mode"
 _CONTINUES = re.compile(r"State: enabled\s+AutoContinue on")
-"""What LLDB's list says of a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)."""
+"""The words of LLDB's list for a stop hook that was added with --auto-continue (Target::StopHook::GetDescription)."""
 
 
 class Interruption:
