@@ -22,15 +22,21 @@ from gdbext.torch.assumed_symbols import (
     DISPATCHER_REDISPATCH,
     KERNEL_FUNCTION,
 )
+from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.kernel_match import BETWEEN, is_machinery
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, parameters
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, parameters, role_of_entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Optional
 
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.registry.dispatch_table import RegisteredKernels
+    from gdbext.torch.stack.call_arguments import CallSites
+    from gdbext.torch.stack.roles import DispatcherLinks
 
     CallKind = Callable[[int], Optional[bool]]
     """Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
@@ -248,3 +254,91 @@ def _body(stack: NativeStack, call: DispatchCall) -> int | None:
         if not is_machinery(function.name):
             return level
     return None
+
+
+class FrameRoles:
+    """The roles of the frames of a process's stacks, also of functions without names."""
+
+    def __init__(
+        self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, links: DispatcherLinks,
+        registered: RegisteredKernels | None,
+    ) -> None:  # fmt: skip
+        """``registered`` tells functions without names; None without a dispatcher."""
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._links = links
+        self._registered = registered
+        self._known: dict[int, FunctionRole] = {}
+        self._known_at: dict[int, FunctionRole] = {}
+        self._elided_at: dict[tuple[int, int], FunctionRole | None] = {}
+        """Openers that left by a tail call, by where the frame stands and where it returns to."""
+
+    def all(self, stack: NativeStack) -> list[FunctionRole]:
+        """The role of each frame, innermost first."""
+        return [self.of(stack, level) for level in range(len(stack))]
+
+    def elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
+        """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
+        found = {}
+        for level in range(len(stack) - 1):
+            place = stack.frames[level].pc, stack.frames[level + 1].lookup_pc
+            if place not in self._elided_at:
+                self._elided_at[place] = self._elided_by(stack, level, roles[level])
+            opener = self._elided_at[place]
+            if opener is not None:
+                found[level] = opener
+        return found
+
+    def _elided_by(self, stack: NativeStack, level: int, role: FunctionRole) -> FunctionRole | None:
+        if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):
+            return None
+        target = self._sites.direct_target(stack, level + 1)
+        opener = self._role_at(target) if target is not None else None
+        if opener is None or not opener.role.opens or role.mangled == opener.mangled:
+            return None
+        return None if self._on_the_way(stack, level) else opener
+
+    def _on_the_way(self, stack: NativeStack, level: int) -> bool:
+        """The frame stands in the PLT stub through which it is about to enter the opener."""
+        pc = stack.frames[level].pc
+        return stack.function(level) is None and follow_stub(self._memory, pc) != pc
+
+    def _role_at(self, address: int) -> FunctionRole:
+        """The role of the function that starts at ``address``."""
+        role = self._known_at.get(address)
+        if role is None:
+            function = self._symbolizer.function(address)
+            starts = function is not None and function.start == address
+            role = self._known_at[address] = classify(function) if starts else PLAIN
+        return role
+
+    def of(self, stack: NativeStack, level: int) -> FunctionRole:
+        """The role of one frame."""
+        pc = stack.frames[level].lookup_pc
+        role = self._known.get(pc)
+        if role is None:
+            function = stack.function(level)
+            role = classify(function) if function is not None else self._role_without_name(stack, level)
+            self._known[pc] = role
+        if role.role is Role.PLAIN and level + 1 < len(stack) and stack.function(level + 1) is None:
+            return self._jumped_to_by_kernel(stack, level) or role
+        return role
+
+    def _jumped_to_by_kernel(self, stack: NativeStack, level: int) -> FunctionRole | None:
+        """The role of a function with a name that a kernel of a library without names has jumped to: a backend's
+        fallback that ends with ``at::native::cpu_fallback(op, stack)``."""
+        module, function = stack.frames[level + 1].module, stack.function(level)
+        if self._registered is None or module is None or function is None or not self._links.uses_dispatcher(module):
+            return None
+        if function.module is module or self._sites.ends_in_pointer(stack, level + 1) is not True:
+            return None
+        entry = self._registered.at(function.start, module)
+        return None if entry is None or not entry.jumped_to else role_of_entry(entry)
+
+    def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
+        """The role of code without symbols, by the dispatch tables."""
+        function = self._sites.function(stack, level)
+        if function is None or self._registered is None or not self._links.uses_dispatcher(function.module):
+            return PLAIN
+        return role_of_entry(self._registered.at(function.start, function.module))

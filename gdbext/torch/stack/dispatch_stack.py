@@ -14,22 +14,19 @@ from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.dispatch_calls import DispatchCall, group
+from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, group
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.hosted_events import HostedEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.stack.roles import (
-    PLAIN,
     DispatcherLinks,
     FunctionRole,
     Role,
     UnreadFrames,
-    classify,
     engine_calls,
-    role_of_entry,
     static_handle,
     stretches,
 )
@@ -68,8 +65,8 @@ class DispatchStackReader:
         self._events = HostedEvents(memory, symbolizer, self._sites, *shape)
         self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._links = DispatcherLinks()
-        self._roles: dict[int, FunctionRole] = {}
-        self._roles_at: dict[int, FunctionRole] = {}
+        registered = self._recovery.registered if self._recovery is not None else None
+        self._roles = FrameRoles(memory, symbolizer, self._sites, self._links, registered)
         self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """Calls by a stack's path and the levels of its signal frames."""
@@ -77,8 +74,6 @@ class DispatchStackReader:
         """Calls of the engine, by a stack's path."""
         self._unread_levels: dict[tuple[int, ...], list[int]] = {}
         """Levels of frames without names, by a stack's path."""
-        self._elided_at: dict[tuple[int, int], FunctionRole | None] = {}
-        """Openers that left by a tail call, by where the frame stands and where it returns to."""
         self._nameless: dict[tuple[int, int], bool] = {}
         """Frames without names that may be unread, by the same."""
         self._unproven: dict[tuple[int, ...], set[int]] = {}
@@ -100,7 +95,7 @@ class DispatchStackReader:
 
     def roles(self, stack: NativeStack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
-        return [self._role(stack, level) for level in range(len(stack))]
+        return self._roles.all(stack)
 
     def engine_calls(self, stack: NativeStack) -> list[int]:
         """Levels of the autograd engine's calls of a node, innermost first."""
@@ -144,7 +139,7 @@ class DispatchStackReader:
             return True
         if stack.function(level + 1) is None:
             return bool(self._events.layers(stack, level + 1))
-        role = self._role(stack, level + 1).role
+        role = self._roles.of(stack, level + 1).role
         return role.opens or role.is_layer or self._events.looks_up(stack, level + 1)
 
     def _is_nameless(self, stack: NativeStack, level: int) -> bool:
@@ -153,7 +148,7 @@ class DispatchStackReader:
             return False
         if self._sites.function(stack, level) is None:
             return True
-        is_entry = self._role(stack, level).role.is_kernel_entry
+        is_entry = self._roles.of(stack, level).role.is_kernel_entry
         return not is_entry and self._sites.ends_in_pointer(stack, level + 1) is not False
 
     def _recover_steps(self, stack: NativeStack) -> Steps:
@@ -180,12 +175,12 @@ class DispatchStackReader:
         signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
         calls = self._calls_of.get((stack.path, signals))
         if calls is None:
-            roles = self.roles(stack)
+            roles = self._roles.all(stack)
             calls = self._calls_of[stack.path, signals] = group(
                 roles,
                 signals,
                 lambda level: self._sites.ends_in_pointer(stack, level),
-                self._elided(stack, roles),
+                self._roles.elided(stack, roles),
                 lambda level: self._events.layers(stack, level),
             )
         return calls
@@ -205,70 +200,6 @@ class DispatchStackReader:
             outer, enclosing = recovered.operator or outer, recovered
         results.reverse()
         return results
-
-    def _elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
-        """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
-        found = {}
-        for level in range(len(stack) - 1):
-            place = stack.frames[level].pc, stack.frames[level + 1].lookup_pc
-            if place not in self._elided_at:
-                self._elided_at[place] = self._elided_by(stack, level, roles[level])
-            opener = self._elided_at[place]
-            if opener is not None:
-                found[level] = opener
-        return found
-
-    def _elided_by(self, stack: NativeStack, level: int, role: FunctionRole) -> FunctionRole | None:
-        if role.role.opens or role.role in (Role.LOOKUP, Role.ENTERING):
-            return None
-        target = self._sites.direct_target(stack, level + 1)
-        opener = self._role_at(target) if target is not None else None
-        if opener is None or not opener.role.opens or role.mangled == opener.mangled:
-            return None
-        return None if self._on_the_way(stack, level) else opener
-
-    def _on_the_way(self, stack: NativeStack, level: int) -> bool:
-        """The frame stands in the PLT stub through which it is about to enter the opener."""
-        pc = stack.frames[level].pc
-        return stack.function(level) is None and follow_stub(self._memory, pc) != pc
-
-    def _role_at(self, address: int) -> FunctionRole:
-        """The role of the function that starts at ``address``."""
-        role = self._roles_at.get(address)
-        if role is None:
-            function = self._symbolizer.function(address)
-            starts = function is not None and function.start == address
-            role = self._roles_at[address] = classify(function) if starts else PLAIN
-        return role
-
-    def _role(self, stack: NativeStack, level: int) -> FunctionRole:
-        pc = stack.frames[level].lookup_pc
-        role = self._roles.get(pc)
-        if role is None:
-            function = stack.function(level)
-            role = classify(function) if function is not None else self._role_without_name(stack, level)
-            self._roles[pc] = role
-        if role.role is Role.PLAIN and level + 1 < len(stack) and stack.function(level + 1) is None:
-            return self._jumped_to_by_kernel(stack, level) or role
-        return role
-
-    def _jumped_to_by_kernel(self, stack: NativeStack, level: int) -> FunctionRole | None:
-        """The role of a function with a name that a kernel of a library without names has jumped to: a backend's
-        fallback that ends with ``at::native::cpu_fallback(op, stack)``."""
-        module, function = stack.frames[level + 1].module, stack.function(level)
-        if self._recovery is None or module is None or function is None or not self._links.uses_dispatcher(module):
-            return None
-        if function.module is module or self._sites.ends_in_pointer(stack, level + 1) is not True:
-            return None
-        entry = self._recovery.registered.at(function.start, module)
-        return None if entry is None or not entry.jumped_to else role_of_entry(entry)
-
-    def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
-        """The role of code without symbols, by the dispatch tables."""
-        function = self._sites.function(stack, level)
-        if function is None or self._recovery is None or not self._links.uses_dispatcher(function.module):
-            return PLAIN
-        return role_of_entry(self._recovery.registered.at(function.start, function.module))
 
     def _step(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
         operator, overload = self._operator_name(call, recovered)
@@ -371,7 +302,7 @@ class DispatchStackReader:
         if call.kernel is None:
             return None
         function = stack.function(call.kernel)
-        if function is None or self._role(stack, call.kernel).role.opens:
+        if function is None or self._roles.of(stack, call.kernel).role.opens:
             return None
         return Kernel(_kernel_name(function))
 
@@ -399,7 +330,7 @@ class DispatchStackReader:
     def _is_boxed_entry(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> bool:
         """The kernel was entered by its boxed function."""
         assert call.kernel is not None
-        role = self._role(stack, call.kernel).role
+        role = self._roles.of(stack, call.kernel).role
         if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
             return True
         return recovered.kernel is not None and not recovered.kernel.unboxed
@@ -411,7 +342,7 @@ class DispatchStackReader:
             return DispatchStage.ENTERING
         if call.detail is Role.LOOKUP:
             return DispatchStage.LOOKUP
-        if self._role(stack, call.header[-1]).role.is_layer:
+        if self._roles.of(stack, call.header[-1]).role.is_layer:
             return DispatchStage.INVOKING
         if call.helpers and stack.function(call.helpers[0]) is None:
             return self._unnamed_stage(stack, call.helpers[0])
