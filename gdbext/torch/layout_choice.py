@@ -1,4 +1,5 @@
-"""Chooses the torch layout: by build-id, by version with a probe, one that is measured now, or none."""
+"""Finds the dispatcher, for which no layout is needed, and chooses the layout by which it is read: by build-id, by
+version with a probe, one that is measured now, or none."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from stat import S_ISDIR
 from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import required_in
 from gdbext.engine.layouts.validate import unusable
+from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import late_pattern
-from gdbext.errors import GdbextError, LayoutError, NotTorch
+from gdbext.errors import GdbextError, LayoutError, NotTorch, TargetError
 from gdbext.log import logger
+from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,3 +241,50 @@ def _package(module: Module) -> str | None:
         return None
     path = module.image.path
     return store.package_of(path) if path.startswith("/") else None
+
+
+_FUNCTION = 256
+"""Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
+
+
+def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
+    """Address of the dispatcher: its own local symbol, else the exported reference to it (which the dynamic loader may
+    have put into another library), else what the exported function returns.
+
+    Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
+    """
+    guard = SINGLETON_GUARD.address(symbolizer)
+    if guard is not None and not memory.u8(guard):
+        raise not_yet("the guard of its static variable is not set")
+    address = SINGLETON.address(symbolizer)
+    if address is not None:
+        return address
+    place = SINGLETON_REFERENCE.address(symbolizer)
+    address = (memory.try_u64(place) if place is not None else None) or _returned(memory, symbolizer)
+    if not address:
+        raise TargetError(
+            "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
+            why="libtorch_cpu.so is stripped, or its file cannot be used (see dispatch-info)",
+            help="use the release wheel's libraries, or give --sysroot with the files of the target",
+        )
+    return address
+
+
+def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
+    """The address of the dispatcher that the function which makes it gives."""
+    function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
+    code = memory.try_read(function, _FUNCTION) if function is not None else None
+    if not code or function is None:
+        return None
+    from gdbext.engine.process.code_reader import returned_address
+
+    return returned_address(memory.architecture, code, function)
+
+
+def not_yet(detail: str) -> TargetError:
+    """The error for a process whose dispatcher is still being made."""
+    return TargetError(
+        f"the dispatcher does not exist yet: {detail}",
+        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
+        help="try again when torch is imported",
+    )

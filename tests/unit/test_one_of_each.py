@@ -33,7 +33,7 @@ CALLS = {
         "the dispatcher: torch/registry/operators.py, and the probe that proves a layout before that can read",
         r"torch/(registry/operators|layout_probe)\.py",
     ),
-    "find_singleton": ("the dispatcher's address: torch/registry/operators.py", r"torch/.*|diagnosis/session\.py"),
+    "find_singleton": ("the dispatcher's address: torch/layout_choice.py", r"torch/.*|diagnosis/session\.py"),
     "kernel_parser": ("a KernelFunction: torch/registry/kernel.py", r"torch/(registry/kernel|layout_probe)\.py"),
     "Report": (
         "the report of a tool: make_report in diagnosis/reporting.py",

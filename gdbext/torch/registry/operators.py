@@ -14,8 +14,8 @@ from functools import cached_property
 
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
-from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
-from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
+from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
+from gdbext.torch.layout_choice import find_singleton, not_yet
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
@@ -381,50 +381,3 @@ class Dispatcher:
             return (recorded_owner(self.memory, mutex) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None
-
-
-_FUNCTION = 256
-"""Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
-
-
-def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
-    """Address of the dispatcher: its own local symbol, else the exported reference to it (which the dynamic loader may
-    have put into another library), else what the exported function returns.
-
-    Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
-    """
-    guard = SINGLETON_GUARD.address(symbolizer)
-    if guard is not None and not memory.u8(guard):
-        raise not_yet("the guard of its static variable is not set")
-    address = SINGLETON.address(symbolizer)
-    if address is not None:
-        return address
-    place = SINGLETON_REFERENCE.address(symbolizer)
-    address = (memory.try_u64(place) if place is not None else None) or _returned(memory, symbolizer)
-    if not address:
-        raise TargetError(
-            "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
-            why="libtorch_cpu.so is stripped, or its file cannot be used (see dispatch-info)",
-            help="use the release wheel's libraries, or give --sysroot with the files of the target",
-        )
-    return address
-
-
-def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
-    """The address of the dispatcher that the function which makes it gives."""
-    function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
-    code = memory.try_read(function, _FUNCTION) if function is not None else None
-    if not code or function is None:
-        return None
-    from gdbext.engine.process.code_reader import returned_address
-
-    return returned_address(memory.architecture, code, function)
-
-
-def not_yet(detail: str) -> TargetError:
-    """The error for a process whose dispatcher is still being made."""
-    return TargetError(
-        f"the dispatcher does not exist yet: {detail}",
-        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
-        help="try again when torch is imported",
-    )
