@@ -166,11 +166,12 @@ def catalogue(note: Note) -> tuple[KnownBug, ...]:
 
 def own_entries() -> tuple[KnownBug, ...]:
     """Our entries, in the order of their files."""
-    found = []
-    for name in _names(FOLDER):
-        with open(f"{FOLDER}/{name}", encoding="utf-8") as file:
-            found.append(parse_entry(json.load(file), name))
-    return tuple(found)
+    names, texts = _names(FOLDER), []
+    for name in names:
+        with open(f"{FOLDER}/{name}", "rb", 0) as file:
+            texts.append(file.read())
+    values = json.loads(b"[%b]" % b",".join(texts))  # of one text in a third of the time of many
+    return tuple(map(parse_entry, values, names))
 
 
 def _names(folder: str) -> list[str]:
