@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gdbext.cache import cache_folder
-from gdbext.engine.formats.symbol_cache import KeptNames
+from gdbext.engine.formats.symbol_cache import kept_texts
 from gdbext.engine.record import late_pattern
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def demangle(name: str) -> str:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name
-    kept = _kept(cache_folder())
+    kept = kept_texts(cache_folder(), "demangled")
     text = kept.text(raw)
     if text is None:
         text = _demangled(name, raw)
@@ -60,11 +60,6 @@ def demangle(name: str) -> str:
 def _demangled(name: str, raw: bytes) -> bytes | None:
     demangler = _load()
     return demangler(raw) if demangler is not None and b"\0" not in raw and fits(name, _MOST_WORK) else None
-
-
-@lru_cache(maxsize=1)
-def _kept(folder: str) -> KeptNames:
-    return KeptNames(folder)
 
 
 @lru_cache(maxsize=1)

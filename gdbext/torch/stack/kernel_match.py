@@ -7,7 +7,10 @@ function stands on the stack. The jumps are read from the wrapper's code, never 
 from __future__ import annotations
 
 from functools import lru_cache
+from zlib import crc32
 
+from gdbext.cache import cache_folder
+from gdbext.engine.formats.symbol_cache import kept_texts
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import (
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gdbext.engine.arch.base import Architecture
-    from gdbext.engine.arch.instruction import Instruction
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.unwind.unwinder import NativeStack
@@ -68,10 +70,36 @@ FUNCTOR_WORDS = 8
 member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
 
 
+_TO, _BY, _SOMEWHERE = "to", "by", "somewhere"
+"""Jumps to a place, by a slot that holds it, and wherever a register or other memory says."""
+
+
 @lru_cache(maxsize=1024)
-def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> tuple[Instruction, ...]:
-    """The jumps in this code. They are kept for the next look at the same code: a process is often looked at twice."""
-    return tuple(found for found in architecture.decode(code, start) if found.kind == "jmp")
+def _jumps_in(architecture: Architecture, code: bytes, start: int, place: str) -> tuple[tuple[str, int], ...]:
+    """The jumps in the code of a function: how, and how far from its start is what that names. They are kept for later
+    looks, also at other processes: by ``place``, the file and the function in it, "" where the file has no identity."""
+    if not place:
+        return tuple(_decoded_jumps(architecture, code, start))
+    kept = kept_texts(cache_folder(), "jumps")
+    key = f"{architecture.name} {place} {len(code):x} {crc32(code):x}".encode()
+    text = kept.text(key)
+    if text is None:
+        text = " ".join(f"{how}:{far}" for how, far in _decoded_jumps(architecture, code, start)).encode()
+        kept.keep(key, text)
+    words = (word.partition(":") for word in text.decode().split())
+    return tuple((how, int(far)) for how, _, far in words)
+
+
+def _decoded_jumps(architecture: Architecture, code: bytes, start: int) -> Iterator[tuple[str, int]]:
+    for found in architecture.decode(code, start):
+        if found.kind != "jmp":
+            continue
+        if found.target is not None:
+            yield _TO, found.target - start
+        elif found.fixed_operand is not None:  # of a PLT stub: the slot holds the function
+            yield _BY, found.fixed_operand - start
+        else:
+            yield _SOMEWHERE, 0
 
 
 class TailCalls:
@@ -135,9 +163,10 @@ class TailCalls:
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
-        for instruction in _decoded_jumps(self._memory.architecture, code, start)[: None if is_whole else 1]:
+        found = _jumps_in(self._memory.architecture, code, start, self._place(start))
+        for how, far in found[: None if is_whole else 1]:
             # where its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
-            target = self._jump_target(instruction)
+            target = start + far if how == _TO else self._memory.try_u64(start + far) if how == _BY else None
             if target is None:
                 self._by_pointer[entry] = True
             elif not start <= target < start + size:
@@ -146,11 +175,11 @@ class TailCalls:
                 if part is not None and part.start != target == follow_stub(self._memory, target):
                     yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
 
-    def _jump_target(self, instruction: Instruction) -> int | None:
-        if instruction.target is not None:
-            return instruction.target
-        slot = instruction.fixed_operand  # of a PLT stub: the slot holds the function
-        return None if slot is None else self._memory.try_u64(slot)
+    def _place(self, start: int) -> str:
+        """The file and the place in it of code, by which what is found in it can be kept; "" where there is none."""
+        module = self._symbolizer.modules.find(start)
+        build_id = module.build_id if module is not None else None
+        return f"{build_id} {module.vaddr(start):x}" if module is not None and build_id else ""
 
     def stored_pointers(self, functor: int) -> tuple[int, ...]:
         """The words of a functor object, one of which may be the function that it wraps."""

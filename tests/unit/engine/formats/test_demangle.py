@@ -18,7 +18,7 @@ from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
 from gdbext.engine.formats.mangled_expressions import MOST
 from gdbext.engine.formats.mangled_name import printed_size
-from gdbext.engine.formats.symbol_cache import KeptNames
+from gdbext.engine.formats.symbol_cache import KeptTexts, kept_texts
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_may_be_the_end_of_an_identifier_is_counted_as_the_least_and_the_mo
 
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
-    remembering = (demangle, module._load, module._kept)
+    remembering = (demangle, module._load, kept_texts)
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     for each in remembering:
         each.cache_clear()
@@ -162,28 +162,28 @@ def test_names_that_an_earlier_look_has_asked_for_need_no_demangler(tmp_path: Pa
 def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder = str(tmp_path / "made")
-    kept = KeptNames(folder)
+    kept = KeptTexts(folder, "demangled")
     assert kept.text(b"_Z1fv") is None
     kept.keep(b"_Z1fv", b"f()")
     kept.keep(b"_Z1gv", b"g()")
     kept.keep(b"_Z1h\n", b"h()")
-    kept = KeptNames(folder)
+    kept = KeptTexts(folder, "demangled")
     assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv", b"_Z1h", b"_Z1", b"Z1fv")] == [b"f()", b"g()"] + 3 * [None]
     file = tmp_path / "made" / "demangled"
     file.write_bytes(file.read_bytes().replace(b"f()", b"e()")[:-3])
-    kept = KeptNames(folder)
+    kept = KeptTexts(folder, "demangled")
     assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv")] == [None, None]
 
 
 def test_a_file_of_names_is_bounded_and_ours(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     file = tmp_path / "demangled"
-    kept = KeptNames(str(tmp_path))
+    kept = KeptTexts(str(tmp_path), "demangled")
     for number in range(100):
         kept.keep(b"_Z1f%d" % number, b"x" * 1000)
     assert 60_000 < file.stat().st_size < 70_000, "a process that asks for thousands adds the first few"
     file.write_bytes(bytes(1 << 18))
-    KeptNames(str(tmp_path)).keep(b"_Z1fv", b"f()")
-    assert KeptNames(str(tmp_path)).text(b"_Z1fv") == b"f()", "a full one begins anew"
+    KeptTexts(str(tmp_path), "demangled").keep(b"_Z1fv", b"f()")
+    assert KeptTexts(str(tmp_path), "demangled").text(b"_Z1fv") == b"f()", "a full one begins anew"
     tmp_path.chmod(0o777)
-    assert KeptNames(f"{tmp_path}/.").text(b"_Z1fv") is None
+    assert KeptTexts(f"{tmp_path}/.", "demangled").text(b"_Z1fv") is None

@@ -169,6 +169,7 @@ def test_names_that_overlap_without_end_are_refused(monkeypatch: pytest.MonkeyPa
     strings = image.sections[".strtab"]
     data[strings.offset : strings.offset + strings.size] = b"x" * strings.size
     monkeypatch.setattr(symbol_cache, "_EFFORT", 1)
+    monkeypatch.setattr(symbol_cache, "WORTH_CACHING", 4096)
     index = index_of(bytes(data))
     for number in range(SymbolCache.searches):  # are searched for, not sorted
         assert index.lookup(f"y{number}") == []

@@ -55,6 +55,7 @@ def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None
         "/proc/self/statm",
         known,
         f"{cache_folder()}/demangled",
+        f"{cache_folder()}/jumps",
     )
     assert any(path == str(recording) for path in asked)
     foreign = {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdbext.engine.arch.base import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.arch.x86_64.architecture import X8664
+from gdbext.engine.formats import symbol_cache
 from gdbext.engine.process import code_reader
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack import kernel_match
@@ -187,6 +190,8 @@ def test_a_small_number_is_no_keyset(number: int) -> None:
 
 
 def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # nothing is kept for another process
+    kernel_match._jumps_in.cache_clear()
     first = steps(META, {})
     decoded: list[int] = []
     genuine = X8664.decode
@@ -198,7 +203,28 @@ def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.M
     monkeypatch.setattr(X8664, "decode", counted)
     assert steps(META, {}) == first
     kept = len(decoded)
-    kernel_match._decoded_jumps.cache_clear()
+    kernel_match._jumps_in.cache_clear()
     code_reader._decoded.cache_clear()
     assert steps(META, {}) == first
     assert len(decoded) - kept > kept
+
+
+def test_jumps_that_an_earlier_process_of_ours_has_found_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded: list[int] = []
+    genuine = kernel_match._decoded_jumps
+
+    def counted(architecture: Architecture, code: bytes, start: int) -> Iterator[tuple[str, int]]:
+        decoded.append(start)
+        return genuine(architecture, code, start)
+
+    monkeypatch.setattr(kernel_match, "_decoded_jumps", counted)
+    reports = []
+    for _ in range(2):
+        kernel_match._jumps_in.cache_clear()
+        symbol_cache.kept_texts.cache_clear()
+        reports.append(steps(META, {}))
+    assert reports[0] == reports[1]
+    assert len(decoded) == len(set(decoded)) > 0, "each of them is decoded once"

@@ -205,7 +205,8 @@ def test_a_jump_through_a_stub_leads_to_its_function_alone() -> None:
         return SimpleNamespace(start=start, size=16 if start == START else 32, names=())
 
     memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=read, try_u64={slots: OTHER, slots + 8: ASKS}.get)
-    symbolizer: Any = SimpleNamespace(function=lambda _: None)
+    modules = SimpleNamespace(find=lambda _: None)
+    symbolizer: Any = SimpleNamespace(function=lambda _: None, modules=modules)
     extents: Any = SimpleNamespace(extent=lambda address: extent(address) if address < slots else None)
     calls = TailCalls(memory, symbolizer, extents)
     assert calls.reaches(START, ASKS)
