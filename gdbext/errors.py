@@ -96,6 +96,13 @@ class BadCore(TargetError):
     help = "check with: file CORE; take a new one with: gcore PID"
 
 
+class StacklessCore(BadCore):
+    """The debugger that made the core has left out the stacks of threads."""
+
+    why = "an older gcore, as that of gdb 13, cannot read memory with the guard pages of glibc 2.41 and later"
+    help = "take it with a newer gdb (18 can), let the kernel write it (kill -ABRT PID), or record it: --record FILE"
+
+
 class BadRecording(TargetError):
     """The file is not a recording that can be replayed."""
 

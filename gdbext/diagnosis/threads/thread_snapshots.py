@@ -26,7 +26,7 @@ from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack, Unwinder
 from gdbext.engine.vocabulary import Absent, ErrorLog
-from gdbext.errors import GdbextError, SymbolFileError, TargetGone
+from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ _MAX_TID = 1 << 22
 """The largest id of a thread: PID_MAX_LIMIT of linux/threads.h."""
 _RANDOM_BYTES = 25
 """AT_RANDOM of linux/auxvec.h: the address of 16 bytes that the kernel put on that stack."""
+
+
+_BLANK = 64
+"""Bytes at the top of a stack, and of a control block, which begins with its own address, that are never all zero."""
 
 
 class _Place(Record):
@@ -89,6 +93,14 @@ class StackOwners:
         if self._is_first_stack(around):
             return None if place.tid == self._target.pid else self._target.pid
         return self._owner_instead(place, around)
+
+    def is_absent(self, thread: TargetThread) -> bool:
+        """The core has only zeros where the stack and the control block of the thread were."""
+        place = next((each for each in self._places if each.tid == thread.tid), None) if self._target.is_core else None
+        if place is None or not place.thread_pointer or not place.stack_pointer:
+            return False
+        found = [self._memory.try_read(at, _BLANK) for at in (place.stack_pointer, place.thread_pointer)]
+        return all(raw is not None and not any(raw) for raw in found)
 
     def _owner_instead(self, place: _Place, around: MemoryMapping) -> int | None:
         claims = self._claims(around)
@@ -217,6 +229,9 @@ class Stacks:
 
     def _walk(self, thread: TargetThread) -> NativeStack:
         registers = thread.registers()
+        if self._owners.is_absent(thread):
+            self._errors.note(StacklessCore("the core has only zeros where stacks of threads were"), "core")
+            return self.unseen("the core has only zeros where its stack was")
         stranger = self._owners.stranger(thread)
         if stranger is not None:
             return self.unseen(f"its stack pointer lies in the stack of thread {stranger}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gdbext.diagnosis.threads.thread_snapshots import StackOwners
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.targets.recording.recording import SparseBytes
 from support.recorded.recordings import Replay, recording
 
@@ -147,3 +151,25 @@ def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
     one = max(recording(NAME).threads, key=lambda thread: thread.tid)
     heap = next(each for each in recording(NAME).maps if each.path == "[heap]")
     assert "in the stack of" not in with_stack_pointer(one.tid, heap.start + 4096).text("dispatch-bt", "--all")
+
+
+@pytest.mark.parametrize(
+    ("stack", "block", "is_core", "expected"),
+    [
+        (bytes(64), bytes(64), True, True),
+        (bytes(64), bytes(64), False, False),
+        (b"\1" + bytes(63), bytes(64), True, False),
+        (bytes(64), b"\1" + bytes(63), True, False),
+        (None, bytes(64), True, False),
+    ],
+)
+def test_a_core_that_lacks_the_stack_of_a_thread(
+    stack: bytes | None, block: bytes, is_core: bool, expected: bool
+) -> None:
+    """gcore of gdb 13 writes zeros where glibc 2.43 has guard pages; that is no stack of another thread."""
+    registers = {"rsp": 0x7000, "fs_base": 0x9000}
+    thread = SimpleNamespace(tid=2, runs_on=False, registers=lambda: registers)
+    target = SimpleNamespace(is_core=is_core, threads=lambda: [thread], architecture=ARCHITECTURE)
+    memory = SimpleNamespace(try_read=lambda at, _: stack if at == 0x7000 else block)
+    owners = StackOwners(cast(Any, target), cast(Any, None), cast(Any, memory))
+    assert owners.is_absent(cast(Any, thread)) is expected
