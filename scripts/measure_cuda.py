@@ -132,7 +132,7 @@ def _environment(made_up: str | None, scene: str, folder: str) -> dict[str, str]
 
 
 def _last_line(errors: Path) -> str:
-    lines = errors.read_text(errors="replace").strip().splitlines()
+    lines = [each for each in errors.read_text(errors="replace").strip().splitlines() if "frame #" not in each]
     return lines[-1][:120] if lines else "it ended without a word"
 
 
@@ -161,26 +161,30 @@ def _look(pid: int, command: Sequence[str], made_up: str | None) -> dict[str, An
 
 
 def _core(truth: dict[str, Any], report: dict[str, Any]) -> str:
-    """What a core of the device says, which the report's command asks for where there is one; the words of the truth
-    alone where they are in it."""
-    settings = (report.get("device") or {}).get("core") or {}
-    if settings.get("trigger"):
-        subprocess.run(settings["trigger"], shell=True, capture_output=True, timeout=_LOOK)
-    environ = dict(
-        each.split("=", 1) for each in Path(f"/proc/{truth['pid']}/environ").read_text().split("\0") if "=" in each
-    )
-    file = Path(environ["CUDA_COREDUMP_FILE"].replace("%p", str(truth["pid"])))
+    """What a core of the device says, which the report's command asks for once where there is one; the words of the
+    truth alone where they are in it."""
+    environ = Path(f"/proc/{truth['pid']}/environ").read_text().split("\0")
+    name = next(each.partition("=")[2] for each in environ if each.startswith("CUDA_COREDUMP_FILE="))
+    file = Path(name.replace("%p", str(truth["pid"])))
+    trigger = ((report.get("device") or {}).get("core") or {}).get("trigger")
+    try:
+        if trigger and not file.exists():
+            subprocess.run(trigger, shell=True, capture_output=True, timeout=_CORE)
+        _wait_for(file)
+        words = [str(ROOT / "scripts" / "dispatch"), "-c", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_LOOK)
+        text = done.stdout + done.stderr + file.read_bytes()[:16].decode("ascii", "replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no core: {error}"[:200]
+    return truth["core"] if truth["core"] in text else text[:200]
+
+
+def _wait_for(file: Path) -> None:
+    """Wait until the file is there and grows no more, for a while."""
     ends, size = time.monotonic() + _CORE, -1
     while time.monotonic() < ends and not (file.exists() and size == file.stat().st_size > 0):
         size = file.stat().st_size if file.exists() else -1
         time.sleep(1)
-    if not file.exists():
-        return "no core"
-    done = subprocess.run(
-        [str(ROOT / "scripts" / "dispatch"), "-c", str(file)], capture_output=True, text=True, timeout=_LOOK
-    )
-    text = done.stdout + done.stderr + file.read_bytes()[:16].decode("ascii", "replace")
-    return truth["core"] if truth["core"] in text else text[:200]
 
 
 def _row(scene: str, truth: dict[str, Any], report: dict[str, Any], milliseconds: float) -> Row:

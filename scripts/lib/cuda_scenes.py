@@ -269,9 +269,8 @@ def nccl(file: str) -> None:
     """An all_reduce of one rank, behind a kernel that spins."""
     dist: Any = import_module("torch.distributed")
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda:0"))
     numbers = torch.ones(8, device="cuda")
     dist.all_reduce(numbers)
     cuda.synchronize()

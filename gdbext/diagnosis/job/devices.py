@@ -16,7 +16,7 @@ from gdbext.diagnosis.waits.device_waits import StreamsOfWaits
 from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section, byte_size, counted
-from gdbext.errors import GdbextError
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaGraph, PendingEvent, PendingMemory
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SHOWN = 4
 """Events of one stream that the text names."""
 _FILES = 8
+_MOST_FAILURES = 1 << 32
 _DEPTH = 24
 """Python frames of a thread among which generated code is looked for."""
 
@@ -260,7 +261,10 @@ def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMe
     if not reader.devices:
         return ()
     try:
-        return CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
+        found = CudaAllocator(session.memory, session.symbolizer, session.layout).pending()
+        if any(not 0 <= count < _MOST_FAILURES for each in found for count in (each.retries, each.ooms)):
+            raise BadData("its counts of failures make no sense")
+        return found
     except GdbextError as error:
         reader.problems.append(f"the caching allocator: {error.what}")
         return ()

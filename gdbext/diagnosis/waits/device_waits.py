@@ -30,8 +30,10 @@ _DEPTH = 40
 """Frames from such a call outwards in which its purpose is looked for."""
 _OLDEST = (2, 6)
 """The first release of which it was seen how streams are numbered."""
-_LOWEST = 0x1000
-"""A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
+_LOWEST, _HIGHEST = 0x1000, 1 << 57
+"""Pointers are not below and not above: a handle that is, and has no name, was not read where the handle is."""
+_SPECIAL = (0, 1, 2)
+"""Handles of streams that have names: the default one, cudaStreamLegacy and cudaStreamPerThread (driver_types.h)."""
 _DRIVER, _RUNTIME = "libcuda.so", "libcudart"
 """The beginnings of the file names of the driver's library and of the runtime's."""
 
@@ -186,7 +188,11 @@ class StreamsOfWaits:
         if not self.devices:
             return ()
         try:
-            return self._streams.current(thread.thread_pointer)
+            found = self._streams.current(thread.thread_pointer)
+            for each in found:
+                if not _is_pointer(each.handle) and (each.number & 1 or each.handle not in _SPECIAL):
+                    raise BadData(f"stream {each.number:#x} of cuda:{each.device} cannot be at {each.handle:#x}")
+            return found
         except GdbextError as error:
             self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
             return ()
@@ -200,10 +206,10 @@ class StreamsOfWaits:
         if row is None or level is None or not passed:
             return wait._replace(device=only)
         event = self._argument(thread, level, row.event)
-        if event is not None and event >= _LOWEST:
+        if event is not None and _is_pointer(event):
             return wait._replace(event=Hexadecimal(event), certainty=Certainty.EXACT, device=only)
         handle = self._argument(thread, level, row.stream)
-        if handle is None or 2 < handle < _LOWEST:
+        if handle is None or not (handle in _SPECIAL or _is_pointer(handle)):
             return self._into_current(thread, wait._replace(device=only))
         known = self._pool.get(handle)
         return wait._replace(
@@ -269,3 +275,7 @@ def _level(thread: ThreadSnapshot) -> int | None:
     """The frame of the call that the program made."""
     inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
     return outermost_call(thread, inner) if inner is not None else None
+
+
+def _is_pointer(value: int) -> bool:
+    return _LOWEST <= value < _HIGHEST

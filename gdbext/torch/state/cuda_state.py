@@ -86,7 +86,7 @@ class CudaStreams:
                 handle = int.from_bytes(raw[place * _POINTER : (place + 1) * _POINTER], "little")
                 if handle:
                     device, index = divmod(place, _PER_POOL)
-                    found.append(CudaStream(_number(priority, index), device, handle))
+                    found.append(CudaStream(1 | priority + 1 << 1 | index << 5, device, handle))
         return found
 
     def current(self, thread_pointer: int) -> tuple[CudaStream, ...]:
@@ -128,11 +128,6 @@ class CudaStreams:
             raise BadData(f"{variable.library} has no {variable.names[0]}")
         module, symbol = found
         return module.base + symbol.vaddr, symbol.size
-
-
-def _number(priority: int, index: int) -> int:
-    """torch.cuda.Stream.stream_id of a stream of a pool."""
-    return 1 | (priority + 1) << 1 | index << 5
 
 
 class CudaMemory(Record):
@@ -249,13 +244,18 @@ _GRAPH_PLACES = ((32, 48), (40, 56), (32, 72))
 """The offsets of both in a graph; 2.15 has a vector between them."""
 
 
+def _may_be_stream(number: int) -> bool:
+    """A number of a stream of a pool, or a pointer (2: of each thread)."""
+    of_pool = 0 < (number >> 1 & _TYPE_MASK) <= _PRIORITIES and 0 <= number >> 5 < _PER_POOL
+    return of_pool if number & 1 else number in (0, 2) or 0x1000 <= number < 1 << 57
+
+
 def cuda_graph(memory: Memory, address: int) -> CudaGraph:
     """The graph at an address. Raises BadData where there is none, MemoryFault."""
     for place, behind in _GRAPH_PLACES:
         first, second = _POOL.unpack(memory.read(address + place, _POOL.size))
         device, stream = _STREAM.unpack(memory.read(address + behind, _STREAM.size))
-        known = not stream & 1 or (0 < (stream >> 1 & _TYPE_MASK) <= _PRIORITIES and 0 <= stream >> 5 < _PER_POOL)
-        if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and known:
+        if bool(first) is not bool(second) and device & 0xFF == _CUDA_DEVICE and stream and _may_be_stream(stream):
             return CudaGraph(Hexadecimal(address), device >> 8, stream, (first, second))
     raise BadData(f"there is no CUDA graph at {address:#x}")
 
@@ -287,7 +287,7 @@ class PendingMemory(Record):
     """The graphs of these captures, where they are known."""
 
 
-_POINTERS, _BLOCK, _EVENT = struct.Struct("<12Q"), struct.Struct("<QQQQ?"), struct.Struct("<32xQQ")
+_POINTERS, _BLOCK, _EVENT = struct.Struct("<Qq10Q"), struct.Struct("<QQQQ?"), struct.Struct("<32xQQ")
 """A stream with its ``std::deque``; a block's size, requested size, pool, address and whether it is allocated; a
 ``std::unique_ptr`` with a ``std::function`` as deleter, and the block."""
 _STREAM_AND_DEQUE, _CAPTURE, _CUDA_DEVICE = 96, 48, 1
@@ -313,7 +313,7 @@ class _Pending:
 
     def read(self) -> PendingMemory:
         """All of it; a device without active blocks has nothing that waits, and its captures are not found."""
-        retries, ooms = (self._counts.get(name, 0) for name in ("num_alloc_retries", "num_ooms"))
+        retries, ooms = self._counts.get("num_alloc_retries", 0), self._counts.get("num_ooms", 0)
         if not self._counts.get("active.all.current"):
             return PendingMemory(self._device, (), None, retries, ooms)
         found = self._active_blocks()
@@ -373,7 +373,8 @@ class _Pending:
         """The events of one stream, oldest first. Raises BadData where it is something else, MemoryFault."""
         kind, number, _, _, place, first, last, node, end, _, _, final = row
         device = kind & 0xFFFF  # the rest is padding
-        if device != _CUDA_DEVICE | self._device << 8 or not first <= place <= last or not node <= final:
+        of_device = device == _CUDA_DEVICE | self._device << 8 and _may_be_stream(number)
+        if not of_device or not first <= place <= last or not node <= final:
             raise BadData("a map of other things")
         for _ in range(_MOST_EVENTS):
             if place == last and node < final:

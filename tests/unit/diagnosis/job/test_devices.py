@@ -20,7 +20,7 @@ from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.state import cuda_state
-from gdbext.torch.state.cuda_state import CudaGraph, CudaStreams, PendingMemory
+from gdbext.torch.state.cuda_state import CudaGraph, CudaStream, CudaStreams, PendingMemory
 from gdbext.torch.state.thread_variable import ThreadVariables
 from support.recorded.recordings import Replay
 
@@ -129,6 +129,33 @@ def test_a_function_of_pytorch_that_leaves_by_a_jump_passes_nothing_to_cuda(
     assert (found["call"], found["work"], found["stream"]) == ("cudaStreamSynchronize", "stream", None)
 
 
+@pytest.mark.parametrize("argument", [2**64 - 1, 0x800, 1 << 57])
+def test_what_is_no_pointer_is_no_handle(replay: type[Replay], monkeypatch: pytest.MonkeyPatch, argument: int) -> None:
+    monkeypatch.setattr(CallSites, "argument", lambda *_: argument)
+    found = device_waits(replay(WAITS[1]))
+    assert found["spinning"]["event"] is found["stream"]["stream"] is None
+    assert found["spinning"]["certainty"] == found["stream"]["certainty"] == "unknown"
+
+
+@pytest.mark.parametrize(("number", "handle"), [(35, 0), (35, 2), (4, 4), (-(1 << 63), 1 << 63)])
+def test_a_current_stream_that_cannot_be_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch, number: int, handle: int
+) -> None:
+    monkeypatch.setattr(CudaStreams, "current", lambda *_: (CudaStream(number, 0, handle),))
+    hung = replay(WAITS[1])
+    section = hung.document("dispatch-diagnose")["device"]
+    assert section["current_streams"] == []
+    assert f"stream {number:#x} of cuda:0 cannot be at {handle:#x}" in section["problems"][0]
+
+
+def test_counts_that_make_no_sense_are_not_shown(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_state._Pending, "read", lambda _: PendingMemory(0, (), 0, 1 << 50, 0))
+    section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
+    assert (section["memory"], section["problems"]) == (
+        [], ["the caching allocator: its counts of failures make no sense"]
+    )  # fmt: skip
+
+
 def test_graphs_in_the_report() -> None:
     graph = CudaGraph(Hexadecimal(0x7F00), 1, 35, (0, 3))
     memory = PendingMemory(1, (), 2, 0, 0, (graph,))
@@ -203,6 +230,7 @@ def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: 
         ("_BLOCK_SHIFTS", (16, 24), "where the allocator keeps its active blocks is not known in this build"),
         ("_CUDA_DEVICE", 2, "which events 1 freed blocks of cuda:0 wait for is not known"),
         ("_BLOCK_COUNT", 64, "which events 1 freed blocks of cuda:0 wait for is not known"),
+        ("_may_be_stream", lambda _: False, "which events 1 freed blocks of cuda:0 wait for is not known"),
     ],
 )
 def test_an_allocator_of_another_build_is_unknown(

@@ -115,6 +115,7 @@ def test_other_allocators(name: str, why: str) -> None:
     ((0, 3, 1, 0), None),
     ((0, 3, 1, 1), None),  # no stream has this number
     ((0, 3, 1, 0x403), None),
+    ((0, 3, 1, 6), None),
 ])  # fmt: skip
 def test_a_graph(
     place: int, between: int, words: tuple[int, ...], found: tuple[int, int, tuple[int, int]] | None

@@ -22,9 +22,18 @@ from support.fakes.fake_target import FakeTarget
 
 OF_TORCH = {
     "2.4": "2.20.5", "2.5": "2.21.5", "2.6": "2.21.5", "2.7": "2.26.2", "2.8": "2.27.3", "2.9": "2.27.5",
-    "2.10": "2.27.5", "2.11": "2.28.9", "2.13": "2.29.7", "2.14": "2.30.7",
+    "2.10": "2.27.5", "2.11": "2.28.9", "2.12": "2.29.7", "2.13": "2.29.7", "2.14": "2.30.7", "2.15": "2.30.7",
 }  # fmt: skip
-"""Release of torch → the NCCL that its wheel on PyPI asks for (Requires-Dist of its metadata)."""
+"""Release of torch → the NCCL that its wheel on PyPI asks for (Requires-Dist of its metadata), all patch releases of
+it."""
+IN_CODE = {
+    "2.20.5": (0x28DC, 0x28D8, 0x28E0, 0x2E5C), "2.21.5": (0x34E4, 0x34E0, 0x34E8, 0x3A7C),
+    "2.26.2": (0x784BC, 0x784B8, 0x784C0, 0x78B44), "2.27.3": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44),
+    "2.27.5": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44), "2.28.9": (0x1044D4, 0x1044D0, 0x1044D8, 0x104FF4),
+    "2.29.7": (0x1206DC, 0x1206D8, 0x1206E0, 0x1211FC), "2.30.7": (0x1206F4, 0x1206F0, 0x1206F8, 0x121224),
+}  # fmt: skip
+"""The members nRanks, rank, cudaDev and asyncResult of a communicator, as the code of the released libnccl.so.2 reads
+them in ncclCommCount, ncclCommUserRank, ncclCommCuDevice and ncclCommGetAsyncError."""
 ALL = sorted(store.read_document(f"{store.DATA}/nccl.json")["releases"])
 GROUP, BUCKETS, NODE, KEEPER, COMM, PROXY, FLAG = (0x10000000 * each for each in range(1, 8))
 OPERATIONS, CONNECTIONS = 0x90000000, 0xA0000000
@@ -104,8 +113,18 @@ def test_each_release_of_torch_has_its_nccl(torch: str) -> None:
     assert release_of(OF_TORCH[torch]) is not None
 
 
+@pytest.mark.parametrize("version", IN_CODE)
+def test_the_code_of_the_released_library_reads_the_same_places(version: str) -> None:
+    assert set(IN_CODE) == set(OF_TORCH.values())
+    found = release_of(version)
+    assert found is not None
+    comm = found.structs["ncclComm"]
+    assert tuple(comm[each] for each in ("nRanks", "rank", "cudaDev", "asyncResult")) == IN_CODE[version]
+
+
 def test_another_release_is_not_guessed() -> None:
-    assert release_of("2.27.4") is None
+    """The last two are on the package index; torch does not ask for them yet, and their sources were not at hand."""
+    assert [release_of(each) for each in ("2.27.4", "2.31.2", "2.32.3")] == [None, None, None]
     assert release_of("") is None
 
 
