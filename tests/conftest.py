@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,11 @@ from support.programs.ways import WAYS, Look
 
 if TYPE_CHECKING:
     from support.recorded.recordings import Replay
+
+# Whoever forbids it: thousands of Pythons are started here, and each would compile what it imports, and each worker of
+# pytest the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = [f"support.plugins.{name}" for name in ("alone", "dispositions", "garbage", "groups", "markers")]
 pytest.register_assert_rewrite("support.recorded.scenario_checks")

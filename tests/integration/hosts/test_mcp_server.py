@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from support.programs.harness import DISPATCH, ROOT, run
 
-mcp = pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed in this Python")
 START = f"import sys; sys.path.append({str(ROOT)!r}); from gdbext.__main__ import run; run()"
 RECORDING = str(ROOT / "tests" / "recordings" / "gil-mutex.rec")
 TOOLS = {"diagnose", "threads", "backtrace", "operator", "lookup", "ranks", "known", "replay"}
@@ -19,6 +20,7 @@ TOOLS = {"diagnose", "threads", "backtrace", "operator", "lookup", "ranks", "kno
 
 async def answers(*calls: tuple[str, dict[str, object]], options: tuple[str, ...] = ()) -> tuple[set[str], list[str]]:
     """The names of the tools, and the text of each answer."""
+    import mcp  # 1 s, which each worker would take that collects these tests
     from mcp.client.stdio import stdio_client
 
     words = mcp.StdioServerParameters(command=sys.executable, args=["-I", "-c", START, "mcp", *options])
