@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from support.programs import native_build
-from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Outcome, run, wait_until
+from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, Outcome, run, started, wait_until
 from support.source import contract_schema
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -116,23 +116,31 @@ def test_chrome_trace_is_nested(tmp_path: Path) -> None:
     assert products[-1]["args"]["key"] == "AutogradMeta"
 
 
+@pytest.fixture(scope="module")
+def calls() -> Iterator[Inferior]:
+    """A program that goes on calling, for what ends a trace before the program does."""
+    with started("small_calls") as running:
+        yield running
+
+
+BY_BREAKPOINTS = ("dispatch-trace", "--engine", "breakpoints", "aten::add")
+
+
 @pytest.mark.parametrize("output", ["trace.txt", "trace.json"])
-def test_a_full_disk_ends_the_trace(tmp_path: Path, output: str) -> None:
+def test_a_full_disk_ends_the_trace(calls: Inferior, tmp_path: Path, output: str) -> None:
     link = tmp_path / output
     link.symlink_to("/dev/full")
-    outcome = trace(["aten::mm", "--output", str(link)], "linear")
+    outcome = run([DISPATCH, "-p", str(calls.pid), *BY_BREAKPOINTS, "--output", link])
     assert outcome.status == 0, outcome  # a report was produced: what was traced until then, and why it ended
     assert "ended: the trace cannot be written: No space left on device" in outcome.stdout, outcome
     assert "make room, or name another --output" in outcome.stdout
 
 
-def test_a_full_disk_in_the_document(tmp_path: Path) -> None:
+def test_a_full_disk_in_the_document(calls: Inferior, tmp_path: Path) -> None:
     """Of the third form of output; how its end is told is the same for all."""
     link = tmp_path / "trace.jsonl"
     link.symlink_to("/dev/full")
-    outcome = run(
-        [DISPATCH, "--json", "dispatch-trace", "aten::mm", "--output", link, "--", sys.executable, SCRIPT, "linear"]
-    )
+    outcome = run([DISPATCH, "--json", "-p", str(calls.pid), *BY_BREAKPOINTS, "--output", link])
     assert outcome.status == 0, outcome
     reasons = [each for each in outcome.document["errors"] if each["where"] == "dispatch-trace"]
     assert [each["what"] for each in reasons] == ["the trace cannot be written: No space left on device"]
@@ -296,7 +304,7 @@ def contents(pid: int, places: list[tuple[int, int]]) -> list[bytes]:
 def test_nothing_is_left_in_memory(tmp_path: Path) -> None:
     code = (
         "import torch,time\na=torch.ones(2,2)\ntorch.mm(a,a)\nprint('ready',flush=True)\n"
-        "while 1: torch.mm(a,a); time.sleep(0.01)"
+        "while 1: torch.mm(a,a); time.sleep(0.05)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
     try:

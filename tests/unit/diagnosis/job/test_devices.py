@@ -29,9 +29,10 @@ SECOND = NvidiaFigures(1, "made up", 4, True, None, None, None, None, 1980, 2619
 WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
 
 
-@pytest.fixture(params=WAITS)
-def hung(request: pytest.FixtureRequest, replay: type[Replay]) -> Replay:
-    return replay(request.param)
+@pytest.fixture(scope="module", params=WAITS)
+def hung(request: pytest.FixtureRequest) -> Replay:
+    """Nobody here changes it: each recording is judged once."""
+    return Replay(request.param)
 
 
 def device_waits(hung: Replay) -> dict[str, dict[str, Any]]:
