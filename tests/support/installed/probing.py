@@ -76,8 +76,10 @@ def links_on(pid: int) -> int:
         with contextlib.suppress(OSError):  # it is gone meanwhile
             descriptor = bpf(30, struct.pack("<I", link))
             info = ctypes.create_string_buffer(256)
-            bpf(15, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info)))
-            os.close(descriptor)
+            try:
+                bpf(15, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info)))
+            finally:
+                os.close(descriptor)  # a link lives as long as anybody has it open
             found += struct.unpack_from("<I", info)[0] == 12 and struct.unpack_from("<I", info, 60)[0] == pid
 
 
