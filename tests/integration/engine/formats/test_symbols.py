@@ -19,7 +19,7 @@ from support.installed import pythons
 from support.installed.machine import own_libc, torch_library
 
 FUNC, STT_TLS, IFUNC = 2, 6, 10
-NO_CACHE = SymbolCache(Path("/nonexistent/gdbext"))
+NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 pytestmark = pytest.mark.compiler
 

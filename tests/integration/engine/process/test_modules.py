@@ -19,7 +19,7 @@ from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from support.fakes.fake_target import FakeTarget, OwnProcess
 
-NO_CACHE = SymbolCache(Path("/nonexistent/gdbext"))
+NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 pytestmark = pytest.mark.compiler
 

@@ -90,7 +90,7 @@ def _use_everything(data: bytes) -> None:
         image = ElfImage(data, "damaged")
         _ = (image.build_id, image.sections, image.dynamic, image.span, image.tls, image.eh_frame_hdr)
         image.read(0x1000, 64)
-        index = SymbolIndex(image, SymbolCache(Path("/nonexistent")))
+        index = SymbolIndex(image, SymbolCache(Path("/proc/nonexistent")))
         for vaddr in (0, 0x1000, 0x1008, 0x1FF8, 0x3000, 1 << 63):
             index.at(vaddr)
             index.containing(vaddr)

@@ -24,7 +24,7 @@ from support.fakes.fake_target import OwnProcess
 
 LOCAL, GLOBAL, WEAK = 0, 1, 2
 NOTYPE, OBJECT, FUNC, SECTION, FILE, STT_TLS, IFUNC = 0, 1, 2, 3, 4, 6, 10
-NO_CACHE = SymbolCache(Path("/nonexistent/gdbext"))
+NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 
 def index_of(data: bytes, cache: SymbolCache = NO_CACHE) -> SymbolIndex:

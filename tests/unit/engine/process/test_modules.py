@@ -19,7 +19,7 @@ from support.fakes.fake_target import FakeTarget, OwnProcess
 
 BASE = 0x7F0000000000
 PATH = "/lib/libmade.so"
-NO_CACHE = SymbolCache(Path("/nonexistent/gdbext"))
+NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 
 def table_of(target: FakeTarget) -> ModuleTable:

@@ -63,7 +63,7 @@ def test_no_file_of_the_process_is_opened() -> None:
         (("-r", MUTEX, "dispatch-values", "print", "mm"), "a recording cannot run"),
         (("-r", MUTEX, "dispatch-diagnose", "--samples", "3"), "needs a live process"),
         (("-r", MUTEX, "--record", "x.rec"), "cannot be recorded again"),
-        (("-p", "1", "--record", "/nonexistent/x.rec"), "is not a folder that can be written to"),
+        (("-p", "1", "--record", "/proc/nonexistent/x.rec"), "is not a folder that can be written to"),
         (("-p", "1", "--record", "/dev/null"), "is not a file"),
     ],
 )
