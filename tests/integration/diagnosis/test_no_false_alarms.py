@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from support.programs.ways import Look
+
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 KINDS = ("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers")
@@ -32,10 +34,16 @@ def test_healthy_processes(kind, inferior):
         assert (verdict["kind"] != "waiting-external") or kind in ("dataloader", "gloo"), verdict["summary"]
 
 
-@pytest.mark.parametrize("name", ["idle", "busy", "pools", "nested-normal", "functorch"])
-def test_normal_nesting_and_pools(name, plain_look, inferior):
+NORMAL = ("idle", "busy", "pools", "nested-normal", "functorch")
+CORES = ("busy", "nested-normal")
+"""Those of which a core is looked at, too: one that runs while it is dumped, and one in the midst of operators. Of the
+others memory and registers are the same in a core, as the contract of targets says."""
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((name, "live") for name in NORMAL), *((name, "core") for name in CORES)])
+def test_normal_nesting_and_pools(name, kind, inferior):
     target = inferior(name)
-    report = plain_look(target, "all-threads")
+    report = Look(kind, "none")(target, "all-threads")
     kinds = {finding["kind"] for finding in report["findings"]}
     assert not kinds & {"runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers"}
     if name in ("idle", "busy", "pools"):

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.programs.harness import DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run
+from support.programs.harness import DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run, started
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -50,10 +50,6 @@ def test_pending_then_real_then_pending_again() -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("call", "arguments self=f32[8, 16] cpu, mat2=f32[16, 8] cpu"),
-        ("redispatch", "key CPU, kernel at::(anonymous namespace)::wrapper_CPU_mm"),
-        ("kernel", "arguments self=f32[8, 16] cpu, mat2=f32[16, 8] cpu"),
-        ("lookup", f"\n  at {SCRIPT}:"),
         ("meta", "aten::mm at meta: at::meta::structured_mm::meta"),
         ("impl", "structured_mm_out_cpu::impl"),
         ("return", "aten::mm at return"),
@@ -61,6 +57,29 @@ def test_pending_then_real_then_pending_again() -> None:
 )
 def test_every_place_is_reached(where: str, said: str) -> None:
     outcome = run([DISPATCH, "dispatch-break", where, "aten::mm.default", "--", sys.executable, SCRIPT, "linear"])
+    assert outcome.status == 0, outcome
+    assert said in outcome.stdout
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[Inferior]:
+    """A program that goes on calling."""
+    with started("small_calls") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("call", "arguments self=f32[4] cpu, other=f32[4] cpu"),
+        ("redispatch", "key CPU, kernel at::(anonymous namespace)::wrapper_CPU_add_Tensor"),
+        ("kernel", "arguments self=f32[4] cpu, other=f32[4] cpu"),
+        ("lookup", f"\n  at {INFERIORS}/small_calls.py:"),
+    ],
+)
+def test_places_in_a_program_that_runs(calls: Inferior, where: str, said: str) -> None:
+    """The others of those; in a program that gdb starts they are reached below."""
+    outcome = run([DISPATCH, "-p", str(calls.pid), "dispatch-break", where, "aten::add.Tensor"])
     assert outcome.status == 0, outcome
     assert said in outcome.stdout
 
