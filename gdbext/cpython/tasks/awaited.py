@@ -10,7 +10,6 @@ trio/{_sync,_channel,_timeouts,_threads}.py: what a task of trio waits for is to
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_structures import FutureObj
 from gdbext.cpython.objects.object_items import set_items
@@ -18,6 +17,7 @@ from gdbext.cpython.threads.frame_variables import attributes, closure_of, items
 from gdbext.engine.record import Enum, Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningTask
     from gdbext.cpython.threads.runtime import PythonRuntime

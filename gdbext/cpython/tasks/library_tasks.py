@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.objects.object_items import collected_objects, deque_items
@@ -34,6 +33,7 @@ from gdbext.cpython.threads.frame_variables import attributes, local_of, locals_
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime

@@ -7,7 +7,6 @@ that frame's stack what it awaits (_PyGen_yf, Objects/genobject.c).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
@@ -28,6 +27,7 @@ from gdbext.cpython.threads.frame_variables import (
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter
     from gdbext.cpython.threads.runtime import PythonRuntime

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_layout import TaskLayout
 from gdbext.cpython.objects.object_items import set_items
@@ -23,6 +22,7 @@ from gdbext.cpython.threads.runtime import module_global
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import Interpreter, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.engine.record import Enum, Record
 from gdbext.engine.targets.base_target import MemoryMapping, Signal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.torch.values.cpp_objects import CxxException
 

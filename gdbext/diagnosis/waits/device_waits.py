@@ -7,7 +7,6 @@ thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
@@ -21,6 +20,7 @@ from gdbext.torch.layout_choice import torch_version
 from gdbext.torch.state.cuda_state import CudaGraph, CudaStream, CudaStreams, cuda_graph
 from gdbext.torch.state.thread_variable import ThreadVariables
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer

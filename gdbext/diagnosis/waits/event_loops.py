@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, awaited_by, trio_awaited
 from gdbext.cpython.tasks.library_tasks import GREENLET, greenlet_awaited
@@ -13,6 +12,7 @@ from gdbext.diagnosis.report.wait_kind import SelfWait, WaitKind
 from gdbext.diagnosis.waits.syscall_waits import span
 from gdbext.engine.targets.system.linux import signal_name
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import EndedTask, RunningLoop, RunningTask
     from gdbext.diagnosis.waits.readers import PythonView

@@ -16,11 +16,11 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.host_files import link_of
 from gdbext.engine.targets.system.linux import number
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.engine.targets.host_files import HostFiles
     from gdbext.engine.targets.system.socket_table import SocketTables
