@@ -23,9 +23,9 @@ from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lo
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, locals_of, method_owner, stack_slots
-from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
+from gdbext.cpython.threads.runtime import PythonRuntime, active_threads
 from gdbext.engine.record import Record
-from gdbext.errors import GdbextError
+from gdbext.errors import BadData, GdbextError, MemoryFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -375,3 +375,17 @@ def _is_object_of(runtime: PythonRuntime, address: int, frame: PythonFrame) -> b
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return address == frame.address
     return py.PyFrameObject(runtime.space, address).f_frame == frame.address
+
+
+def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
+    """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
+    Lib/threading.py). The main thread is among them. Raises nothing."""
+    found = []
+    for ident, thread in active_threads(runtime):
+        daemon = runtime.dicts.attribute(thread, assumed_names.THREAD_DAEMON)
+        try:
+            if daemon is not None and not runtime.objects.integer(daemon):
+                found.append(runtime.objects.integer(ident))
+        except (BadData, MemoryFault):
+            continue
+    return found

@@ -25,7 +25,6 @@ from gdbext.cpython.abi.versions import (
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
 from gdbext.cpython.objects.objects import DictReader, ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState
-from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 
 TYPE_CHECKING = False
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from typing import Any, TypeVar
 
+    from gdbext.engine.glibc.pthread import PthreadTids
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.targets.base_target import TargetThread
 
     _T = TypeVar("_T")
 
@@ -267,6 +266,8 @@ class PythonRuntime:
     def pthreads(self) -> PthreadTids:
         """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
         if self._pthreads is None:
+            from gdbext.engine.glibc.pthread import PthreadTids
+
             self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
         return self._pthreads
 
@@ -292,28 +293,6 @@ class PythonRuntime:
         return self.pthreads.complete and ident not in self.pthreads.tids
 
 
-class PthreadTids(Record):
-    """pthread_t to tid; ``complete`` where that of every thread is known."""
-
-    tids: dict[int, int]
-    complete: bool
-
-    @classmethod
-    def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
-        """Those of the threads whose registers can be read."""
-        from gdbext.engine.glibc.pthread import pthread_self
-
-        table: dict[int, int] = {}
-        for thread in threads:
-            try:
-                base = memory.architecture.thread_pointer(thread.registers())
-            except GdbextError:
-                continue
-            if base:
-                table[pthread_self(memory, base)] = thread.tid
-        return cls(table, len(table) == len(threads))
-
-
 NAME_LIMIT = 256
 
 
@@ -337,20 +316,6 @@ def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
         try:
             if native is not None:
                 found[runtime.objects.integer(ident)] = runtime.objects.integer(native)
-        except (BadData, MemoryFault):
-            continue
-    return found
-
-
-def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
-    """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
-    Lib/threading.py). The main thread is among them. Raises nothing."""
-    found = []
-    for ident, thread in active_threads(runtime):
-        daemon = runtime.dicts.attribute(thread, assumed_names.THREAD_DAEMON)
-        try:
-            if daemon is not None and not runtime.objects.integer(daemon):
-                found.append(runtime.objects.integer(ident))
         except (BadData, MemoryFault):
             continue
     return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.arch.base import Architecture
     from gdbext.engine.process.memory import Memory
-    from gdbext.engine.targets.base_target import MemoryMapping, Target
+    from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
     from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess
 
     Read = Callable[[int, int], bytes]
@@ -233,3 +233,23 @@ def brief_look(pid: int) -> Target:
     from gdbext.engine.targets.live.snapshot_target import brief_stop
 
     return brief_stop(pid, lambda: unstopped(pid))
+
+
+class PthreadTids(Record):
+    """pthread_t to tid; ``complete`` where that of every thread is known."""
+
+    tids: dict[int, int]
+    complete: bool
+
+    @classmethod
+    def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
+        """Those of the threads whose registers can be read."""
+        table: dict[int, int] = {}
+        for thread in threads:
+            try:
+                base = memory.architecture.thread_pointer(thread.registers())
+            except GdbextError:
+                continue
+            if base:
+                table[pthread_self(memory, base)] = thread.tid
+        return cls(table, len(table) == len(threads))

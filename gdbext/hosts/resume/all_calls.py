@@ -6,8 +6,7 @@ arguments: one breakpoint on each copy of it sees them (and the redispatches tha
 have it inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it
 inlined, and are stopped at like an operator's own functions.
 
-Extensions and programs have copies of their own, with names or without: all lookups in them are found, whatever
-operators they are for.
+Extensions and programs have copies of their own, with names or without: all lookups in them are found.
 """
 
 from __future__ import annotations
@@ -355,14 +354,9 @@ class LookupStop:
     """The work at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
 
     def __init__(
-        self,
-        session: Session,
-        control: RunControl,
-        tracer: LookupListener,
-        functions: OperatorFunctions,
-        all_calls: AllCalls,
-        redispatches: bool,
-    ) -> None:
+        self, session: Session, control: RunControl, tracer: LookupListener, functions: OperatorFunctions,
+        all_calls: AllCalls, redispatches: bool,
+    ) -> None:  # fmt: skip
         """``redispatches``: True to count those, too."""
         self._all_calls = all_calls
         self._session = session
