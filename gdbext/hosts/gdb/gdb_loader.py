@@ -39,9 +39,9 @@ from gdbext.hosts.gdb.gdb_target import connection_type, execute, interrupt_all,
 from gdbext.log import logger
 
 _log = logger(__name__)
-_PAUSE, _AWAITED = 0.002, 0.1
+_PAUSE, _AWAITED, _FIRST = 0.002, 0.1, -20
 """Seconds between two looks: gdb puts its breakpoint back whenever it lets the process go on. And those in which it is
-awaited without a pause, when the process is about to run."""
+awaited without a pause, when the process is about to run; and the thread's niceness (setpriority(2))."""
 _HEADER = re.compile(r"-?\d+ +(\S.*?) +(?:keep|del|dis|dstp) +[yn] +(0x[0-9a-f]+|<\w+>)?")
 _LOCATION = re.compile(r"-?\d+\.\d+ +\S+ +(0x[0-9a-f]+)")
 _LOADER = "shlib events"
@@ -136,7 +136,9 @@ class _Keeper(threading.Thread):
             self.join()
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Look until it is over, before others have their turn: on a busy machine that makes the difference."""
+        with suppress(OSError):  # it takes root, as probes do
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _FIRST)
         while not self._over.is_set():
             for address, original in self._places.items():
                 with suppress(OSError):  # the process has ended

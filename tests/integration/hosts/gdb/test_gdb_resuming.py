@@ -56,6 +56,9 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
             assert len(stops(editor, lines)) == 1, lines
             assert said in console_text(lines)
             assert "a gdb that is killed (kill -9) while breakpoints are in the code" in console_text(lines)
+        editor.console("handle SIGUSR2 stop print nopass")
+        os.kill(job.pid, signal.SIGUSR2)
+        assert "the process got SIGUSR2" in console_text(editor.console(f"{SILENT} --engine breakpoints"))
         lines = editor.console(SAMPLES)
         assert "samples over" in console_text(lines)
         assert not [line for line in lines if "exited" in line or "thread-group" in line], lines

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
 from gdbext.hosts.resume import timed_run
-from gdbext.hosts.resume.timed_run import DeferredInterrupt
+from gdbext.hosts.resume.timed_run import DeferredInterrupt, SilenceNotice
 
 
 def test_two_signals_of_one_wish_end_it_once() -> None:
@@ -27,3 +28,21 @@ def test_a_later_one_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert not interrupt.sleep(10)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("pid", "has_come", "said"), [
+    (0, False, ["no dispatch in 0 s"]),
+    (os.getpid(), False, ["ran"]),
+    (0, True, []),
+])  # fmt: skip
+def test_a_run_that_shows_nothing_says_so_once(
+    pid: int, has_come: bool, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.03)
+    monkeypatch.setattr(timed_run, "_SETTLED", 0.01)
+    shown: list[str] = []
+    with SilenceNotice(pid, "dispatch", "did something else", lambda: has_come, shown.append) as notice:
+        time.sleep(0.3)
+    assert len(shown) == len(said)
+    assert all(words in text for words, text in zip(said, shown))
+    assert notice.text == "".join(shown)
