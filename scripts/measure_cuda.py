@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
 NAMES = ("stream", "two-streams", "event", "device", "second-device", "item", "allocator", "host-function", "graph",
-         "capture", "uninitialised", "silent", "assertion", "core", "system", "triton", "compiled", "nccl")  # fmt: skip
+         "capture", "uninitialised", "silent", "assertion", "core", "system", "triton", "compiled", "nccl",
+         "ranks")  # fmt: skip
 MADE_UP = "GDBEXT_MADE_UP"
 _ON_MADE_UP = tuple(name for name in NAMES if name not in ("triton", "compiled"))
 """Scenes that a made-up driver can play."""
@@ -35,13 +36,13 @@ _PATIENCE = 90.0
 _LOOK = 60
 _CORE = 60
 """Seconds in which a core of the device is written."""
-_OPTIONS = {"system": ("dispatch-diagnose", "--device")}
+_OPTIONS = {"system": ("dispatch-diagnose", "--device"), "ranks": ("ranks",)}
 _CORES = {"core": "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "assertion": "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"}
 """Scenes with a core of the device, and the variable that asks for one."""
 _PROBE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
 _COMPARED = ("call", "stream", "stream_id", "event", "device", "work")
 _MORE = ("op", "line", "collective", "verdict", "captures", "graphs", "replayed", "pending", "devices", "section",
-         "handling", "names", "mig", "busy", "core")  # fmt: skip
+         "handling", "names", "mig", "busy", "core", "at_fault")  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -192,6 +193,7 @@ def _row(scene: str, truth: dict[str, Any], report: dict[str, Any], milliseconds
     wait = (main or {}).get("wait") or {}
     device = report.get("device") or {}
     found = {**(wait.get("device") or {}), "verdict": (report.get("verdict") or {}).get("kind")}
+    found["at_fault"] = (report.get("verdict") or {}).get("ranks")
     found["collective"] = (wait.get("collective") or {}).get("op")
     found["op"] = main["dispatch"][0]["op"] if main and main["dispatch"] else None
     lines = [each["line"] for each in (main or {}).get("python_frames", ()) if each["file"] == str(SCENES)]

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ _PRESERVED: list[Any] = []
 
 def tell(file: str, **facts: Any) -> None:
     """Publish what is true of this program; it waits from the next line on."""
-    facts["line"] = sys._getframe(1).f_lineno + 1
+    facts.setdefault("line", sys._getframe(1).f_lineno + 1)
     new = Path(f"{file}.new")
     new.write_text(json.dumps({"pid": os.getpid(), **facts}))
     new.rename(file)
@@ -283,6 +284,36 @@ def nccl(file: str) -> None:
     cuda.synchronize()
 
 
+def ranks(file: str) -> None:
+    """As many ranks of NCCL as there are devices, of which the last one does not come to the second all_reduce."""
+    dist: Any = import_module("torch.distributed")
+    size = cuda.device_count()
+    if size < 2:
+        raise SystemExit("there is one device only")
+    if "RANK" not in os.environ:
+        words = [sys.executable, "-W", "ignore", __file__, "ranks", file]
+        job = {"WORLD_SIZE": str(size), "TORCHELASTIC_RUN_ID": "cuda-scenes"}
+        for other in range(1, size):
+            subprocess.Popen(words, env={**os.environ, **job, "RANK": str(other)})
+        os.execve(sys.executable, words, {**os.environ, **job, "RANK": "0"})
+    rank, store = int(os.environ["RANK"]), dist.FileStore(f"{file}.store", size)
+    cuda.set_device(rank)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=size)
+    numbers = torch.ones(8, device="cuda")
+    dist.all_reduce(numbers)
+    cuda.synchronize()
+    store.set(f"ready {rank}", "")
+    store.wait([f"ready {each}" for each in range(size)])
+    if MADE_UP in os.environ:
+        os.environ["GDBEXT_HANGS_AFTER"] = "1"
+    if rank == size - 1:
+        time.sleep(2 * SECONDS)
+    dist.all_reduce(numbers, async_op=True)
+    if rank == 0:
+        tell(file, verdict="late-rank", at_fault=str(size - 1), line=None)
+    cuda.synchronize()
+
+
 SCENES: dict[str, Callable[[str], None]] = {
     each.__name__.replace("_", "-"): each
     for each in (
@@ -304,6 +335,7 @@ SCENES: dict[str, Callable[[str], None]] = {
         triton,
         compiled,
         nccl,
+        ranks,
     )
 }
 
