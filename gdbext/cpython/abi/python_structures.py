@@ -207,7 +207,6 @@ class PartialObject(PyObject, of="partialobject", cpp="", size=64):
 class PyDescrObject(PyObject, of="PyDescrObject", cpp="", size=40):
     """The head of a descriptor: Include/cpython/descrobject.h."""
 
-    d_type = U64(at=16)
     d_name = U64(at=24)
 
 
@@ -398,7 +397,6 @@ class FutureIterator(PyObject, of="futureiterobject", cpp="", size=24):
 class PyContext(PyObject, of="PyContext", cpp="", size=48):
     """The context variables of a thread: pycore_context.h."""
 
-    ctx_prev = U64(at=16)
     ctx_vars = Link(lambda: PyHamtObject, at=24)
 
 
@@ -412,7 +410,6 @@ class PyHamtObject(PyObject, of="PyHamtObject", cpp="", size=40):
 class PyHamtNodeBitmap(PyVarObject, of="PyHamtNode_Bitmap", cpp="", size=40):
     """A node of the tree: Python/hamt.c (pycore_hamt.h since 3.12)."""
 
-    b_bitmap = U32(at=24)
     b_array = Place(at=32)
 
 
@@ -420,13 +417,11 @@ class PyHamtNodeArray(PyObject, of="PyHamtNode_Array", cpp="", size=280):
     """A node with many children."""
 
     a_array = Place(at=16)
-    a_count = U64(at=272)
 
 
 class PyHamtNodeCollision(PyVarObject, of="PyHamtNode_Collision", cpp="", size=40):
     """A node whose keys have one hash."""
 
-    c_hash = I32(at=24)
     c_array = Place(at=32)
 
 
