@@ -164,7 +164,10 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)
     if not wait_chain.edges and main.user_line and main.wait is not None and _is_asleep(main.wait):
         text += f", called from {main.user_line}"
-    text = main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
+    doubt = f"but: {notes[0].summary}" if notes else ""
+    if notes and notes[0].wait is not None and notes[0].wait is involved[-1].wait and len(notes[0].threads) == 1:
+        doubt = f"but {_NOT_RECORDED}"  # the sentence has begun with that very wait
+    text = main_waits(text, from_outside, others, doubt, seen.has_torch)
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
     told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
     end = involved[-1].wait
@@ -215,14 +218,15 @@ def main_waits(
     text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str, has_torch: bool
 ) -> str:
     """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
-    another process can end it; ``running`` are threads that run, beside those of the story."""
+    another process can end it; ``running`` are threads that run, beside those of the story.
+    ``doubt``: ``but: worker (tid 2) …``."""
     if ended_from_outside:
         text += ", and no thread of this process will end that: only a signal or another process can; no hang is proven"
     if has_torch:
         text += f"{', and' if ended_from_outside else ';'} no thread is in the dispatcher"
     if running:
         text += f". {sentences.all_run(running)}"
-    return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
+    return f"{text}. No hang is proven; {doubt}" if doubt else f"{text}."
 
 
 def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport], has_torch: bool) -> str:
@@ -243,13 +247,13 @@ def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
     return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
 
 
+_NOT_RECORDED = "its owner is not recorded in memory: a deadlock through it cannot be excluded."
+
+
 def owner_unknown(thread: ThreadReport, wait: Wait, alike: int = 0) -> str:
     """The waits that forbid to say "no deadlock"; ``alike`` threads more wait at the same place for the same thing."""
     more = f", as {alike} more thread{'s do' if alike > 1 else ' does'}" if alike else ""
-    return (
-        f"{thread.label} {wait.phrase}{more}, and its owner is not recorded in memory: "
-        "a deadlock through it cannot be excluded."
-    )
+    return f"{thread.label} {wait.phrase}{more}, and {_NOT_RECORDED}"
 
 
 def timed_cycle(threads: Sequence[ThreadReport], breaker: ThreadReport) -> str:

@@ -290,3 +290,13 @@ def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     sleeping = wait("sleep", timed=True, repeated_at=where)
     main = thread(1, sleeping, python_name="MainThread")._replace(python=(library, *own))
     assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary
+
+
+def test_a_doubt_about_the_main_thread_s_own_wait_does_not_repeat_it():
+    lock = wait("futex", name="mylock")
+    found = verdict(thread(1, lock), thread(2, wait("sleep", timed=True)))
+    assert found.summary.count("mylock") == 1, found.summary
+    assert found.summary.endswith("No hang is proven; but its owner is not recorded in memory: a deadlock through it "
+                                  "cannot be excluded.")  # fmt: skip
+    other = verdict(thread(1, wait("sleep", timed=True)), thread(2, lock))
+    assert "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner" in other.summary
