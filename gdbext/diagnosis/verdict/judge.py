@@ -236,7 +236,9 @@ def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadRep
     """
     others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
     with_gil = f", with the GIL, for which {others}" if others else ""
-    return f"{sentences.all_run(running)}{with_gil}{', outside of the dispatcher' if has_torch else ''}."
+    blocks = running[0].loop is not None and running[0].loop.current is not None and len(running[0].loop.tasks) > 1
+    loop = sentences.loop_clause(running[0]) if blocks else ""
+    return f"{sentences.all_run(running)}{with_gil}{', outside of the dispatcher' if has_torch else ''}{loop}."
 
 
 def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:

@@ -82,3 +82,11 @@ def test_a_loop_that_sleeps_with_callbacks_due_was_not_woken():
     assert ran.kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
     timed = judge(Observations([thread(1, sleeps._replace(timed=True))._replace(loop=late)], 1)).verdict
     assert timed.kind is not FindingKind.BLOCKED
+
+
+def test_a_task_that_runs_keeps_the_others_from_running():
+    busy = loop(task(1, state=TaskState.RUNNING), task(2), task(3))
+    found = judge(Observations([thread(1, python_name="MainThread")._replace(loop=busy)], 1, has_torch=False)).verdict
+    assert found.summary.endswith("the task task-1 runs in its event loop; until it awaits, 2 other tasks cannot run.")
+    alone = judge(Observations([thread(1)._replace(loop=loop(task(1, state=TaskState.RUNNING)))], 1)).verdict
+    assert "event loop" not in alone.summary
