@@ -75,9 +75,11 @@ def session():
 
 
 def managed_twice():
-    """The same by a context manager that is a generator, which keeps the lock while it is suspended."""
-    with session(), session():
-        pass
+    """The same by a context manager that is a generator, which keeps the lock while it is suspended, on a stack."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session())
+        with session():
+            pass
 
 
 def lock_twice():

@@ -110,6 +110,7 @@ GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorCont
 """The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
 that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
 MANAGED_GENERATOR = "gen"
+EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
 EVENT_FLAG = "_flag"
 """The attribute of an Event that says whether it is set."""
 THREAD_NAME = "_name"
@@ -133,6 +134,7 @@ GENERATOR_MANAGERS = frozenset({"_GeneratorContextManager", "_AsyncGeneratorCont
 """The classes of what functions with contextlib's ``contextmanager`` return, and their attribute with the generator
 that is suspended while the body of the ``with`` runs (Lib/contextlib.py, 3.8 to 3.15)."""
 MANAGED_GENERATOR = "gen"
+EXIT_STACKS, STACKED_EXITS = frozenset({"ExitStack", "AsyncExitStack"}), "_exit_callbacks"
 EVENT_FLAG = "_flag"
 """The attribute of an Event that says whether it is set."""
 CONDITION_WAITER = "waiter"

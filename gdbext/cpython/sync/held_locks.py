@@ -16,10 +16,12 @@ statement ``lock.acquire()`` with no ``release`` in between.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
+from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import (
@@ -85,10 +87,7 @@ def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
 
 def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
     """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first, with those
-    of the generators that some of them are.
-
-    Raises MemoryFault, BadData.
-    """
+    of the generators that some of them are. Raises MemoryFault, BadData."""
     return [each for one in (frame, *_generators(runtime, frame)) for each in _entered(runtime, one)]
 
 
@@ -97,8 +96,8 @@ _NESTED = 3
 
 
 def _holding_frames(runtime: PythonRuntime, state: ThreadState, limit: int) -> Iterator[tuple[int, PythonFrame]]:
-    """The innermost frames with their numbers, 0 for the innermost one, each followed by the generators in whose
-    ``with`` block it is, which have the number of its caller."""
+    """The innermost frames with their numbers from 0 on, each followed by the generators in whose ``with`` block it is,
+    which have the number of its caller."""
     for number, frame in enumerate(runtime.frames.stack(state).frames[:limit]):
         yield number, frame
         for inner in _generators(runtime, frame):
@@ -159,8 +158,22 @@ def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
 
 
 def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    """The context managers whose ``with`` block the frame is in, the outermost first. Raises MemoryFault, BadData."""
-    return (manager for _, manager in _entered_at(runtime, frame))
+    """The context managers whose ``with`` block the frame is in, the outermost first, each followed by those that it
+    has entered where it is an ExitStack. Raises MemoryFault, BadData."""
+    for _, manager in _entered_at(runtime, frame):
+        yield manager
+        yield from _stacked(runtime, manager)
+
+
+def _stacked(runtime: PythonRuntime, stack: int) -> Iterator[int]:
+    """The context managers that a contextlib.ExitStack has entered: it keeps (True, their bound ``__exit__``)."""
+    with suppress(GdbextError):
+        is_one = runtime.objects.type_of(stack).name in assumed_names.EXIT_STACKS
+        kept = runtime.dicts.attribute(stack, assumed_names.STACKED_EXITS) if is_one else None
+        for row in deque_items(runtime, kept, _DEPTH_LIMIT)[1] if kept else ():
+            method = runtime.objects.tuple_items(row)[1]
+            if runtime.objects.type_of(method).name == "method":
+                yield py.PyMethodObject(runtime.space, method).im_self
 
 
 def _entered_at(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[tuple[int, int]]:

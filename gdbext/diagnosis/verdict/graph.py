@@ -148,12 +148,12 @@ class WaitGraph:
             self._tails[edge.tid] = self._tails[edge.owner].behind(edge)
         return self._tails[tid]
 
-    def wait_chain(self, tid: int) -> Chain:
+    def wait_chain(self, tid: int, told: Iterable[int] = ()) -> Chain:
         """The chain as ``chain`` has it, but through timed waits and past what only might end a wait, too: it explains,
         and proves nothing. Of several threads that may act one that runs is followed, then one that is no idle
-        worker."""
+        worker; none of those that were ``told``."""
         edges: list[WaitEdge] = []
-        seen = {tid}
+        seen = {tid, *told}
         while True:
             wait = self.threads[tid].wait if tid in self.threads else None
             if wait is None or wait.being_released:

@@ -174,7 +174,7 @@ def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         threads = [graph.threads[tid] for tid in tids if tid in graph.threads]
         steps = [thread.innermost for thread in threads if thread.innermost is not None]
         evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-        expected = graph.wait_chain(chain.end) if not more else None
+        expected = graph.wait_chain(chain.end, chain.tids) if not more else None
         text = sentences.blocked(chain, graph, len(more), expected)
         tids = list(dict.fromkeys([*tids, *(expected.tids if expected is not None else ())]))
         tids += [other.end for other in more]

@@ -234,24 +234,29 @@ def blocked(chain: Chain, graph: WaitGraph, alike: int = 0, expected: Chain | No
     end = graph.threads[chain.end]
     if expected is not None and expected.edges:
         return "; ".join([*parts, wait_chain(expected, graph)]) + "."
-    parts.append(f"{who_waits(end, end.wait)}{_at_the_end(end.wait)}" if end.wait else end.label)
+    clause = (_back(chain, graph) or _at_the_end(end.wait)) if end.wait else ""
+    parts.append(f"{who_waits(end, end.wait)}{clause}" if end.wait else end.label)
     if alike:
         parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
-    return "; ".join(parts) + _wanted_of(end, chain, graph) + "."
+    return "; ".join(parts) + _wanted_of(chain, graph) + "."
 
 
-def _wanted_of(end: ThreadReport, chain: Chain, graph: WaitGraph) -> str:
-    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of the last
-    one, which may be the reason that nobody comes to end its wait; "" where the chain says so already."""
+def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
+    """``; meanwhile feeder (tid 3) waits for the mutex 0x7f00, which it holds``: what other threads want of those of
+    the chain, which may be the reason that nobody comes to end its last wait; "" where the chain says so already."""
     if chain.edges and chain.edges[-1].wait.kind.traits.relation.is_possession:
         return ""
-    theirs = [graph.threads[tid] for tid in graph.waiters().get(end.tid, ()) if tid not in chain.tids]
-    held = [(each, each.wait) for each in theirs if each.wait and each.wait.kind.traits.relation.is_possession]
+    waiters = graph.waiters()
+    pairs = [(graph.threads[tid], owner) for owner in chain.tids[::-1] for tid in waiters.get(owner, ())]
+    held = [
+        (each, each.wait, owner) for each, owner in pairs
+        if each.tid not in chain.tids and each.wait and each.wait.kind.traits.relation.is_possession
+    ]  # fmt: skip
     if not held:
         return ""
-    others = f" ({len(held) - 1} more wait for what it holds)" if held[1:] else ""
-    first, wait = held[0]
-    return f"; meanwhile {first.label} {wait.phrase}, which {end.label} {_holds(wait)}{others}"
+    others = f" ({len(held) - 1} more wait for such things)" if held[1:] else ""
+    first, wait, owner = held[0]
+    return f"; meanwhile {first.label} {wait.phrase}, which {graph.threads[owner].label} {_holds(wait)}{others}"
 
 
 def _at_the_end(wait: Wait) -> str:

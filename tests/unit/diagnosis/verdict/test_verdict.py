@@ -275,6 +275,11 @@ def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
     )  # fmt: skip
     assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2, 3))
     assert "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits" in found.summary
+    lock = wait("python-lock", 3)
+    hook = verdict(thread(2, lock, python_name="main"), thread(3, wait("condvar", expects=(2,))), pid=2)
+    assert hook.summary.endswith(", which main (tid 2) also uses: they may wait for each other."), hook.summary
+    far = verdict(thread(1, wait("join", 2)), thread(2, wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
+    assert far.summary.endswith("; meanwhile thread 3 waits for the mutex 0x1000 (cfg), which thread 1 holds.")
     both = verdict(thread(2, wait("condvar", expects=(3,))), thread(3, wait("condvar", expects=(2,))), pid=2)
     assert both.summary.endswith("they may wait for each other.")
     assert "no thread is known" not in both.summary
