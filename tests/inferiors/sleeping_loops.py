@@ -57,6 +57,14 @@ def written():
     print("/tmp/never.done")
 
 
+def consuming():
+    numbers = queue.Queue()
+    for number in range(9):
+        numbers.put(number)
+    while numbers.get() < 7:
+        time.sleep(ALWAYS)
+
+
 def process():
     while child.poll() is None:
         time.sleep(ALWAYS)

@@ -176,18 +176,19 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
         values.update(_globals(runtime, namespace_of(runtime, frame), loop.variables - values.keys()))
     found: dict[tuple[PolledKind, object], PolledObject] = {}
     flags: dict[int, PolledObject] = {}
-    accepts = is_of_program if is_below_library(frame.file) else _is_own
+    accepts, may_poll = is_of_program if is_below_library(frame.file) else _is_own, not _GIVE_UP.isdisjoint(loop.names)
     for number, (names, known) in enumerate(_looking(runtime, loop, values, accepts)):
         for each in _objects_in_reach(runtime, known, names):
             if each is not None and each.polled_as is PolledKind.FLAG:
                 flags.setdefault(each.address, each)
-            elif each is not None and _is_looked_at(each, names, _BLOCKING if number else frozenset()):
+            elif each is not None and _is_looked_at(each, names, frozenset() if may_poll and not number else _BLOCKING):
                 found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
     return [*found.values()] or ([*flags.values()] if not is_below_library(frame.file) else [])
 
 
 _BLOCKING = frozenset({"join", "wait", "waitpid", "get"})
-"""Methods by which a function that the loop calls rather waits for the end of something than looks at it."""
+"""Methods that rather wait for the end of something than look at it, but in a loop that expects them to give up."""
+_GIVE_UP = frozenset({"Empty", "TimeoutExpired", "TimeoutError"})
 _CALLS = 2
 """Functions that call one another, from the loop on, that are followed."""
 

@@ -304,7 +304,9 @@ def _back(chain: Chain, graph: WaitGraph) -> str:
     first = next((tid for tid in wait.expects if tid in chain.tids), None)
     if first is None:
         return ""
-    return f", which {graph.threads[first].label} also uses: they may wait for each other"
+    goes_on = any(edge.wait.ends_by_itself for edge in chain.edges)
+    may = "it may be the one to end this wait" if goes_on else "they may wait for each other"
+    return f", which {graph.threads[first].label} also uses: {may}"
 
 
 def _called_at(thread: ThreadReport) -> str:
