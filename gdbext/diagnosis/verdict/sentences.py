@@ -175,10 +175,8 @@ def unwoken_loop(thread: ThreadReport) -> str:
     """``The event loop of MainThread (tid 1) sleeps, although 1 callback is due: another thread …``"""
     count = (thread.loop.ready if thread.loop is not None else None) or 0
     due = "1 callback is" if count == 1 else f"{count:,} callbacks are"
-    return (
-        f"The event loop of {thread.label} sleeps, although {due} due: another thread, or a signal's handler, has put "
-        f"{'it' if count == 1 else 'them'} there without waking the loop{loop_clause(thread)}."
-    )
+    who_did = "another thread, or a signal's handler, has put that there without waking it"
+    return f"The event loop of {thread.label} sleeps, although {due} due: {who_did}{loop_clause(thread)}."
 
 
 def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
@@ -310,8 +308,7 @@ def _back(chain: Chain, graph: WaitGraph) -> str:
 
 
 def _called_at(thread: ThreadReport) -> str:
-    """``, called at train.py:8 (step)``: the user's line of a loop in a library that waits; ``, which calls …`` where
-    the loop itself has called that line."""
+    """``, called at train.py:8 (step)``: the user's line, of a library's loop; ``, which calls …`` of one around it."""
     place = thread.wait.repeated_at if thread.wait is not None else ""
     if not place or not thread.user_line or thread.user_line == place:
         return ""
@@ -379,9 +376,8 @@ def crowd(threads: Sequence[ThreadReport], known: Mapping[int, ThreadReport] = M
     """``40 threads stand at train.py:5 (handle): worker-0 (tid 2) waits for the Python lock 0x7f00.``; of one thread
     its line."""
     first = threads[0]
-    what = (
-        f"{first.wait.phrase}{owner_clause(first.wait, known) if known else ''}" if first.wait is not None else "waits"
-    )
+    owned = owner_clause(first.wait, known) if first.wait is not None and known else ""
+    what = f"{first.wait.phrase}{owned}" if first.wait is not None else "waits"
     if len(threads) == 1:
         return f"{first.label} stands at {first.user_line}: it {what}."
     return f"{len(threads)} threads stand at {first.user_line}: {first.label} {what}."
