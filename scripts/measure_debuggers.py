@@ -144,7 +144,7 @@ def repeats(name: str, debugger: Debugger, command: str, times: int) -> Row:
 
 
 _REPEAT = """
-import collections, contextlib, functools, gc, importlib, json, os, pathlib
+import collections, contextlib, functools, gc, importlib, json, os, pathlib, time
 
 try:
     import gdb
@@ -167,12 +167,13 @@ def load():
     root = pathlib.Path({package!r})
     for path in root.glob("**/*.py"):
         if path.name not in ("__main__.py", "init.py", "lldb_init.py"):
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(Exception):
                 importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
 
 
 def state():
-    # So do what one session has read, and caches that have a limit.
+    # So do what one session has read, and caches that have a limit. Threads that look each second end meanwhile.
+    time.sleep(3)
     for kept in gc.get_objects():
         if type(kept).__name__ == "SessionCache":
             kept.forget()
