@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.wait import Owner, OwnerThread, ParentsThread, Resource, VanishedThread, Wait
     from gdbext.diagnosis.report.wait_kind import WaitKind
     from gdbext.diagnosis.reporting import make_report
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gdbext.errors import GdbextError
     from gdbext.hosts.library.process import Answer, Diagnosis, Process
     from gdbext.hosts.library.threads import Thread, Threads
-    from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern
+    from gdbext.known import Affected, KnownBug, ThreadPattern
 
 __all__ = [
     "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "OwnerThread",
@@ -29,9 +29,9 @@ __all__ = [
 ]  # fmt: skip
 __version__ = "0.1.0"
 _PLACES = {
-    "Affected": "known.catalogue",
-    "KnownBug": "known.catalogue",
-    "ThreadPattern": "known.catalogue",
+    "Affected": "known",
+    "KnownBug": "known",
+    "ThreadPattern": "known",
     "Pool": "diagnosis.waits.pool_table",
     "Functions": "diagnosis.waits.function_tag",
     "ThreadSnapshot": "diagnosis.waits.snapshot",
@@ -44,7 +44,7 @@ _PLACES = {
     "WaitKind": "diagnosis.report.wait_kind",
     "Mode": "diagnosis.tool",
     "Tool": "diagnosis.tool",
-    "Report": "diagnosis.report.report",
+    "Report": "diagnosis.report",
     "make_report": "diagnosis.reporting",
     "Section": "engine.vocabulary",
     "Session": "diagnosis.session",

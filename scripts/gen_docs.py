@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 
 import completions  # noqa: E402
 
-from gdbext.known import catalogue  # noqa: E402
-from gdbext.known.catalogue import KnownBug  # noqa: E402
+from gdbext import known as catalogue  # noqa: E402
+from gdbext.known import KnownBug  # noqa: E402
 from gdbext.tools import table  # noqa: E402
 
 COMMANDS = """# Commands

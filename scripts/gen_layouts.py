@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from headers.
 
-The files of PyTorch share what they have in common, and so do those of CPython (gdbext/engine/layouts/layout.py):
+The files of PyTorch share what they have in common, and so do those of CPython (gdbext/engine/layouts/__init__.py):
 new ones join those in the folder.
 """
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.diagnosis.bt import source_text, thread_lines, title
+from gdbext.diagnosis.report import DotSection, Report
 from gdbext.diagnosis.report.finding import Finding, Verdict
-from gdbext.diagnosis.report.report import DotSection, Report
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import (
     OwnerCertainty,
@@ -22,18 +22,18 @@ from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.verdict import sentences
 from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.engine.vocabulary import counted
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Sequence
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Section
-    from gdbext.render.style import Style
+    from gdbext.render import Style
 
 
 class AllThreads(Tool):

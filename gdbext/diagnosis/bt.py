@@ -10,19 +10,19 @@ from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
 from gdbext.diagnosis.verdict.recursion import fold
 from gdbext.engine.vocabulary import Certainty, ErrorReport
 from gdbext.errors import GdbextError
-from gdbext.render.style import Style, escape, python_source
+from gdbext.render import Style, escape, python_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Sequence
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
-    from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
+    from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame
 
     Block = tuple[str, "tuple[str, ...]"]
     """The lines of a block, with what makes it equal to another (no frame numbers)."""

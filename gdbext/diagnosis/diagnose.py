@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from gdbext.diagnosis.inspection import Inspection
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.finding import Finding, Verdict
-    from gdbext.diagnosis.report.report import Report
     from gdbext.diagnosis.report.thread_report import ThreadReport
     from gdbext.diagnosis.samples import ChildrenSection, ChildReport
     from gdbext.diagnosis.session import Session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.system.peer import ChildProcess
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.vocabulary import Section
-    from gdbext.render.style import Style
+    from gdbext.render import Style
 
 
 HANGS, CRASHED = 3, 4
@@ -178,7 +178,7 @@ def _told(
 
 def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     """A launcher gave it, or one of its children, a rank in a job of several."""
-    from gdbext.diagnosis.job.job_rank import is_one_of_several
+    from gdbext.diagnosis.job import is_one_of_several
     from gdbext.engine.targets.live.local_process import read_file
     from gdbext.engine.targets.system.linux import parse_environ
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from gdbext.diagnosis.all_threads import finding_lines, folded, state_text
 from gdbext.diagnosis.bt import headline, thread_lines
 from gdbext.diagnosis.diagnose_view import child_lines, explanation_lines, known_bug_lines
+from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.threads.source_lines import NO_SOURCES
 from gdbext.engine.terminal import cut
+from gdbext.render import Style
 from gdbext.render.page import Origin, Page, facts, text, verdict_box
-from gdbext.render.style import Style
 
 MOST_DRAWN = 24
 """Threads in the drawing; the others are in the list below it."""

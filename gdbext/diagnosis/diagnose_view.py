@@ -15,13 +15,13 @@ from gdbext.diagnosis.bt import headline, node_lines, thread_lines
 from gdbext.diagnosis.report.thread_report import FrameKind, ThreadReport
 from gdbext.diagnosis.report.wait_kind import Relation
 from gdbext.engine.terminal import cut
-from gdbext.render.style import Style, counted, escape
+from gdbext.render import Style, counted, escape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.report.wait import Wait, WaitEdge
     from gdbext.diagnosis.waits.pool_table import Pool
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gdbext.cache import find_program
-from gdbext.diagnosis.report.report import DotSection
+from gdbext.diagnosis.report import DotSection
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, ParentsThread, Resource, VanishedThread
 from gdbext.diagnosis.verdict.graph import WaitGraph
 from gdbext.errors import TargetError, UsageError
-from gdbext.render.style import escape
+from gdbext.render import escape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from gdbext.cpython.abi.assumed_names import GREENLET_HUBS
-from gdbext.diagnosis.job.job_rank import is_rank
+from gdbext.diagnosis.job import is_rank
 from gdbext.diagnosis.report.finding import FindingKind, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind

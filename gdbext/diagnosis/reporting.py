@@ -6,7 +6,7 @@ alone, while the process lives.
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import NO_EXTRAS, Extras
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from gdbext.diagnosis.report import Ending
     from gdbext.diagnosis.report.finding import Finding, Verdict
-    from gdbext.diagnosis.report.report import Ending
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.report.wait import Wait
     from gdbext.diagnosis.session import CallCounter, Session
     from gdbext.diagnosis.tool import Tool
     from gdbext.engine.targets.base_target import Target, TargetThread
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
     from gdbext.engine.vocabulary import Section
     from gdbext.render.page import Origin
     from gdbext.torch.values.value_text import Statistics

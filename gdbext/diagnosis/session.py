@@ -11,8 +11,8 @@ from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Generic, Protocol, TypeVar, cast
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameSteps
-from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import BadData, GdbextError, MemoryFault, NotTorch, UsageError
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.threads.thread_snapshots import Stacks, ThreadSnapshots
     from gdbext.diagnosis.waits.recognise import AddOns
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
     from gdbext.engine.targets.base_target import Target, TargetThread
     from gdbext.engine.targets.system.procfs import ProcFs
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
     from gdbext.torch.compile.generated_kernels import GeneratedKernels
+    from gdbext.torch.registry import Dispatcher
     from gdbext.torch.registry.dispatch_table import DispatchTables
-    from gdbext.torch.registry.operators import Dispatcher
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
     from gdbext.torch.stack.key_choice import RedispatchPredictor
     from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
@@ -318,7 +318,7 @@ class Session:
 
     def _read_dispatcher(self) -> Dispatcher:
         layout = self.layout  # without torch nothing of it is imported
-        from gdbext.torch.registry.operators import Dispatcher
+        from gdbext.torch.registry import Dispatcher
 
         return Dispatcher(self.memory, layout, self.symbolizer, self._python_source)
 

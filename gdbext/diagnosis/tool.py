@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool_arguments import CommandParser
     from gdbext.engine.targets.base_target import Target
-    from gdbext.render.style import Style
+    from gdbext.render import Style
 
 _SETTLING = 0.05
 """Seconds until threads that were let go are where they were before."""

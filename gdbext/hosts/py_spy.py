@@ -13,9 +13,9 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
+from gdbext.cpython import objects as python_objects
+from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject, PyInterpreterFrame
-from gdbext.cpython.objects import objects as python_objects
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.report.thread_report import FrameKind, RunState

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from functools import cached_property
 
 from gdbext.engine.record import Record
-from gdbext.known.catalogue import NO_CHILD, KnownBug, ThreadPattern
+from gdbext.known import NO_CHILD, KnownBug, ThreadPattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from html import escape as html_escape
 
 from gdbext.engine.record import Record
 from gdbext.engine.terminal import escaped, is_text
-from gdbext.render.style import escape
+from gdbext.render import escape
 
 _ESCAPE = re.compile(r"\\(?:ud[89ab]..\\ud[c-f]..|u....|.)")
 """An escape in a JSON text; a pair of surrogates is one character."""

@@ -9,7 +9,7 @@ from math import isfinite
 
 from gdbext.engine.record import Enum
 from gdbext.engine.vocabulary import Hexadecimal, Section
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

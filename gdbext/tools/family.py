@@ -22,7 +22,7 @@ from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.system.linux import command_text, is_alive
 from gdbext.engine.terminal import cut
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
-from gdbext.render.style import escape
+from gdbext.render import escape
 
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch
@@ -277,7 +277,7 @@ def _merged(place: Workplace, reports: Sequence[str], name: str, dispatch: Dispa
 
 def is_rank(pid: int) -> bool:
     """A launcher of PyTorch's gave it a rank, or that is in its environment as another one would say it."""
-    from gdbext.diagnosis.job.job_rank import rank_of
+    from gdbext.diagnosis.job import rank_of
     from gdbext.engine.targets.system.linux import parse_environ
 
     try:

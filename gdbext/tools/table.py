@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import BaseTool, Tool, ToolHost
     from gdbext.diagnosis.tool_arguments import CommandParser
@@ -535,7 +535,7 @@ def _execute(
         from gdbext.diagnosis.report import json_report
 
         return Outcome(status, json_report.render(report, pretty=color))
-    from gdbext.diagnosis.report.report import render_text
+    from gdbext.diagnosis.report import render_text
 
     return Outcome(status, render_text(report, color))
 
@@ -562,15 +562,14 @@ def error_text(error: GdbextError) -> str:
         lines.append(f"  why: {error.why}")
     if error.help:
         lines.append(f"  try: {error.help}")
-    from gdbext.render.style import escape
+    from gdbext.render import escape
 
     return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
 
 
 def error_document(name: str, error: GdbextError) -> str:
     """The JSON document of a command that could not report."""
-    from gdbext.diagnosis.report import json_report
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report, json_report
     from gdbext.engine.vocabulary import ErrorReport
 
     return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))

@@ -73,7 +73,7 @@ def test_links_and_file_names_lead_somewhere(page: Path, files: set[str]) -> Non
 
 
 def test_a_file_that_is_not_there_is_found(files: set[str]) -> None:
-    text = "see engine/arch/base.py, `gdbext/errors.py`, torch/stack/no_file.py, tools/nothing/ and gone_module.py"
+    text = "see engine/arch/__init__.py, `gdbext/errors.py`, torch/stack/no_file.py, tools/nothing/ and gone_module.py"
     assert missing(text, files) == {"torch/stack/no_file.py", "tools/nothing/", "gone_module.py"}
 
 

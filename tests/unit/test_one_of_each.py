@@ -30,8 +30,8 @@ CALLS = {
     "_own_addresses": ("a thread's control block: engine/glibc/pthread.py", r"engine/glibc/pthread\.py"),
     "return_slot": ("the return address of a call: engine/arch, engine/unwind", r"engine/(arch|unwind)/.*"),
     "DispatcherStruct": (
-        "the dispatcher: torch/registry/operators.py, and the probe that proves a layout before that can read",
-        r"torch/(registry/operators|layout_probe)\.py",
+        "the dispatcher: torch/registry/__init__.py, and the probe that proves a layout before that can read",
+        r"torch/(registry/__init__|layout_probe)\.py",
     ),
     "find_singleton": ("the dispatcher's address: torch/layout_choice.py", r"torch/.*|diagnosis/session\.py"),
     "kernel_parser": ("a KernelFunction: torch/registry/kernel.py", r"torch/(registry/kernel|layout_probe)\.py"),

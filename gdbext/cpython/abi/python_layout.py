@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from gdbext.cpython.abi.python_abi import Groups, PythonAbi
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.cpython.abi import Groups, PythonAbi
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
 HEADER = 16

@@ -7,10 +7,10 @@ versions it can be, without debug information.
 
 from __future__ import annotations
 
-from gdbext.cpython.abi import python_abi
+from gdbext.cpython import abi as python_abi
+from gdbext.cpython.abi import Published, PythonAbi
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.abi.python_abi import Published, PythonAbi
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gdbext.cpython.abi.python_abi import Groups
+    from gdbext.cpython.abi import Groups
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer

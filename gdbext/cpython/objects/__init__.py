@@ -1,1 +1,398 @@
-"""Python objects in memory: strings, numbers, containers, code, functions."""
+"""Python objects in memory: strings, numbers, containers, types, instance attributes. Everything is bounded.
+
+Layouts: Include/cpython/unicodeobject.h, longintrepr.h, tupleobject.h, listobject.h, bytesobject.h, object.h.
+Readers raise MemoryFault (the object is not there) or BadData (it cannot be what it should be).
+
+Dicts and instance attributes have several forms: combined and split tables, managed dicts, inline values,
+``__slots__``.
+
+Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
+Include/internal/pycore_object.h (where a managed dict or the values of an instance are).
+
+Attributes in ``__slots__`` are in the object itself. Where is decided by type_new_descriptors (Objects/typeobject.c,
+3.8 to 3.15): behind the base class, in the order of ``ht_slots``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+
+from gdbext.cpython.abi import DictKeysForm, InstanceDict, IntegerForm
+from gdbext.cpython.abi import python_structures as py
+from gdbext.cpython.abi.python_layout import PythonLayout
+from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError
+
+TEXT_LIMIT = 64 * 1024
+"""Longest str that is read whole, in characters; a source path or a name is shorter."""
+ITEM_LIMIT = 100_000
+"""Most items of a tuple, list or dict."""
+DIGIT_LIMIT = 64
+"""Most digits (30 bits each) of an int."""
+NAME_LIMIT = 512
+"""Most characters of a tp_name."""
+
+# Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
+FLAG_INLINE_VALUES = 1 << 2
+FLAG_MANAGED_DICT = 1 << 4
+FLAG_HEAP_TYPE = 1 << 9
+FLAG_LONG = 1 << 24
+FLAG_LIST = 1 << 25
+FLAG_TUPLE = 1 << 26
+FLAG_BYTES = 1 << 27
+FLAG_UNICODE = 1 << 28
+FLAG_DICT = 1 << 29
+FLAG_EXCEPTION = 1 << 30
+FLAG_TYPE = 1 << 31
+
+_DIGIT_BITS = 30  # PyLong_SHIFT of every 64-bit build
+_KIND, _COMPACT, _ASCII = 7, 1 << 3, 1 << 4
+"""PyASCIIObject.state from ``kind`` on: three bits of it, then ``compact`` and ``ascii``."""
+_CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+class TypeInfo(Record):
+    """The fields of a PyTypeObject that are used: ``name`` is tp_name; ``size`` (tp_basicsize) and ``dict_offset`` are
+    bytes."""
+
+    address: int
+    name: str
+    flags: int
+    size: int
+    dict_offset: int
+
+
+class ObjectReader:
+    """Readers for the built-in types of one Python."""
+
+    def __init__(self, memory: Memory, layout: PythonLayout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.space = space = Space(memory, layout)
+        self._types: dict[int, TypeInfo] = {}
+        self._type_of = py.PyObject.ob_type.offset(space)
+        self._length = py.PyASCIIObject.length.offset(space)
+        self._state = py.PyASCIIObject.state.offset(space)
+        self._kind_bit = layout.abi.kind_bit
+        self._ascii_data = layout.size(py.PyASCIIObject)
+        self._compact_data = layout.size(py.PyCompactUnicodeObject)
+        self._any_data = py.PyUnicodeObject.data.offset(space)
+        self._ob_size = py.PyVarObject.ob_size.offset(space)
+        self._tuple_items = py.PyTupleObject.ob_item.offset(space)
+        self._list_items = py.PyListObject.ob_item.offset(space)
+        self._bytes_data = py.PyBytesObject.ob_sval.offset(space)
+
+    def type_of(self, address: int) -> TypeInfo:
+        """The type of the object at ``address``. Raises MemoryFault, BadData."""
+        return self.type_info(self.memory.u64(address + self._type_of))
+
+    def type_info(self, address: int) -> TypeInfo:
+        """The PyTypeObject at ``address``. Raises MemoryFault, BadData."""
+        known = self._types.get(address)
+        if known is None:
+            known = self._types[address] = self._read_type(address)
+        return known
+
+    def _read_type(self, address: int) -> TypeInfo:
+        kind = py.PyTypeObject(self.space, address)
+        name = self.memory.cstring(kind.tp_name, NAME_LIMIT)
+        if not name:
+            raise BadData(f"no type at {address:#x}: its name is empty")
+        text = name.decode("utf-8", "replace")
+        return TypeInfo(address, text, kind.tp_flags, kind.tp_basicsize, kind.tp_dictoffset)
+
+    def has_flag(self, address: int, flag: int) -> bool:
+        """True if the object's type has that tp_flags bit; False where it cannot be read."""
+        try:
+            return bool(self.type_of(address).flags & flag)
+        except GdbextError:
+            return False
+
+    def is_dict(self, address: int) -> bool:
+        """True if this is a dict or of a subclass of it."""
+        return self.has_flag(address, FLAG_DICT)
+
+    def text(self, address: int, limit: int = TEXT_LIMIT) -> str:
+        """A str, cut after ``limit`` characters. Raises MemoryFault, BadData for anything but a str."""
+        if not self.type_of(address).flags & FLAG_UNICODE:
+            raise BadData(f"no str at {address:#x}")
+        head = self.memory.read(address, self._ascii_data)
+        length = int.from_bytes(head[self._length : self._length + 8], "little")
+        state = int.from_bytes(head[self._state : self._state + 2], "little") >> self._kind_bit
+        if length > 1 << 40:
+            raise BadData(f"str at {address:#x} of {length} characters")
+        length = min(length, limit)
+        if state & _COMPACT and state & _ASCII:
+            return self.memory.read(address + self._ascii_data, length).decode("ascii", "replace")
+        kind = state & _KIND
+        codec = _CODECS.get(kind)
+        if codec is None:
+            raise BadData(f"str at {address:#x} of unknown kind {kind}")
+        data = address + self._compact_data if state & _COMPACT else self.memory.u64(address + self._any_data)
+        return self.memory.read(data, length * kind).decode(codec, "replace")
+
+    def length(self, address: int) -> int:
+        """The number of characters of a str. Raises MemoryFault."""
+        return self.memory.u64(address + self._length)
+
+    def text_equals(self, address: int, text: str) -> bool:
+        """True if the str at ``address`` is ``text``; False for anything else, also for what cannot be read."""
+        try:
+            return self.memory.u64(address + self._length) == len(text) and self.text(address, len(text)) == text
+        except GdbextError:
+            return False
+
+    def bytes(self, address: int, limit: int = TEXT_LIMIT * 16) -> bytes:
+        """A bytes object. Raises MemoryFault, BadData when it is none or longer than ``limit`` bytes."""
+        if not self.type_of(address).flags & FLAG_BYTES:
+            raise BadData(f"no bytes at {address:#x}")
+        size = self.memory.u64(address + self._ob_size)
+        if size > limit:
+            raise BadData(f"bytes at {address:#x} of size {size}")
+        return self.memory.read(address + self._bytes_data, size)
+
+    def integer(self, address: int) -> int:
+        """An int (also a bool). Raises MemoryFault, BadData."""
+        if not self.type_of(address).flags & FLAG_LONG:
+            raise BadData(f"no int at {address:#x}")
+        sign, count, digits = self._digits(address)
+        if count > DIGIT_LIMIT:
+            raise BadData(f"int at {address:#x} of {count} digits")
+        raw = struct.unpack(f"<{count}I", self.memory.read(digits, 4 * count))
+        value = 0
+        for place, digit in enumerate(raw):
+            value |= int(digit) << (_DIGIT_BITS * place)
+        return sign * value
+
+    def number(self, address: int) -> float:
+        """An int or a float (PyFloatObject, Include/cpython/floatobject.h). Raises MemoryFault, BadData."""
+        if self.type_of(address).name != "float":
+            return self.integer(address)
+        return py.PyFloatObject(self.space, address).ob_fval
+
+    def known_text(self, address: int, limit: int = 128) -> str:
+        """The first ``limit`` characters of a str; "" where there is none, or it cannot be read."""
+        try:
+            return self.text(address, limit) if address else ""
+        except GdbextError:
+            return ""
+
+    def known_integer(self, address: int) -> int | None:
+        """The value of an int; None where there is none, or it cannot be read."""
+        number = self.known_number(address)
+        return number if isinstance(number, int) else None
+
+    def known_number(self, address: int) -> float | None:
+        """The value of an int or a float; None where there is none, or it cannot be read."""
+        try:
+            return self.number(address) if address else None
+        except GdbextError:
+            return None
+
+    def _digits(self, address: int) -> tuple[int, int, int]:
+        """Sign, number of digits and their address."""
+        number = py.PyLongObject(self.space, address)
+        if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
+            size = self.memory.i64(address + self._ob_size)
+            return (-1 if size < 0 else 1), abs(size), number.ob_digit
+        tag = number.lv_tag
+        return (1, 0, -1)[min(tag & 3, 2)], tag >> 3, number.value_digit
+
+    def tuple_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
+        """Addresses of a tuple's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""
+        if not self.type_of(address).flags & FLAG_TUPLE:
+            raise BadData(f"no tuple at {address:#x}")
+        return self.memory.words(address + self._tuple_items, self._count(address, limit))
+
+    def list_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
+        """Addresses of a list's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""
+        if not self.type_of(address).flags & FLAG_LIST:
+            raise BadData(f"no list at {address:#x}")
+        count = self._count(address, limit)
+        return self.memory.words(self.memory.u64(address + self._list_items), count) if count else ()
+
+    def _count(self, address: int, limit: int) -> int:
+        count = self.memory.u64(address + self._ob_size)
+        if count > limit:
+            raise BadData(f"container at {address:#x} of {count} items")
+        return count
+
+
+_BASES = 64
+_POINTER = 8
+_GENERAL = struct.Struct("<QQQ")
+"""PyDictKeyEntry: hash, key and value (Objects/dict-common.h, 3.8; Include/internal/pycore_dict.h, 3.11 to 3.15)."""
+
+
+def classes_of(objects: ObjectReader, address: int) -> Iterator[int]:
+    """The class of an object and those that it derives from, by tp_base. Raises MemoryFault, BadData."""
+    yield from base_classes(objects, objects.type_of(address).address)
+
+
+def base_classes(objects: ObjectReader, kind: int) -> Iterator[int]:
+    """A class and those that it derives from, by tp_base: a line, however damaged. Raises MemoryFault, BadData."""
+    for _ in range(_BASES):
+        if not kind:
+            return
+        yield kind
+        kind = py.PyTypeObject(objects.space, kind).tp_base
+
+
+def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, int]]:
+    """(name, value) of the slots that are set, of the object's class and its bases. Raises MemoryFault, BadData."""
+    kind = objects.type_of(address).address
+    for _ in range(_BASES):
+        base = py.PyTypeObject(objects.space, kind).tp_base
+        if not base:
+            return
+        if objects.type_info(kind).flags & FLAG_HEAP_TYPE:
+            yield from _of_class(objects, address, kind, objects.type_info(base).size)
+        kind = base
+
+
+def _of_class(objects: ObjectReader, address: int, kind: int, start: int) -> Iterator[tuple[int, int]]:
+    slots = py.PyHeapTypeObject(objects.space, kind).ht_slots
+    names = objects.tuple_items(slots) if slots else ()
+    if start + _POINTER * len(names) > objects.type_info(kind).size:
+        return
+    for number, name in enumerate(names):
+        value = objects.memory.u64(address + start + _POINTER * number)
+        if value:
+            yield name, value
+
+
+_DICT_BASES = 1000
+_MAX_LOG2 = 40  # more than 2**40 slots is not a dict
+_KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
+_MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
+_MANAGED_DICT_FREE_THREADED = -1 * _POINTER  # the same without the GIL: there is no PyGC_Head in between
+_MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
+
+Item = tuple[int, int]
+"""Addresses of a key and its value."""
+
+
+class DictReader:
+    """Walks dicts. Iteration order is that of the entries, which is the order of insertion."""
+
+    def __init__(self, objects: ObjectReader) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._layout = objects.layout
+        self._space = objects.space
+        self._keys_form = objects.layout.abi.dict_keys
+        self._instance_dict = objects.layout.abi.instance_dict
+        self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
+
+    def items(self, address: int, limit: int = ITEM_LIMIT) -> Iterator[Item]:
+        """(key, value) addresses of the dict at ``address``, at most ``limit``. Raises MemoryFault, BadData."""
+        if not self._objects.is_dict(address):
+            raise BadData(f"no dict at {address:#x}")
+        found = py.PyDictObject(self._space, address)
+        keys, values = found.ma_keys, found.ma_values
+        if values:
+            return islice(self._split_items(keys, self._values_start(values)), limit)
+        return islice(((key, value) for key, value in self._entries(keys) if key and value), limit)
+
+    def get(self, address: int, key: str) -> int | None:
+        """The value under a str key, None if there is none. Raises MemoryFault, BadData."""
+        equals = self._objects.text_equals
+        return next((value for name, value in self.items(address) if equals(name, key)), None)
+
+    def class_attribute(self, kind: int, name: str) -> int | None:
+        """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
+        namespace = py.PyTypeObject(self._space, kind).tp_dict
+        return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
+
+    def class_items(self, kind: int) -> Iterator[Item]:
+        """Names and values of a class itself, not of its bases. Raises MemoryFault, BadData."""
+        namespace = py.PyTypeObject(self._space, kind).tp_dict
+        return self.items(namespace) if namespace else iter(())
+
+    def inherited_attribute(self, kind: int, name: str) -> int | None:
+        """An attribute of a class or of its bases, by the method resolution order. Raises MemoryFault, BadData."""
+        mro = py.PyTypeObject(self._space, kind).tp_mro
+        bases = self._objects.tuple_items(mro, _DICT_BASES) if mro else (kind,)
+        found = (self.class_attribute(base, name) for base in bases)
+        return next((each for each in found if each is not None), None)
+
+    def _values_start(self, values: int) -> int:
+        """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
+        return values + (self._layout.find(py.PyDictValues.values) or 0)
+
+    def _split_items(self, keys: int, values: int) -> Iterator[Item]:
+        """Keys of a shared table with an instance's own values; slots that are not set are left out."""
+        names = [key for key, _ in self._entries(keys)]
+        found = self._memory.words(values, len(names)) if names else ()
+        return ((key, value) for key, value in zip(names, found) if key and value)
+
+    def _entries(self, keys: int) -> Iterator[Item]:
+        """All used entries of a PyDictKeysObject, deleted ones (value NULL) included."""
+        count = py.PyDictKeysObject(self._space, keys).dk_nentries
+        if count > ITEM_LIMIT:
+            raise BadData(f"dict keys at {keys:#x} with {count} entries")
+        start, general = self._entry_table(keys)
+        if general:
+            size = self._layout.size(py.PyDictKeyEntry)
+            if size != _GENERAL.size:
+                raise BadData(f"the entries of a dict have {size} bytes in this layout, not {_GENERAL.size}")
+            raw = self._memory.read(start, size * count)
+            return ((key, value) for _, key, value in _GENERAL.iter_unpack(raw))
+        raw = self._memory.read(start, 2 * _POINTER * count)
+        return ((key, value) for key, value in struct.iter_unpack("<QQ", raw))
+
+    def _entry_table(self, keys: int) -> tuple[int, bool]:
+        """The start of the entries, and whether they carry a hash (PyDictKeyEntry)."""
+        table = py.PyDictKeysObject(self._space, keys)
+        indices = table.dk_indices
+        if self._keys_form is DictKeysForm.LOG2_SIZES:
+            log2, kind = table.dk_log2_index_bytes, table.dk_kind
+            if log2 > _MAX_LOG2:
+                raise BadData(f"dict keys at {keys:#x} with 2**{log2} bytes of indices")
+            return indices + (1 << log2), kind == _KIND_GENERAL
+        size = table.dk_size
+        if size > 1 << _MAX_LOG2:
+            raise BadData(f"dict keys at {keys:#x} of size {size}")
+        width = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4 if size <= 0xFFFFFFFF else 8
+        return indices + size * width, True
+
+    def attribute(self, address: int, name: str) -> int | None:
+        """An instance's own attribute (not of its class), None if it has none or it cannot be read."""
+        try:
+            equals = self._objects.text_equals
+            return next((value for key, value in self.attributes(address) if equals(key, name)), None)
+        except GdbextError:
+            return None
+
+    def attributes(self, address: int) -> Iterator[Item]:
+        """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
+        info = self._objects.type_of(address)
+        if self._instance_dict is not InstanceDict.DICT_OFFSET and info.flags & FLAG_MANAGED_DICT:
+            return self._managed(address, info)
+        if info.dict_offset <= 0:  # none, or counted from the end of a variable-sized object (a subclass of int)
+            return iter(())
+        found = self._memory.u64(address + info.dict_offset)
+        return self.items(found) if found else iter(())
+
+    def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
+        found = self._memory.u64(address + self._managed_at)
+        if self._instance_dict is InstanceDict.VALUES_POINTER:
+            values = self._memory.u64(address + _MANAGED_VALUES)
+            if values:
+                return self._inline(info, values)
+        elif self._instance_dict is InstanceDict.TAGGED_POINTER:
+            if found & 1:  # PyDictOrValues: values are tagged by being one byte short
+                return self._inline(info, found + 1)
+        elif not found and info.flags & FLAG_INLINE_VALUES:
+            values = address + info.size  # _PyObject_InlineValues, pycore_object.h
+            valid = py.PyDictValues(self._space, values).valid
+            return self._inline(info, values) if valid else iter(())
+        return self.items(found) if found else iter(())
+
+    def _inline(self, info: TypeInfo, values: int) -> Iterator[Item]:
+        keys = py.PyHeapTypeObject(self._space, info.address).ht_cached_keys
+        return self._split_items(keys, self._values_start(values)) if keys else iter(())

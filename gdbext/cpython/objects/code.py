@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from gdbext.cpython.abi import CodeForm, LineTable
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.abi.python_abi import CodeForm, LineTable
-from gdbext.cpython.objects.objects import FLAG_TYPE, DictReader, ObjectReader
+from gdbext.cpython.objects import FLAG_TYPE, DictReader, ObjectReader
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 

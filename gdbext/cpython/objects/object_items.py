@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gdbext.cpython.objects.objects import DictReader, ObjectReader
+    from gdbext.cpython.objects import DictReader, ObjectReader
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.engine.layouts.declarations import Place
 

@@ -13,7 +13,7 @@ from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_of_program, package_of
 from gdbext.cpython.abi.bytecode import LoadKind
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFunctionObject
-from gdbext.cpython.objects.objects import FLAG_TYPE, classes_of
+from gdbext.cpython.objects import FLAG_TYPE, classes_of
 from gdbext.cpython.sync.helper_threads import ThreadObject, ended_threads
 from gdbext.cpython.sync.pools import goes_on_in, takes_jobs
 from gdbext.cpython.threads.frame_variables import (

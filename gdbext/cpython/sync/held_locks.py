@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi import ExitForm, FrameObjects, InterpreterFrames, assumed_names
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState

@@ -25,10 +25,10 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from gdbext.cpython.abi import GilPlace, LockForm, LockType
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.abi.python_abi import GilPlace, LockForm, LockType
-from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
+from gdbext.cpython.objects import FLAG_HEAP_TYPE
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.glibc.sync_objects import recorded_owner

@@ -15,7 +15,7 @@ from contextlib import suppress
 from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.assumed_names import Waitable, is_below_library, is_of_program
 from gdbext.cpython.abi.python_structures import PyFunctionObject
-from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
+from gdbext.cpython.objects import FLAG_HEAP_TYPE, FLAG_UNICODE
 from gdbext.cpython.threads.frame_variables import (
     attributes,
     closure_names,

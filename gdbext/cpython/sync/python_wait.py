@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi import FrameObjects, assumed_names
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.abi.python_abi import FrameObjects
-from gdbext.cpython.objects.objects import FLAG_LONG
+from gdbext.cpython.objects import FLAG_LONG
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, is_pending, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState

@@ -24,8 +24,8 @@ from contextlib import suppress
 from functools import cached_property
 
 from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.objects import base_classes
 from gdbext.cpython.objects.object_items import collected_objects, deque_items
-from gdbext.cpython.objects.objects import base_classes
 from gdbext.cpython.tasks.awaited import TRIO, Awaitable, Awaited, task_members, type_name
 from gdbext.cpython.tasks.loops import RunningLoop, RunningTask, coroutine_chain, entered_objects, running_frame
 from gdbext.cpython.threads.frame_reader import PythonFrame

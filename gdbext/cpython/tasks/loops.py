@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
-from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.sync.held_locks import entered_in

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from itertools import islice
 
-from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
+from gdbext.cpython.abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import CFrame, PyFrameObject, PyInterpreterFrame, PyThreadState
 from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
 from gdbext.engine.layouts.declarations import Space

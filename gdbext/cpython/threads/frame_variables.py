@@ -18,10 +18,9 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import chain
 
-from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi import FrameObjects, InterpreterFrames, assumed_names
 from gdbext.cpython.abi import python_structures as py
-from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
-from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
+from gdbext.cpython.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE, slot_attributes
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 

@@ -7,6 +7,7 @@ the innermost loop around the instruction at which the frame is.
 
 from __future__ import annotations
 
+from gdbext.cpython.abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.bytecode import (
     BYTECODES,
     Load,
@@ -18,7 +19,6 @@ from gdbext.cpython.abi.bytecode import (
     loop_around,
     methods_before,
 )
-from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.abi.python_structures import PyCodeObject
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction

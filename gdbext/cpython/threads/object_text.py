@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython import objects as python_objects
+from gdbext.cpython.abi import FrameObjects
 from gdbext.cpython.abi.python_structures import PyFloatObject, PyInterpreterFrame, PyThreadState, PyTracebackObject
-from gdbext.cpython.objects import objects as python_objects
-from gdbext.cpython.objects.objects import classes_of
+from gdbext.cpython.objects import classes_of
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import HIDDEN, is_secret

@@ -22,8 +22,8 @@ from gdbext.cpython.abi.versions import (
     find_runtimes,
     version_text,
 )
+from gdbext.cpython.objects import DictReader, ObjectReader
 from gdbext.cpython.objects.code import CodeCache, FunctionReader
-from gdbext.cpython.objects.objects import DictReader, ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 

@@ -1,1 +1,214 @@
-"""The process as one rank of a job: process groups, collectives and the operations that it recorded."""
+"""The process as one rank of a job: process groups, collectives and the operations that it recorded.
+
+Decides whether a process is a rank, and which of which job: launchers say so in its initial environment, and
+programs that launch themselves in Python's os.environ.
+
+Sets of ranks are written as people write them: ``0-4,6-7`` (ClusterShell's RangeSet, without padding and steps).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from gdbext.cpython.threads.runtime import module_global
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
+from gdbext.engine.targets.system.linux import number
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.job.collectives_section import JobRank
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+    from gdbext.engine.targets.base_target import Target
+
+MOST_RANKS = 1 << 20
+"""Ranks of a job, and of a set: claims of more are not believed."""
+_DIGITS = 40
+"""Most characters of a range."""
+
+
+class RankRanges(Collection[int]):
+    """A set of ranks kept as ranges: it costs what is missing in it, whatever size it claims."""
+
+    __slots__ = ("_lasts", "_starts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """``ranges``: (first, last), ascending and apart from each other."""
+        pairs = tuple(ranges)
+        self._starts = [first for first, _ in pairs]
+        self._lasts = [last for _, last in pairs]
+
+    @classmethod
+    def absent(cls, size: int, present: Iterable[int]) -> RankRanges:
+        """The ranks below ``size`` that are not present."""
+        bounds = [-1, *sorted({rank for rank in present if 0 <= rank < size}), size]
+        return cls((left + 1, right - 1) for left, right in zip(bounds, bounds[1:]) if right - left > 1)
+
+    def __contains__(self, rank: object) -> bool:
+        if not isinstance(rank, int):
+            return False
+        at = bisect_right(self._starts, rank) - 1
+        return at >= 0 and rank <= self._lasts[at]
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in zip(self._starts, self._lasts))
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in zip(self._starts, self._lasts):
+            yield from range(first, last + 1)
+
+    def __str__(self) -> str:
+        """The text of the set."""
+        return ",".join(_range_text(first, last) for first, last in zip(self._starts, self._lasts))
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """The text of a set; "" for an empty one."""
+    if isinstance(ranks, RankRanges):
+        return str(ranks)
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    return ",".join(_range_text(first, last) for first, last in ranges)
+
+
+def _range_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def expand(text: str, limit: int = MOST_RANKS) -> list[int]:
+    """The ranks of a text, in order. Raises BadData for anything else, and for more than ``limit`` ranks."""
+    found: list[int] = []
+    for piece in text.split(",") if text else ():
+        first, _, last = piece.partition("-")
+        if not first.isdecimal() or not (last.isdecimal() if "-" in piece else True):
+            raise BadData(f"{text!r} is not a set of ranks")
+        if len(piece) > _DIGITS:
+            raise BadData("a set of ranks has a number that is none")
+        end = int(last or first)
+        if end < int(first) or len(found) + end - int(first) >= limit:
+            raise BadData(f"{text[:80]!r} is not a set of up to {limit} ranks")
+        found.extend(range(int(first), end + 1))
+    return sorted(set(found))
+
+
+_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
+_RANK = (*_LAUNCHED, "SLURM_PROCID")
+_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""Variables that torchrun, Open MPI, PMIx, MPICH and Slurm set, the first that is there."""
+_RESTART = ("TORCHELASTIC_RESTART_COUNT",)
+"""The count of torchrun's agent for its own machine (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+
+
+_JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+_READ = frozenset((*_RANK, *_SIZE, *_LOCAL_RANK, *_LOCAL_SIZE, *_RESTART, *_JOB))
+"""All variables that are of interest here."""
+
+
+def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
+    """True if the process looks like a rank: a thread waits for others or serves a group, or a launcher made it a
+    rank."""
+    waits = (state.wait for state in states.values() if state is not None)
+    if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
+        return True
+    if any(frame.file.endswith(_CALLS) for thread in process.threads for frame in thread.python):
+        return True
+    tags = {tag for thread in process.threads for tag in thread.inner_tags}
+    if any(isinstance(tag, PoolFunction) and tag.pool in BACKENDS for tag in tags):
+        return True
+    return any(name in target.environ() for name in _LAUNCHED)
+
+
+_CALLS = (RPC_FILE, DISTRIBUTED_FILE)
+"""Files of torch whose functions only ranks are in."""
+_OS, _ENVIRON, _ENTRIES = "os", "environ", "_data"
+"""Lib/os.py: os.environ is an _Environ, which keeps a dict of bytes."""
+_VARIABLES = 4_000
+_LONGEST = 4_096
+
+
+def environment(session: Session) -> Mapping[str, str]:
+    """The environment as the program has it now: Python's os.environ, else the one that it was started with."""
+    found = dict(session.target.environ())
+    runtime = session.python
+    if runtime is None:
+        return found
+    try:
+        for interpreter in runtime.interpreters()[:1]:
+            environ = module_global(runtime, interpreter, _OS, _ENVIRON)
+            entries = runtime.dicts.attribute(environ, _ENTRIES) if environ else None
+            for key, value in runtime.dicts.items(entries, _VARIABLES) if entries else ():
+                name = runtime.objects.bytes(key, _LONGEST).decode("utf-8", "replace")
+                if name in _READ:
+                    found[name] = runtime.objects.bytes(value, _LONGEST).decode("utf-8", "replace")
+    except GdbextError as error:
+        if session.target.recorded is None:  # else it was recorded before this was read
+            session.errors.note(error, "os.environ")
+    return found
+
+
+def from_environment(session: Session) -> JobRank:
+    """The rank that the environment tells; all None for a process that no launcher started."""
+    from gdbext.diagnosis.job.collectives_section import JobRank
+
+    environ, target = environment(session), session.target
+    return JobRank(
+        rank=_number(environ, _RANK),
+        size=_number(environ, _SIZE),
+        local_rank=_number(environ, _LOCAL_RANK),
+        local_size=_number(environ, _LOCAL_SIZE),
+        host=_host(target),
+        job=job_of(environ),
+        restart=_number(environ, _RESTART),
+    )
+
+
+def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """The variable by which a launcher gave it its rank, and the rank."""
+    found = ((name, number(environ.get(name, ""))) for name in _RANK)
+    return next(((name, rank) for name, rank in found if rank is not None), None)
+
+
+def is_one_of_several(environ: Mapping[str, str]) -> bool:
+    """A launcher gave it a rank in a job of more than one."""
+    return rank_of(environ) is not None and (_number(environ, _SIZE) or 0) > 1
+
+
+def job_of(environ: Mapping[str, str]) -> str | None:
+    """The name that the ranks of a job have in common: a scheduler's or torchrun's run id, else where they meet."""
+    return next(iter(job_names(environ)), None)
+
+
+def job_names(environ: Mapping[str, str]) -> list[str]:
+    """All that a person may call its job, the name that ``job_of`` gives it first."""
+    found = []
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        found.append(run)
+    if environ.get("SLURM_JOB_ID"):
+        name = f"slurm {environ['SLURM_JOB_ID']}"
+        found += [f"{name}.{environ.get('SLURM_STEP_ID', '0')}", name]
+    if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
+        found.append(f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}")
+    return found
+
+
+def _number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
+    found = (number(environ.get(name, "")) for name in names)
+    return next((each for each in found if each is not None), None)
+
+
+def _host(target: Target) -> str | None:
+    """The machine of a live process; a core does not say where it is from."""
+    return None if target.is_core else target.files.host() or None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.job import environment, from_environment
 from gdbext.diagnosis.job.collectives_section import (
     Collective,
     CollectivesSection,
@@ -14,7 +15,6 @@ from gdbext.diagnosis.job.collectives_section import (
     JobRank,
     ProcessGroup,
 )
-from gdbext.diagnosis.job.job_rank import environment, from_environment
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError

@@ -1,1 +1,242 @@
-"""The records of a report: threads, frames, waits, findings, the verdict; as JSON and as text."""
+"""The records of a report: threads, frames, waits, findings, the verdict; as JSON and as text.
+
+The answer of a command: facts, which render/ turns into text, JSON, DOT or a trace.
+
+A TargetReport says which process a report is about, and what was recognised in it; an Ending, why a live command does
+not let the process run any longer.
+
+The text for people is made here, too: the lines of the view, and what all reports end with.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from gdbext.engine.record import Enum, Record
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, escape, one_line
+from gdbext.engine.vocabulary import Section
+from gdbext.render import Style
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import ClassVar, TypeVar
+
+    from gdbext.diagnosis.report.finding import Finding, Verdict
+    from gdbext.diagnosis.report.thread_report import ThreadReport
+    from gdbext.diagnosis.threads.source_lines import SourceLines
+    from gdbext.engine.targets.base_target import RecordedRun
+    from gdbext.engine.vocabulary import ErrorReport
+    from gdbext.errors import GdbextError
+    from gdbext.render import Style
+
+    View = Callable[["Report", "Style"], Iterator[str]]
+    SectionType = TypeVar("SectionType", bound=Section)
+
+
+class TargetReport(Record):
+    """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
+
+    kind: str
+    """The kind of target: "live" or "core"."""
+    pid: int
+    debugger: str
+    """The debugger: "gdb", "lldb" or "none"."""
+    architecture: str = ""
+    """The machine as the kernel names it (uname -m)."""
+    torch_version: str | None = None
+    layout_id: str | None = None
+    layout_match: str = "none"
+    """"exact", "generated", "probed" or "none"."""
+    python_version: str | None = None
+    paused_ms: float | None = None
+    """Milliseconds that the process stood still for this report; None where nobody measured it."""
+    moved: tuple[int, ...] = ()
+    """Threads that ran on while memory was read: what is said of them may mix two moments."""
+    stops: int | None = None
+    """Number of times that the process was stopped; 0: all of its threads slept, and nobody was; None where nobody
+    counted."""
+    cut_short: tuple[tuple[int, str], ...] = ()
+    """Thread id and system call of those that were stopped in a call that a stop may end early."""
+    withheld_sources: int = 0
+    """Source files of a core's Python frames whose lines are not shown, for nobody vouched that those of this machine
+    are the core's."""
+    recording: RecordedRun | None = None
+    """The recording that was replayed in place of the target."""
+
+
+class EndingKind(Enum):
+    """The value is the JSON name."""
+
+    ASKED = "asked"
+    """A hook asked for the end."""
+    EXITED = "exited"
+    KILLED = "killed"
+    GONE = "gone"
+    """The process ended, and nobody saw how."""
+    INTERRUPTED = "interrupted"
+    """The user interrupted the run."""
+    SIGNAL = "signal"
+    """The process got a signal that stops it."""
+    STOPPED = "stopped"
+    """A breakpoint or a catchpoint of the user's stopped it, or the debugger did."""
+    REPLACED = "replaced"
+    """The process replaced itself by another program (exec)."""
+    LIMIT = "limit"
+    """There was as much to see as the user wanted."""
+    FAILED = "failed"
+    """The ending's ``error`` says why."""
+
+    @property
+    def leaves_process(self) -> bool:
+        """There is still a process."""
+        return self not in (EndingKind.EXITED, EndingKind.KILLED, EndingKind.GONE)
+
+    @property
+    def is_by_command(self) -> bool:
+        """The command had enough, and the process has nothing to do with that: it may run on."""
+        return self in (EndingKind.LIMIT, EndingKind.FAILED, EndingKind.REPLACED)
+
+
+class Ending(Record):
+    """``status`` is the exit status of a process that exited."""
+
+    kind: EndingKind
+    text: str
+    status: int | None = None
+    error: GdbextError | None = None
+
+
+SCHEMA = "gdbext/1"
+
+
+class Report(Record):
+    """The answer to one command.
+
+    ``view`` makes its text, a line each; a report of nothing but an error has none.
+    """
+
+    command: str
+    target: TargetReport | None
+    view: View | None = None
+    threads: tuple[ThreadReport, ...] = ()
+    verdict: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
+    errors: tuple[ErrorReport, ...] = ()
+    sections: tuple[Section, ...] = ()
+    """The sections that this command alone reports."""
+    why: bool = False
+    """The user asked for the evidence."""
+    sources: SourceLines = MappingProxyType({})
+    """Source lines of the Python frames, for text; a JSON document names file and line only."""
+    called: CommandLine = IN_A_DEBUGGER
+    """The words by which it was called, for the commands that its text names."""
+
+    def section(self, kind: type[SectionType]) -> SectionType:
+        """The section of that type. Raises LookupError where there is none."""
+        found = self.find_section(kind)
+        if found is None:
+            raise LookupError(f"the report of {self.command} has no {kind.name}")
+        return found
+
+    def find_section(self, kind: type[SectionType]) -> SectionType | None:
+        """The section of that type, None where there is none."""
+        return next((section for section in self.sections if isinstance(section, kind)), None)
+
+
+_MOST_NAMED = 8
+"""Threads that a line names."""
+
+
+def render_text(report: Report, color: bool = False) -> str:
+    """The whole text, ending in a newline. What a view gives is a line each: a name makes no lines of its own."""
+    style = Style(color)
+    lines = [
+        *(report.view(report, style) if report.view is not None else ()),
+        *_moved(report),
+        *_standstill(report),
+        *_withheld(report),
+        *_errors(report, style),
+    ]
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def _moved(report: Report) -> Iterator[str]:
+    """The line on threads that are not of one moment."""
+    moved = report.target.moved if report.target is not None else ()
+    if moved:
+        named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
+        yield ""
+        yield f"These threads ran while they were read, so what is said of them may mix two moments: {named}"
+
+
+def _standstill(report: Report) -> Iterator[str]:
+    """The line on whether the process was stopped for the report, and which system calls that may have ended early."""
+    target = report.target
+    if target is None or target.stops is None or not report.threads:
+        return
+    yield ""
+    if not target.stops:
+        moved = "the threads were read as they slept" if target.moved else "every thread slept, and none ran meanwhile"
+        yield f"Nothing was stopped: {moved}."
+        return
+    times = "" if target.stops == 1 else f", {target.stops} stops together"
+    yield f"The process stood still for {target.paused_ms or 0:.1f} ms{times}: not every thread slept long enough."
+    if target.cut_short:
+        named = ", ".join(f"{call} of {tid}" for tid, call in target.cut_short[:_MOST_NAMED])
+        more = ", …" if len(target.cut_short) > _MOST_NAMED else ""
+        yield f"That may have ended system calls early, with a short count or EINTR: {named}{more}"
+
+
+def _withheld(report: Report) -> Iterator[str]:
+    """The line on sources that are not shown."""
+    count = report.target.withheld_sources if report.target is not None else 0
+    if count:
+        files = "1 file" if count == 1 else f"{count} files"
+        which = "This machine's file" if count == 1 else "This machine's files"
+        yield ""
+        yield (
+            f"Source lines of {files} are not shown. {which} may differ from what the program ran; if not, see them "
+            f"with: {_with_sysroot(report)}"
+        )
+
+
+_TO_VOUCH = {"gdb": "set sysroot /", "lldb": "platform select host --sysroot /"}
+"""The command by which a user's debugger is told that the core is of this machine."""
+
+
+def _with_sysroot(report: Report) -> str:
+    """The same look, where somebody vouches for this machine's files."""
+    if report.called.source or report.target is None or report.target.debugger not in _TO_VOUCH:
+        return report.called.vouched(report.command)
+    return f"{_TO_VOUCH[report.target.debugger]}   and then: {report.command}"
+
+
+def _errors(report: Report, style: Style) -> Iterator[str]:
+    """Each error; reasons and next steps that many of them share only once."""
+    if not report.errors:
+        return
+    yield ""
+    yield style("Could not be read:", "bold")
+    shown = set()
+    for error in report.errors:
+        where = f"{escape(error.where)}: " if error.where else ""
+        yield f"  {where}{escape(error.what)}"
+        for title, text in (("why", error.why), ("try", error.help)):
+            if text and (title, text) not in shown:
+                shown.add((title, text))
+                told = report.called.pasted(text) if text == error.help else text
+                yield f"    {title}: {escape(told)}"
+
+
+class DotSection(Section):
+    """The wait-for graph in graphviz' language, and its picture where graphviz is installed.
+
+    No dataclass: every view of threads imports this, and dataclasses take a tenth of a look to import.
+    """
+
+    name: ClassVar[str] = "dot"
+
+    def __init__(self, files: tuple[str, ...], svg: str | None) -> None:
+        self.files = files
+        self.svg = svg

@@ -12,7 +12,7 @@ from gdbext.engine.record import Enum, Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Wait, WaitEdge
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+    from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 
 class FindingTraits(Record):

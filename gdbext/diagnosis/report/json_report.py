@@ -15,8 +15,8 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gdbext.diagnosis.report import SCHEMA, Ending, Report, TargetReport
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.report import SCHEMA, Ending, Report, TargetReport
 from gdbext.diagnosis.report.thread_report import AsyncTask, Frame, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerThread, Resource, VanishedThread, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import LostThread
@@ -24,7 +24,7 @@ from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, fold_long, step_key
 from gdbext.engine.targets.base_target import RecordedRun
 from gdbext.engine.terminal import shown_json
 from gdbext.render.plain_json import members, number, plain
-from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame, Kernel
+from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, Kernel
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Owner

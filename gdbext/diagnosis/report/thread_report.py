@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.report.wait import Resource, Wait
     from gdbext.diagnosis.waits.pool_table import Pool
     from gdbext.engine.vocabulary import Absent
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.state.dispatch_state_reader import DispatchState
 
 

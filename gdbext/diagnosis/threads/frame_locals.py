@@ -23,19 +23,19 @@ from gdbext.engine.targets.system.linux import HIDDEN, is_secret
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import NOT_RECORDED, GdbextError, MemoryFault
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.torch_symbol import TENSOR_CLASS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gdbext.cpython.objects import objects as python_objects
+    from gdbext.cpython import objects as python_objects
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
-    from gdbext.torch.stack.dispatch_frame import Argument, DispatchFrame
+    from gdbext.torch.stack import Argument, DispatchFrame
 
 _WIDTH = 60
 """Most characters of a value."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
 
 _NEIGHBOURS = 6
 """Innermost periods that are compared: a number that counts down differs from one to the next."""

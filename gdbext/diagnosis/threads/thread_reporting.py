@@ -23,9 +23,9 @@ from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import KERNEL
+from gdbext.torch.stack import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery
 from gdbext.torch.stack.call_arguments import CallSites, FoundArgument
-from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchEvent, DispatchFrame
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.recognise import State
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
     from gdbext.engine.targets.base_target import TargetThread
-    from gdbext.engine.unwind.unwinder import NativeStack
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.stack.known_fallbacks import RecoveredCall
     from gdbext.torch.stack.roles import FunctionRole
     from gdbext.torch.state.dispatch_state_reader import DispatchState

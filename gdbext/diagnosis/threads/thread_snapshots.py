@@ -24,7 +24,7 @@ from gdbext.cpython.threads.frame_reader import ThreadState, place_groups
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwinder import NativeStack, Unwinder
+from gdbext.engine.unwind import NativeStack, Unwinder
 from gdbext.engine.vocabulary import Absent, ErrorLog
 from gdbext.errors import GdbextError, StacklessCore, SymbolFileError, TargetGone
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 _FIRST_STACK, _HEAP = "[stack]", "[heap]"

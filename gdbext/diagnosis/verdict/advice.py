@@ -14,7 +14,7 @@ from gdbext.diagnosis.verdict.sentences import listed
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
 from gdbext.engine.terminal import IN_A_DEBUGGER, PROGRAM, CommandLine
-from gdbext.torch.stack.dispatch_frame import DispatchFrame
+from gdbext.torch.stack import DispatchFrame
 
 
 class Suggestion(Record):

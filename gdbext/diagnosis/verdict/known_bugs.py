@@ -9,7 +9,7 @@ from gdbext.diagnosis.report.finding import Finding, FindingKind
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.diagnosis.waits.snapshot import fork_evidence
 from gdbext.engine.targets.system.linux import HIDDEN
-from gdbext.known.catalogue import catalogue
+from gdbext.known import catalogue
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
 
 TYPE_CHECKING = False

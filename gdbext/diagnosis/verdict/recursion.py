@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
 
     SameArguments = Callable[[Sequence[int], int], bool]
     """(positions of the steps of a repetition, its period) → the same arguments stand at the same places of its

@@ -12,7 +12,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, RunState, TaskState
 from gdbext.diagnosis.report.wait import ParentsThread, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import LostThread, Relation, WaitKind
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
-from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function
     from gdbext.engine.targets.base_target import KernelSide, Signal
+    from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import NativeFrame
-    from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.engine.vocabulary import Absent
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
 
     Tag = Union["FunctionTag", "PoolFunction"]
     """The knowledge that the name of a function gives."""

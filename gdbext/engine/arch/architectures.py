@@ -13,7 +13,7 @@ from gdbext.errors import ForeignArchitecture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
 
 
 class KnownArchitecture(Record):

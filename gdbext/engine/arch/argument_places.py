@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 
 _WORD = 8

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
     from gdbext.engine.targets.live.unstopped import AsleepProcess, UnstoppedProcess

@@ -1,1 +1,286 @@
-"""Offsets and enumerations of the structures that are read: data with its source, never typed by hand."""
+"""Offsets and enumerations of the structures that are read: data with its source, never typed by hand.
+
+A loaded layout: structures, enumerations and constants of one build of PyTorch or CPython.
+
+Layouts of many releases in little space: what several have in common is there once.
+
+A release's own file (schema "gdbext-layout/2") has its identity and, under "parts", numbers of lines in the file beside
+it that all layouts of its kind share (``shared_file``). Each of those lines is a JSON array: the section, the name, the
+value. That of a structure is its size and the number of a further line, which has its members:
+
+- ``[name, offset, size, type]``, with the bit offset and the bit size after it where it is a bit-field;
+- ``[name, offset, size, type, number]``: a structure, whose members are another line's, counted from there;
+- ``[offset, base class, number]``: the members of a base class, likewise.
+
+So a class that holds another one which did not change only says where, although all offsets in it have moved. A report
+needs a handful of the 150 structures, and only these are parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gdbext.engine.layouts import validate
+from gdbext.engine.process.memory import FieldLayout, StructLayout
+from gdbext.errors import LayoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+    from typing import Any, Union
+
+    from gdbext.engine.layouts.declarations import Member
+
+    AnyPath = Union[str, PathLike[str]]
+    Sections = Mapping[str, Any]
+else:
+    Sections = Mapping
+
+
+class Layout:
+    """Offsets of one build, from a document of schema "gdbext-layout/1".
+
+    ``match`` says how it was chosen: "exact" (the build-id in memory is the one it was measured on),
+    "generated" (measured just now, or earlier, on the installed headers), "probed" (another build of the same
+    version, and the live structures make sense through it). Structures are turned into objects when asked for,
+    since a report needs a handful of the 150.
+    """
+
+    def __init__(self, document: Mapping[str, Any], match: str = "exact") -> None:
+        self.id: str = document["id"]
+        self.kind: str = document["kind"]
+        self.match = match
+        self.provenance: Mapping[str, Any] = document["provenance"]
+        self.build_ids: Mapping[str, str] = document["build_ids"]
+        self.absent: tuple[str, ...] = tuple(document.get("absent", ()))
+        self.evidence: tuple[str, ...] = ()
+        """The evidence of the probe, for --why; empty when the build-id matched."""
+        self.unsound: tuple[LayoutError, ...] = ()
+        """Files that came first and cannot be used: damaged, or those of another build."""
+        self.find_renamed: Callable[[], Mapping[str, str]] = dict
+        """Gives the names that the process gave to enumerators: those of a layout are the headers' own."""
+        self._renamed: Mapping[str, str] | None = None
+        self._document = document
+        self._structs: dict[str, StructLayout] = {}
+        self._checked: dict[tuple[str, str], Any] = {}
+
+    def require(self, members: Iterable[Member[Any]]) -> Layout:
+        """The same layout, which has each of these members, as large as it is read. Raises LayoutError."""
+        for member in members:
+            if not self.has_struct(member.owner):
+                raise validate.unusable(f"layout {self.id}", f"it lacks {member.owner}")
+            found = self.struct(member.owner).fields.get(member.path)
+            if found is None or 0 < found.size < member.width:
+                raise validate.unusable(f"layout {self.id}", f"{member!r} is not there, or too small")
+        return self
+
+    def of_process(self, find_renamed: Callable[[], Mapping[str, str]]) -> Layout:
+        """The same for one process alone: several share one that is kept, and each may have names of its own."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, find_renamed=find_renamed, _renamed=None)
+        return found
+
+    @property
+    def version(self) -> str:
+        """The version that the layout was measured on, such as "2.13.0+cpu"."""
+        return str(self.provenance["version"])
+
+    def text(self) -> str:
+        """The document as JSON, for a recording."""
+        import json
+
+        return json.dumps(self._document, default=dict)
+
+    def has_struct(self, name: str) -> bool:
+        """True if ``struct(name)`` will find something."""
+        return name in self._document["structs"]
+
+    def struct(self, name: str) -> StructLayout:
+        """The class ``name``. Raises LayoutError when the layout lacks it."""
+        found = self._structs.get(name)
+        if found is None:
+            entry = self._lookup("structs", name)
+            fields = {n: _field(n, f) for n, f in entry["fields"].items()}
+            found = self._structs[name] = StructLayout(name, entry["size"], fields)
+        return found
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """Enumerator's name to the one that the process gave it."""
+        if self._renamed is None:
+            self._renamed = self.find_renamed()
+        return self._renamed
+
+    def enum(self, name: str) -> dict[str, int]:
+        """Enumerator name to value, in order of declaration. Raises LayoutError."""
+        return dict(self._lookup("enums", name))
+
+    def renamed_enum(self, name: str) -> dict[str, int]:
+        """The same with the names of the process. Raises LayoutError."""
+        return {self.renamed.get(each, each): value for each, value in self.enum(name).items()}
+
+    def constant(self, name: str) -> int:
+        """A constant of the headers; names are in torch/measure/header_wants.py. Raises LayoutError."""
+        return int(self._lookup("constants", name))
+
+    def dispatch(self, name: str) -> Any:
+        """The answers of libc10 on its dispatch keys (torch layouts only). Raises LayoutError.
+
+        key_names: list, c10::toString(DispatchKey) by value; backend_names: list, likewise for BackendComponent;
+        offsets_and_masks: [offset, mask] by functionality; table_index: index into a dispatch table by
+        DispatchKey value, -1 for markers and for functionalities that need a backend; runtime_keysets: alias
+        key name to bits of the runtime keys that belong to it; backend_keys: values k with
+        c10::isBackendDispatchKey(k); backends_of_autograd: str(k) to bits of getBackendKeySetFromAutograd(k),
+        zero ones left out; autograd_of_backend and autocast_of_backend: bits by BackendComponent value less
+        one; scalar_types: [name, element size in bytes] by ScalarType value.
+        """
+        return self._lookup("dispatch", name)
+
+    def _lookup(self, section: str, name: str) -> Any:
+        """A checked entry: of a shipped layout only what is asked for is parsed, and its checksum is right. Checked
+        once: an enumeration is asked for with each argument of each call on a stack."""
+        found = self._checked.get((section, name))
+        if found is not None:
+            return found
+        try:
+            found = self._document[section][name]
+        except KeyError:
+            raise LayoutError(f"layout {self.id} has no {name} among its {section}") from None
+        if not isinstance(self._document[section], LayoutSection):
+            validate.check_part(section, name, found, f"layout {self.id}")
+        self._checked[section, name] = found
+        return found
+
+
+def _field(name: str, entry: Mapping[str, Any]) -> FieldLayout:
+    return FieldLayout(
+        name, entry["offset"], entry["size"], entry["type"], entry.get("bit_offset", 0), entry.get("bit_size", 0)
+    )
+
+
+SCHEMA = "gdbext-layout/2"
+SECTIONS = ("structs", "enums", "constants", "dispatch")
+_LIMIT = 16 << 20
+_DECODER = json.JSONDecoder()
+_OF_BASE, _PLAIN, _HOLDS, _BITS = 3, 4, 5, 6
+"""Kinds of a member, by the length of its array."""
+
+
+class LayoutSection(Sections):
+    """One section of a layout document: each value is parsed when it is first asked for."""
+
+    def __init__(self, lines: Mapping[str, str], shared: Sequence[str], where: str) -> None:
+        self._lines = lines
+        self._shared = shared
+        self._where = where
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value. Raises KeyError, LayoutError (it is damaged)."""
+        found = self._values.get(name)
+        if found is None:
+            found = self._values[name] = self._parse(self._lines[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def _parse(self, line: str) -> Any:
+        try:
+            section, _, value = _parsed(line)
+            return _expanded(value, self._shared) if section == "structs" else value
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise LayoutError(f"a part of {self._where} is damaged: {line[:80]!r}") from error
+
+
+def shared_file(kind: str) -> str:
+    """The name of the file with the parts of all layouts of one of the kinds."""
+    return f"parts-{kind}.json"
+
+
+def unpack(head: Mapping[str, Any], path: AnyPath, schema: str) -> dict[str, Any]:
+    """The layout document (of ``schema``) that the file at ``path`` is the ``head`` of. Raises LayoutError."""
+    if head.get("kind") not in validate.KINDS:
+        raise LayoutError(f"{path} is of no kind that shares its parts")
+    name = shared_file(head["kind"])
+    shared = os.path.join(os.path.dirname(path), name)
+    data = _read(shared)
+    lines = data.decode(errors="replace").split("\n")
+    numbers = head.get("parts")
+    if not isinstance(numbers, list) or not all(isinstance(n, int) and 0 < n < len(lines) for n in numbers):
+        raise LayoutError(f"{path} refers to parts that {name} does not have")
+    if checksum(data) != head.get("crc32"):
+        raise LayoutError(f"{path} and {name} beside it do not belong together")
+    chosen = _by_section([lines[number] for number in numbers], shared)
+    sections = {name: LayoutSection(parts, lines, str(path)) for name, parts in chosen.items()}
+    identity = {key: value for key, value in head.items() if key not in ("parts", "crc32")}
+    return {**identity, "schema": schema, **sections}
+
+
+def _read(shared: str) -> bytes:
+    try:
+        with open(shared, "rb") as stream:
+            return stream.read(_LIMIT)
+    except OSError as error:
+        raise LayoutError(f"cannot read {shared}: {error.strerror}") from error
+
+
+def _parsed(line: str) -> Any:
+    """The value in a line, whatever follows it (the comma). Raises ValueError."""
+    return _DECODER.raw_decode(line)[0]
+
+
+def _by_section(lines: list[str], shared: str) -> dict[str, dict[str, str]]:
+    """Line by section and name, without parsing it: the two come first, and need no escapes."""
+    found: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+    try:
+        for line in lines:
+            _, section, _, name, _ = line.split('"', 4)
+            found[section][name] = line
+    except (ValueError, KeyError) as error:
+        raise LayoutError(f"{shared} is damaged") from error
+    return {name: parts for name, parts in found.items() if parts or name != "dispatch"}
+
+
+def checksum(shared: bytes) -> int:
+    """The sum that proves that a release's file and the shared one were written together."""
+    return zlib.crc32(shared)
+
+
+def _expanded(stored: Any, lines: Sequence[str]) -> dict[str, Any]:
+    """A stored entry of "structs" in full. Raises TypeError, IndexError and their like where it is damaged."""
+    size, number = stored
+    fields: dict[str, Any] = {}
+    _add_members(fields, lines, number, "", 0, "")
+    return {"size": size, "fields": fields}
+
+
+def _add_members(fields: dict[str, Any], lines: Sequence[str], number: int, prefix: str, start: int, base: str) -> None:
+    """Add the members in one line, for a structure at ``start`` whose members' names begin with ``prefix``."""
+    for entry in _parsed(lines[number]):
+        if len(entry) == _PLAIN:  # nearly all of them
+            name, offset, size, kind = entry
+            field = {"offset": start + offset, "size": size, "type": kind}
+        elif len(entry) == _OF_BASE:
+            offset, name, inner = entry
+            _add_members(fields, lines, inner, prefix, start + offset, name)
+            continue
+        else:
+            name, offset, size, kind, first, *bits = entry
+            field = {"offset": start + offset, "size": size, "type": kind}
+            if len(entry) == _BITS:
+                field.update(bit_offset=8 * start + first, bit_size=bits[0])
+            elif len(entry) != _HOLDS:
+                raise ValueError(f"{name} has {len(entry)} numbers")
+        if base:
+            field["base"] = base
+        fields[prefix + name] = field
+        if len(entry) == _HOLDS:
+            _add_members(fields, lines, entry[-1], f"{prefix}{name}.", start + offset, base)

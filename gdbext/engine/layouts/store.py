@@ -11,8 +11,7 @@ from functools import lru_cache
 
 from gdbext import cache
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.layouts import validate
-from gdbext.engine.layouts.layout import SCHEMA, SECTIONS, Layout, shared_file, unpack
+from gdbext.engine.layouts import SCHEMA, SECTIONS, Layout, shared_file, unpack, validate
 from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, LayoutError, SymbolFileError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from gdbext.engine.layouts.layout import AnyPath
+    from gdbext.engine.layouts import AnyPath
     from gdbext.engine.targets.host_files import HostFiles
 
 PERMISSION = "GDBEXT_GENERATE"

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.arch.instruction import Instruction
     from gdbext.engine.formats.elf import ElfImage
     from gdbext.engine.process.memory import Memory

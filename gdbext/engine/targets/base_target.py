@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Optional
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
 
     Readings = tuple[Mapping[str, str], Mapping[str, str], Optional[float]]
     """Texts of files of the kernel by path, those of a second reading, and the seconds between them; None without

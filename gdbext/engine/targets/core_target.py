@@ -8,8 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from gdbext.engine.arch import architectures
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.formats import elf_core
 from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, permission_text
 from gdbext.engine.record import late_pattern

@@ -1,1 +1,341 @@
-"""Leads from registers to native frames: call frame information, and what is tried where there is none."""
+"""Leads from registers to native frames: call frame information, and what is tried where there is none.
+
+Walks a stack: from a thread's registers to all frames further out, by call frame information alone.
+
+What a code address decides is prepared once (frame_steps.py). Where there is no CFI (generated code) weaker means are
+tried, and the frame they find says so in ``how``: it is likely, never proven. Each such way has to end at a return
+address, one that points into executable memory, right behind a call instruction.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+
+from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
+from gdbext.engine.unwind.known_path import KnownPaths
+from gdbext.engine.unwind.unwind_row import MASK, Registers, UnwindRow, compile_row, preserved
+from gdbext.engine.vocabulary import Absent
+from gdbext.errors import BadData, MemoryFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gdbext.engine.process.code_reader import CodeReader
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.modules import ModuleTable
+    from gdbext.engine.process.symbolizer import Function, Symbolizer
+    from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
+    from gdbext.engine.unwind.unwind_row import ReadMemory
+
+    WalkedFrame = tuple[FrameStep, Registers, int, str]
+    """A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
+    Guess = tuple[int, Registers, str]
+    """CFA, the caller's registers, how they were found."""
+
+
+END_OF_STACK = "end of stack"
+
+
+class Unwinder:
+    """Walks stacks. One instance serves all threads of a stopped target, as long as its module map stays the same."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps | None = None) -> None:
+        architecture = memory.architecture
+        self.stopped = ""
+        """The reason why the last walk ended: "end of stack", or a sentence."""
+        self._steps = steps or FrameSteps(memory, modules)
+        self._read = memory.read
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._kept = frozenset((*architecture.dwarf_registers, self._pc))
+        self._least_growth = architecture.call_pushes
+        """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
+        self._paths = KnownPaths(self._steps, self._pc, self._sp)
+        self._guesser = FallbackUnwinder(memory, modules, self._steps.code, self._steps.starts_function)
+
+    def step(self, pc: int, exact: bool) -> FrameStep:
+        """The knowledge of a code address (see FrameSteps.at)."""
+        return self._steps.at(pc, exact)
+
+    def frames(self, registers: Mapping[str, int], limit: int = 1_000_000) -> Iterator[NativeFrame]:
+        """All frames of the thread with these registers, innermost first; at least one.
+
+        Never raises for anything that is on the stack: ``stopped`` then says why the walk ended. Memory use does not
+        grow with the number of frames.
+        """
+        return self._numbered(self.walk(self._followed(registers), self._read), 0, limit)
+
+    def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
+        """The same frames at once. Of a stack that begins like an earlier one the rest alone is walked."""
+        current = self._followed(registers)
+        known = self._paths.begin(current, self._read, limit)
+        if known is None:
+            frames = list(self._numbered(self.walk(current, self._read), 0, limit))
+        else:
+            rest = self.walk(known.registers(known.count), self._read, exact=False)
+            frames = [*known.frames(), *self._numbered(rest, known.count, limit)]
+        if known is None or not known.is_whole:
+            self._paths.learn(current, frames)
+        return frames
+
+    def _followed(self, registers: Mapping[str, int]) -> Registers:
+        return {name: value for name, value in registers.items() if name in self._kept}
+
+    def _numbered(self, walk: Iterator[WalkedFrame], first: int, limit: int) -> Iterator[NativeFrame]:
+        pc, sp = self._pc, self._sp
+        for level, (step, known, cfa, how) in enumerate(walk, first):
+            if level == limit:
+                self.stopped = f"truncated at {limit} frames"
+                return
+            signal = step.row is not None and step.row.is_signal
+            yield NativeFrame(level, known[pc], known[sp], known, cfa, how, signal, step.lookup_pc, step.module)
+
+    def walk(
+        self, registers: Registers, read: ReadMemory, exact: bool = True, guess: bool = True
+    ) -> Iterator[WalkedFrame]:
+        """The frame with these registers, then its callers; ``stopped`` says at the end why there are no more.
+
+        ``read`` reads the stack. ``exact`` where the program counter is the next instruction to run, not where a call
+        returns to. Without ``guess`` only call frame information counts, and what is found by it.
+        """
+        self.stopped = "not finished"
+        pc, at, how = self._pc, self._steps.at, "registers" if exact else "cfi"
+        trampolines: set[int] = set()
+        while True:
+            step = at(registers[pc], exact)
+            row = step.row
+            if row is None:
+                if not exact and not step.is_code:
+                    self.stopped = _no_code(registers[pc])
+                    return
+                guessed = self._guesser.caller(registers, exact, step.is_code) if guess else None
+                cfa, callers, next_how = guessed or (0, {}, "")
+                reason = self._objection(registers, callers, exact) if guessed else step.problem
+            else:
+                next_how = "signal" if row.is_signal else "cfi"
+                try:
+                    cfa, callers = row.caller(registers, read)
+                except KeyError as error:
+                    cfa, callers, reason = self._by_call(step, registers, read) or (0, {}, _problem(error))
+                    next_how = "call"
+                except (MemoryFault, BadData) as error:
+                    cfa, callers, reason = 0, {}, _problem(error)
+                else:
+                    reason = END_OF_STACK if row.ends else self._objection(registers, callers, exact, row, trampolines)
+            yield step, registers, cfa if reason else callers[self._sp], how
+            if reason:
+                self.stopped = reason
+                return
+            registers, how, exact = callers, next_how, row is not None and row.is_signal
+
+    def _by_call(self, step: FrameStep, registers: Registers, read: ReadMemory) -> tuple[int, Registers, str] | None:
+        """CFA, the caller's registers and an objection, where the register is unknown that the CFA is counted from."""
+        start = self._steps.function_start(step.lookup_pc)
+        cfa = self._guesser.cfa_by_call(registers[self._sp], start) if start is not None else None
+        if cfa is None or step.row is None:
+            return None
+        try:
+            callers = step.row.caller(registers, read, cfa)[1]
+        except (MemoryFault, KeyError, BadData):
+            return None
+        return cfa, callers, self._objection(registers, callers, exact=False, row=step.row)
+
+    def _objection(
+        self,
+        registers: Registers,
+        callers: Registers,
+        exact: bool,
+        row: UnwindRow | None = None,
+        trampolines: set[int] | None = None,
+    ) -> str:
+        """The reason why these cannot be the caller's registers, or why it is not followed; "" where all is well.
+
+        ``trampolines`` are the stack pointers of the signal frames that were met so far.
+        """
+        pc, sp = self._pc, self._sp
+        if pc not in callers or sp not in callers:
+            return "the return address is not known"
+        if row is not None and row.is_signal and trampolines is not None:
+            if registers[sp] in trampolines:
+                return f"signal frames go round in a circle at {registers[sp]:#x}"
+            trampolines.add(registers[sp])
+        elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
+            return f"the stack does not grow at {registers[pc]:#x} (damaged)"
+        return ""
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, MemoryFault):
+        return f"stack memory at {error.address:#x} cannot be read"
+    if isinstance(error, BadData):
+        return error.what
+    return f"{error.args[0]} is needed to unwind and is not known here"
+
+
+def _no_code(pc: int) -> str:
+    return END_OF_STACK if pc == 0 else f"return address {pc:#x} is not in executable memory"
+
+
+MAX_FRAMES = 200_000
+"""Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
+
+
+class NativeStack:
+    """Frames innermost first; functions are looked up when asked for."""
+
+    def __init__(self, frames: list[NativeFrame], outer: Absent | None, symbolizer: Symbolizer) -> None:
+        self.frames = frames
+        self.outer = outer
+        """The reason why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole
+        stack."""
+        self.floats: Callable[[], Mapping[str, int]] = dict
+        """Vector registers of the innermost frame, for whoever asks."""
+        self._symbolizer = symbolizer
+        self._path: tuple[int, ...] | None = None
+
+    @classmethod
+    def walk(
+        cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, limit: int = MAX_FRAMES
+    ) -> NativeStack:
+        """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
+        frames = unwinder.stack(registers, limit)
+        if len(frames) >= limit:
+            return cls(frames, Absent(f"truncated at {limit} frames"), symbolizer)
+        whole = unwinder.stopped is END_OF_STACK
+        return cls(frames, None if whole else Absent(unwinder.stopped), symbolizer)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The program counters: threads of a pool often share them, and what only these decide is found out once."""
+        if self._path is None:
+            self._path = tuple(frame.pc for frame in self.frames)
+        return self._path
+
+    def function(self, level: int) -> Function | None:
+        """The function of frame ``level``, None where no symbol covers its pc."""
+        return self._symbolizer.function(self.frames[level].lookup_pc)
+
+
+MAX_FRAME = 1 << 20
+"""Bytes between the stack pointer and the frame pointer that are believed where the stack's mapping is unknown."""
+_SEARCHED = 1 << 13
+"""Bytes above the stack pointer in which a function's return address is looked for; beyond them only another call's."""
+_SMALLEST_PAGE = 1 << 12
+_REACH = 1 << 31
+"""Bytes that a direct call reaches."""
+_EDGE = 16
+"""Bytes of code around pc that tell whether it is at a function's edge."""
+
+
+class FallbackUnwinder:
+    """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        code: CodeReader,
+        starts_function: Callable[[int], bool],
+    ) -> None:
+        self._architecture = memory.architecture
+        self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
+        self._memory = memory
+        self._modules = modules
+        self._code = code
+        self._starts_function = starts_function
+
+    @cached_property
+    def _flow(self) -> EmulationUnwinder:
+        from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
+
+        return EmulationUnwinder(self._architecture, self._code, self._starts_function)
+
+    def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
+        """The caller of the frame with these registers; None where nothing plausible is found.
+
+        ``exact`` is true where pc is the next instruction to run (innermost frame, or interrupted by a signal).
+        """
+        offset: int | None = None
+        if exact:
+            offset = self._edge(registers[self._pc]) if is_code else 0
+        guess = None if offset is None else self._at_stack_top(registers, offset)
+        if guess is None and is_code:
+            guess = self._by_code(registers) or self._by_frame_pointer(registers)
+        return guess
+
+    def cfa_by_call(self, sp: int, start: int) -> int | None:
+        """The end of the frame of the function at ``start``, by the only return address above ``sp`` whose call leads
+        to that function: for a thread whose frame pointer nobody knows. None where there is not just one."""
+        pushed = self._architecture.call_pushes
+        stack = self._memory.try_read(sp, _SEARCHED) or self._memory.try_read(sp, -sp % _SMALLEST_PAGE)
+        if not pushed or not stack:
+            return None
+        words = struct.unpack_from(f"<{len(stack) // 8}Q", stack)
+        found = [sp + 8 * index + pushed for index, word in enumerate(words) if self._calls(word, start)]
+        return found[0] if len(found) == 1 else None
+
+    def _calls(self, word: int, start: int) -> bool:
+        if not abs(word - start) < _REACH or not self._code.is_code(word - 1):
+            return False
+        return self._architecture.called(self._code.before(word, 8), word) == start
+
+    def _edge(self, pc: int) -> int | None:
+        at = self._code.read(pc, _EDGE)
+        return None if at is None else self._architecture.return_address_offset(at, self._code.before(pc, _EDGE))
+
+    def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
+        pushed = self._architecture.call_pushes
+        cfa = (registers[self._sp] + offset + pushed) & MASK
+        link = self._architecture.dwarf_registers[self._architecture.return_column]
+        pc = self._memory.try_u64(cfa - pushed) if pushed else registers.get(link)
+        if pc is None or not self._is_return_address(pc):
+            return None
+        return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
+
+    def _by_code(self, registers: Registers) -> Guess | None:
+        """The caller by the ways to return that the code at pc has; they must agree where they make sense at all."""
+        found: list[tuple[int, Registers]] = []
+        for row in self._flow.rows(registers[self._pc], registers):
+            try:
+                cfa, callers = compile_row(self._architecture, row).caller(registers, self._memory.read)
+            except (BadData, MemoryFault, KeyError):
+                continue
+            is_further = cfa > registers[self._sp] if self._architecture.call_pushes else cfa >= registers[self._sp]
+            if is_further and self._is_return_address(callers.get(self._pc, 0)):
+                found.append((cfa, callers))
+        if not found or any(cfa != found[0][0] for cfa, _ in found):
+            return None
+        agreed = {
+            name: value
+            for name, value in found[0][1].items()
+            if all(callers.get(name) == value for _, callers in found)
+        }
+        return found[0][0], agreed, "code"
+
+    def _by_frame_pointer(self, registers: Registers) -> Guess | None:
+        frame = registers.get(self._architecture.frame_pointer, 0)
+        if not self._in_stack(frame, registers[self._sp]):
+            return None
+        record = self._architecture.frame_record
+        saved, pc = self._memory.try_u64(frame + record.pointer), self._memory.try_u64(frame + record.returns)
+        if pc is None or saved is None or not self._is_return_address(pc):
+            return None
+        top = frame + record.end
+        return top, {self._pc: pc, self._sp: top, self._architecture.frame_pointer: saved}, "frame-pointer"
+
+    def _in_stack(self, frame: int, sp: int) -> bool:
+        if frame % 8 or frame < sp:
+            return False
+        mapping = self._modules.mapping_at(sp)
+        return frame < mapping.end if mapping is not None else frame - sp < MAX_FRAME
+
+    def _is_return_address(self, pc: int) -> bool:
+        """It points into code, right behind a call as far as that can be read."""
+        if not self._code.is_code(pc - 1):
+            return False
+        before = self._code.before(pc, 8)
+        return not before or self._architecture.follows_call(before)

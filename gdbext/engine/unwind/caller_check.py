@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 from itertools import islice
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.unwind_row import Registers
-from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.errors import BadData, MemoryFault
 
 TYPE_CHECKING = False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Union
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.formats.eh_frame import Reader
     from gdbext.engine.formats.elf_header import Segment
     from gdbext.engine.process.memory import Memory

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
 
     ReadMemory = Callable[[int, int], bytes]
 

@@ -11,8 +11,8 @@ from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.log import logger
-from gdbext.render.style import escape
-from gdbext.torch.stack.dispatch_frame import DispatchFrame
+from gdbext.render import escape
+from gdbext.torch.stack import DispatchFrame
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

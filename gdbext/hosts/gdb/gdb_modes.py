@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signal_name, signals_in

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live import ptrace

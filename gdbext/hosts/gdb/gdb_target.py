@@ -13,8 +13,7 @@ from typing import Any
 
 import gdb
 
-from gdbext.engine.arch import architectures
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.system import linux

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.thread_report import Frame, ThreadReport
 from gdbext.engine.terminal import escape
 from gdbext.render.page import text
-from gdbext.torch.stack.dispatch_frame import DispatchFrame
+from gdbext.torch.stack import DispatchFrame
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.report.finding import Finding, Verdict

@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.inspection import inspect_threads
-from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.report import json_report, render_text
 from gdbext.diagnosis.report.finding import Verdict
-from gdbext.diagnosis.report.report import render_text
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.budget import CallLimits
 from gdbext.errors import UsageError
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from gdbext.diagnosis.report import Report, TargetReport
     from gdbext.diagnosis.report.finding import Finding
-    from gdbext.diagnosis.report.report import Report, TargetReport
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.vocabulary import ErrorReport
     from gdbext.hosts.library.threads import Python

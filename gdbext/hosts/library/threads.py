@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.diagnosis.session import Session
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
 
 
 Entry = TypeVar("Entry")

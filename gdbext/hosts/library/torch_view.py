@@ -17,7 +17,7 @@ from gdbext.hosts.library import notebook
 from gdbext.tools import table
 
 if TYPE_CHECKING:
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.tools.operators.operator_section import (
         OperatorRegistration,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import lldb
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.tool import run_for
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import GdbextError, MemoryFault, TargetError

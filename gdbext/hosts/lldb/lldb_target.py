@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 import lldb
 
-from gdbext.engine.arch import architectures
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
 from gdbext.engine.targets.live.local_process import LentProcess

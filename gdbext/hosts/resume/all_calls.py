@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.code_reader import Part
     from gdbext.hosts.resume.host import RunControl
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.argument_places import SavedArgument
-from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.registry.schema import hidden_result, schema_types
@@ -25,7 +25,7 @@ from gdbext.torch.registry.schema import hidden_result, schema_types
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.caller_check import IsOpen
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gdbext.errors import ProbesRefused, TargetError, UsageError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from gdbext.diagnosis.report.report import Ending, Report
+    from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.unwind.frame_steps import CfaRule

@@ -26,7 +26,7 @@ from gdbext.torch.torch_symbol import TorchSymbol
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, StoppedThread, Trap
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 _FUNCTIONS_FOLLOWED = 200
 """Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""

@@ -31,7 +31,7 @@ from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
 from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
-from gdbext.torch.registry.operators import Operator
+from gdbext.torch.registry import Operator
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

@@ -16,12 +16,12 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
 from gdbext.engine.targets.system.linux import has_ended, signals_handled, signals_held
 from gdbext.errors import GdbextError, TargetError, TargetGone
-from gdbext.render.style import counted
+from gdbext.render import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

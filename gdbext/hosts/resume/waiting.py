@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Mode, Tool
-from gdbext.render.style import Style, counted, escape
+from gdbext.render import Style, counted, escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.autograd_graph import saved_text
 

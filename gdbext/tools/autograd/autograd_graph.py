@@ -12,7 +12,7 @@ from gdbext.diagnosis.dot_graph import draw, quoted, write_text
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError, UsageError
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.torch.state.tensor import FoundEdge, NodeReader

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.engine.targets.base_target import TargetThread
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
 
 _PASSES = 64
 """Native frames in which a thread that waits for its backward pass has the call that waits."""

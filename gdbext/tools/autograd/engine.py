@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Member, Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer

@@ -32,7 +32,7 @@ from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
 from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch import assumed_symbols
-from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.state.tensor import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
 from gdbext.torch.structures import AnomalyMetadata
 from gdbext.torch.torch_symbol import ANOMALY_TRACEBACK, FUNCTION_FORWARD, FUNCTION_FORWARD_CLASS

@@ -7,14 +7,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.hosts.resume.registrations import check_pattern, is_generated
 from gdbext.hosts.resume.timed_run import SilenceNotice
-from gdbext.render.style import Style, counted, escape, short_name
+from gdbext.render import Style, counted, escape, short_name
 from gdbext.tools.breaks.break_plan import PLACES, check_keys
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.frame_steps import CfaRule
     from gdbext.hosts.resume.breakpoint_setter import Breakpoint, Condition, Value
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import ComputedEntry
     from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.registry.operators import Operator
 
 
 PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")

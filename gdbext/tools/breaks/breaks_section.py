@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gdbext.diagnosis.report import Ending
 from gdbext.diagnosis.report.json_report import ending
-from gdbext.diagnosis.report.report import Ending
 from gdbext.engine.vocabulary import Section
 
 

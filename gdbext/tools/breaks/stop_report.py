@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.breakpoint_setter import StoppedThread
     from gdbext.tools.breaks.break_plan import BreakSite
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup
 
 

@@ -16,6 +16,7 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gdbext.diagnosis.job import fold
 from gdbext.diagnosis.job.collectives import known_groups, recorders_of, traceback_lines
 from gdbext.diagnosis.job.collectives_section import (
     Collective,
@@ -24,15 +25,14 @@ from gdbext.diagnosis.job.collectives_section import (
     JobRank,
     ProcessGroup,
 )
-from gdbext.diagnosis.job.job_rank import fold
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.formats import whole_file
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import duration
 from gdbext.errors import TargetError
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.torch.distributed.nccl_communicators import Communicator, ProxyTransfer, TransferWait
 from gdbext.torch.values.value_text import short_name
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.record import late_pattern
 from gdbext.errors import NotTorch
-from gdbext.render.style import Style, counted, escape
+from gdbext.render import Style, counted, escape
 from gdbext.tools.compile.compile_workers import at_work, compile_locks, compiling_processes, pool_of, python_stacks
 from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
 from gdbext.torch.compile import compile_section

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.vocabulary import Section
-from gdbext.render.style import Style
+from gdbext.render import Style
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

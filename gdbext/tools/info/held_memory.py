@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.cpython.abi.python_structures import PyTypeObject
 from gdbext.cpython.objects.object_items import collected_objects
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal, Section, byte_size, counted
 from gdbext.errors import GdbextError, NotTorch
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.torch.assumed_symbols import CUDA
 from gdbext.torch.state.cuda_state import CudaAllocator, CudaMemory

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.engine.layouts.store import is_before, newest_release
@@ -27,8 +27,8 @@ from gdbext.engine.targets.system import linux
 from gdbext.engine.vocabulary import Hexadecimal, Section, counted
 from gdbext.errors import GdbextError, SymbolFileError
 from gdbext.known.package_versions import libc_version
+from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
-from gdbext.render.style import Style, escape
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 

@@ -16,8 +16,8 @@ import struct
 from collections.abc import Iterator
 from hashlib import sha256
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Place, Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer

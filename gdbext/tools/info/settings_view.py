@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.engine.formats import whole_file
 from gdbext.errors import TargetError, UsageError
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.torch.state.setting_sources import (
     DEFAULT,
     NOT_SHOWN,

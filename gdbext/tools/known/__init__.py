@@ -16,10 +16,10 @@ from gdbext.diagnosis.samples import KnownBugsSection
 from gdbext.engine.formats.bounded_input import parse_json, read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
-from gdbext.known.catalogue import catalogue
+from gdbext.known import catalogue
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, child_relation, matches
+from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
-from gdbext.render.style import Style, escape
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Iterator, Sequence
 
-    from gdbext.known.catalogue import KnownBug
+    from gdbext.known import KnownBug
     from gdbext.known.signatures import NativeName
     from gdbext.tools.program import Dispatch
 

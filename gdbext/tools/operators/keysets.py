@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.thread_report import ThreadReport
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, add_thread_choice, chosen_threads, number, register_value
 from gdbext.engine.vocabulary import ErrorReport, Hexadecimal, Section
 from gdbext.errors import GdbextError, UsageError
-from gdbext.render.style import Style, escape
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.render import Style, escape
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState, FunctorchLayer, PythonMode
 
 if TYPE_CHECKING:

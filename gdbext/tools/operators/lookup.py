@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import TENSOR, number
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData, UsageError
+from gdbext.render import Style, escape, short_name
 from gdbext.render.plain_json import keyset, optional_keyset
-from gdbext.render.style import Style, escape, short_name
 from gdbext.tools.operators.op import key_set, registered_kernel
 from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
-from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.registry import Operator
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.stack.key_choice import ExpectedLookup, RedispatchPredictor
 from gdbext.torch.values.key_names import KeyNames
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 class LookupTool(Tool):

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.finding import Finding, FindingKind
-from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import make_report, make_report_alone
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.engine.vocabulary import ErrorReport, counted
 from gdbext.errors import BadData, GdbextError, UsageError
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.tools.operators import operator_section
+from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operator_names import declared_schemas
-from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:

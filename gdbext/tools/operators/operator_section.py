@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
-from gdbext.render.style import Style, escape, short_name
+from gdbext.render import Style, escape, short_name
 from gdbext.torch.registry.operator_names import matcher, split, unknown_operator
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError
@@ -24,7 +24,7 @@ from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS, ProbeKeeper, ProbeS
 from gdbext.tools.probes.bpf.probe_programs import CELL, KEY, LINE, CounterMaps, cell_counts, program
 from gdbext.tools.probes.site_scan import ProbePlaces
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

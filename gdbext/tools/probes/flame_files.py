@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 
 from gdbext.engine.terminal import shown_json
-from gdbext.render.style import escape
+from gdbext.render import escape
 
 COLLAPSED = (".collapsed", ".folded")
 SPEEDSCOPE = ".speedscope.json"

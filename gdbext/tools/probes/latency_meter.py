@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.diagnosis.report.report import Report
-from gdbext.engine.arch.base import Architecture
+from gdbext.diagnosis.report import Report
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section, counted
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.tools.probes.bpf import probe_programs
 from gdbext.tools.probes.bpf.bpf_kernel import LRU_HASH, PER_CPU_HASH, Bpf, ProbePlace
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
@@ -28,11 +28,11 @@ from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Dispatched, Summary
 from gdbext.tools.probes.trace_places import TracePlaces, return_places
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchKeySet
+from gdbext.torch.stack import DispatchEvent, DispatchKeySet
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.lookup_sites import LookupSites
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.structures import OperatorEntry
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
     from gdbext.torch.torch_symbol import TorchSymbol
 
 EVENTS = tuple(DispatchEvent)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import GdbextError
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.tools.probes.bpf.place_program import PythonLines
     from gdbext.tools.probes.dispatch_counter import DispatchCount
-    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.registry import Dispatcher, Operator
 
 
 @dataclass(frozen=True)

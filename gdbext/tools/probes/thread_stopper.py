@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_checks import living_threads, status_fields

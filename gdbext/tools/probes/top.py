@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.live.unstopped import RunningProcess
     from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
-    from gdbext.render.style import Style
+    from gdbext.render import Style
     from gdbext.tools.probes.bpf.place_program import Filter
     from gdbext.tools.probes.summary import TopSection
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 MAX_SECONDS = 86400.0
@@ -222,8 +222,7 @@ def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProce
 
 
 def _show(report: Report, args: Namespace, host: ToolHost) -> None:
-    from gdbext.diagnosis.report import json_report
-    from gdbext.diagnosis.report.report import render_text
+    from gdbext.diagnosis.report import json_report, render_text
 
     if args.json:
         host.show(json_report.render(report, pretty=False))

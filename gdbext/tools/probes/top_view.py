@@ -17,11 +17,10 @@ import tty
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Report, TargetReport, render_text
+from gdbext.diagnosis.report import Report, TargetReport, render_text
 from gdbext.engine.terminal import shown
-from gdbext.render import page
+from gdbext.render import Style, counted, escape, page, short_name
 from gdbext.render.page import NO_ORIGIN, Column, Origin, Page, text
-from gdbext.render.style import Style, counted, escape, short_name
 from gdbext.tools.probes.summary import TopRow, TopSection
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.tools.probes.site_scan import SiteScanner
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 class TracePlaces:

@@ -11,14 +11,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.job.job_rank import rank_of
+from gdbext.diagnosis.job import rank_of
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
 from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
 from gdbext.engine.terminal import cut, shown_json
 from gdbext.engine.vocabulary import duration
+from gdbext.render import escape
 from gdbext.render.plain_json import plain
-from gdbext.render.style import escape
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 

@@ -248,7 +248,7 @@ def _import_once() -> None:
         "gdbext.diagnosis.threads.source_lines", "gdbext.torch.layout_choice", "gdbext.hosts.resume.host",
         "gdbext.diagnosis.report.json_report", "gdbext.render.plain_json", "gdbext.engine.targets.core_target",
         "gdbext.engine.targets.live.snapshot_target", "gdbext.engine.targets.live.proc_target",
-        "gdbext.torch.registry.dispatch_table", "gdbext.torch.registry.operators",
+        "gdbext.torch.registry.dispatch_table", "gdbext.torch.registry",
         "gdbext.torch.stack.dispatch_stack", "gdbext.diagnosis.verdict.advice", "locale",
     ):  # fmt: skip
         import_module(name)

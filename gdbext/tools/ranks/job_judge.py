@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from gdbext.diagnosis.job.job_rank import MOST_RANKS, RankRanges
+from gdbext.diagnosis.job import MOST_RANKS, RankRanges
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.tools.ranks import job_sentences
 from gdbext.tools.ranks.job_report import (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gdbext.diagnosis.job.job_rank import fold as ranges
+from gdbext.diagnosis.job import fold as ranges
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.record import Enum, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job import fold
 from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
 from gdbext.tools.ranks.matching import Edges
 from gdbext.torch.torch_symbol import RPC_CALLS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from gdbext.diagnosis.job.job_rank import MOST_RANKS, expand
+from gdbext.diagnosis.job import MOST_RANKS, expand
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.record import Record
 from gdbext.errors import BadData

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 
-from gdbext.diagnosis.job.job_rank import job_names, rank_of
+from gdbext.diagnosis.job import job_names, rank_of
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gdbext.diagnosis.job.job_rank import expand, fold
+from gdbext.diagnosis.job import expand, fold
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job import fold
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import BadData

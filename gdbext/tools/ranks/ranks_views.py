@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job import fold
 from gdbext.engine.terminal import cut
+from gdbext.render import Style, counted, escape
 from gdbext.render.page import NO_ORIGIN, Origin, Page, facts, text, verdict_box
-from gdbext.render.style import Style, counted, escape
 from gdbext.tools.ranks.job_report import (
     CollectiveMatch,
     GroupState,

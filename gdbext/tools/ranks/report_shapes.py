@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job import fold
 from gdbext.engine.formats.bounded_input import parse_json
 from gdbext.errors import BadData
 

@@ -18,7 +18,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.torch.values.cpp_values import CppValues
     from gdbext.torch.values.value_structures import DictEntry, DictTable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.objects import ITEM_LIMIT, slot_attributes
 from gdbext.cpython.objects.object_items import deque_items
-from gdbext.cpython.objects.objects import ITEM_LIMIT, slot_attributes
 from gdbext.cpython.threads.frame_variables import locals_of, namespace_of
 from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.record import Record

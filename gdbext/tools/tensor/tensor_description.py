@@ -12,7 +12,7 @@ from gdbext.tools.tensor.contents import VALUES_LIMIT, NothingToRead
 from gdbext.tools.tensor.tensor_fields import WRAPPER
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.structures import SparseRowTensor, SymbolicShapeMeta
 from gdbext.torch.values.value_structures import SmallVector
 from gdbext.torch.values.value_text import GradFunction, Part, Quantization

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.cpython.abi.python_structures import PyObject
-from gdbext.cpython.objects.objects import slot_attributes
+from gdbext.cpython.objects import slot_attributes
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress

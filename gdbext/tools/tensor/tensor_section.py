@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.report.json_report import statistics
-from gdbext.diagnosis.report.report import Report
 from gdbext.engine.vocabulary import Section, counted
+from gdbext.render import Style, escape
 from gdbext.render.plain_json import keyset, number, plain
-from gdbext.render.style import Style, escape
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.value_text import (
     GradFunction,
     Histogram,

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.base_target import TargetThread
-    from gdbext.render.style import Style
+    from gdbext.render import Style
     from gdbext.tools.tensor.python_variable import FoundVariable
     from gdbext.tools.tensor.tensor_report import TensorReporter
 

@@ -23,7 +23,7 @@ from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import is_alive
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, UsageError
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.family import descendants, end_processes, look_at_family
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
 
-    from gdbext.diagnosis.report.report import Ending, Report
+    from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host
     from gdbext.hosts.resume.timed_run import Work
-    from gdbext.render.style import Style
+    from gdbext.render import Style
 
 MAX_SECONDS = 86400.0
 

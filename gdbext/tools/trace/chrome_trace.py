@@ -23,9 +23,8 @@ from typing import Any
 
 from gdbext.engine.terminal import shown_json
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
-from gdbext.render import page
+from gdbext.render import escape, page
 from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
-from gdbext.render.style import escape
 from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
 
 

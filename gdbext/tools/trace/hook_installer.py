@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.errors import UsageError
     from gdbext.tools.trace.tracer import Tracer
-    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.registry import Dispatcher, Operator
 
 FUNCTION_LIMIT = 4000
 """Functions that get breakpoints; gdb takes 0.1 ms to insert each whenever the process is resumed after a stop."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError

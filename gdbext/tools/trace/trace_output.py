@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.formats.whole_file import WholeFile
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.render import escape
 from gdbext.render.page import NO_ORIGIN, Origin
-from gdbext.render.style import escape
 from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file
 
 

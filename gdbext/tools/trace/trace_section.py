@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gdbext.diagnosis.report import Ending, Report
 from gdbext.diagnosis.report.json_report import ending
-from gdbext.diagnosis.report.report import Ending, Report
 from gdbext.engine.vocabulary import Section, counted
+from gdbext.render import Style, escape
 from gdbext.render.plain_json import plain
-from gdbext.render.style import Style, escape
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.stack import DispatchEvent, DispatchStage
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.tools.trace.trace_output import Sink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
-from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gdbext.engine.unwind.unwind_row import ReadMemory
     from gdbext.hosts.resume.dispatch_description import Describer
     from gdbext.hosts.resume.host import RunControl
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 
 @dataclass(frozen=True)

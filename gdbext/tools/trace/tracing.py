@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Ending, EndingKind, TargetReport
+from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.unwind.caller_check import CallerWalk
 from gdbext.errors import TargetError
@@ -18,7 +18,7 @@ from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.hosts.resume.waiting import torch_session
 from gdbext.log import logger
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators, TraceHooks
 from gdbext.tools.trace.trace_output import Sink
 from gdbext.tools.trace.trace_section import OpenThread

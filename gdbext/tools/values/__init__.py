@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import make_report
 from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host, RunControl
-    from gdbext.render.style import Style
+    from gdbext.render import Style
     from gdbext.tools.values.first_nan import IsBad
     from gdbext.tools.values.launch import Find
     from gdbext.tools.values.value_watch import ValueSink

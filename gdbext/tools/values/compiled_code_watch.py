@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Optional
 
 from gdbext.diagnosis.session import TORCH_LIBRARY
-from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError

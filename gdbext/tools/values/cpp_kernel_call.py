@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.threads.source_lines import SourceReader
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.engine.unwind import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.torch.compile import generated_kernels

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.errors import GdbextError
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor, LaunchValue
 from gdbext.torch.compile.generated_kernels import is_only_written
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.stack.dispatch_frame import ArgumentTensor
+from gdbext.torch.stack import ArgumentTensor
 from gdbext.torch.values.value_text import number_text, statistics_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
     from gdbext.hosts.resume.host import RunControl
     from gdbext.tools.tensor.tensor_report import TensorReporter
-    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.values.value_text import Statistics
 
 

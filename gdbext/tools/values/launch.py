@@ -14,8 +14,8 @@ from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
 from gdbext.engine.record import Record
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import BadData, GdbextError
+from gdbext.render import escape
 from gdbext.render.plain_json import plain
-from gdbext.render.style import escape
 from gdbext.torch.values.value_text import Statistics, number_text
 
 if TYPE_CHECKING:

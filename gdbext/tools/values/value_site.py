@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gdbext.engine.arch import Slot
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
-from gdbext.engine.arch.base import Slot
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
@@ -23,12 +23,12 @@ from gdbext.torch.values.cpp_values import CppValues, Value, argument_slots
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
     from gdbext.hosts.resume.all_calls import AllCalls
     from gdbext.hosts.resume.dispatch_description import Describer, LookupResult
     from gdbext.hosts.resume.host import RunControl
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 Call = TypeVar("Call")
 

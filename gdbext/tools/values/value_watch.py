@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.all_calls import AllCalls
     from gdbext.hosts.resume.dispatch_description import LookupResult
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 _LIST_LIMIT = 256
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gdbext.diagnosis.report.report import Ending, Report
+from gdbext.diagnosis.report import Ending, Report
 from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.whole_file import WholeFile, cannot_write
 from gdbext.engine.vocabulary import Section, counted
 from gdbext.errors import GdbextError, TargetError
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.tools.tensor import tensor_files
 from gdbext.tools.tensor.tensor_files import entries_of
 from gdbext.tools.values.launch import KernelLaunch

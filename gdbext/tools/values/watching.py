@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gdbext.diagnosis.report.report import Ending, EndingKind, TargetReport
+from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.errors import UsageError
 from gdbext.hosts.resume.all_calls import AllCalls
@@ -19,7 +19,7 @@ from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.hosts.resume.registrations import definition_hooks
 from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.hosts.resume.waiting import torch_session
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
@@ -28,7 +28,7 @@ from gdbext.torch.stack.roles import classify
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.registry import Operator
 
 _NAMES_SHOWN = 8
 

@@ -19,7 +19,7 @@ from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
-from gdbext.render.style import escape
+from gdbext.render import escape
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping
 
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.formats.demangle import demangle
-from gdbext.engine.layouts import store
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import OffsetShapes, Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record

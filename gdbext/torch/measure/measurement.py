@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.cache import may_fill
-from gdbext.engine.layouts import store, validate
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout, store, validate
 from gdbext.engine.layouts.store import FORBIDDEN, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
 from gdbext.engine.terminal import escape

@@ -1,4 +1,4 @@
-"""Writes the layouts of many releases of PyTorch, or of CPython, as ``engine/layouts/layout.py`` reads them.
+"""Writes the layouts of many releases of PyTorch, or of CPython, as ``engine/layouts/__init__.py`` reads them.
 
 The files are small, quick to load, and can still be read in a diff.
 """
@@ -13,7 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from gdbext.engine.layouts import layout, store
+from gdbext.engine import layouts
+from gdbext.engine.layouts import store
 
 
 def write(document: Mapping[str, Any], path: Path) -> None:
@@ -61,13 +62,13 @@ def pack(documents: Sequence[Mapping[str, Any]], folder: Path) -> None:
     lines = Lines()
     heads = []
     for document in sorted(documents, key=_order):
-        kept = {key: value for key, value in document.items() if key not in layout.SECTIONS}
-        heads.append({**kept, "schema": layout.SCHEMA, "parts": list(_parts(document, lines))})
+        kept = {key: value for key, value in document.items() if key not in layouts.SECTIONS}
+        heads.append({**kept, "schema": layouts.SCHEMA, "parts": list(_parts(document, lines))})
     text = lines.text()
-    write_text(text, folder / layout.shared_file(documents[0]["kind"]))
+    write_text(text, folder / layouts.shared_file(documents[0]["kind"]))
     for head in heads:
         parts = head.pop("parts")
-        write({**head, "crc32": layout.checksum(text.encode()), "parts": parts}, folder / f"{head['id']}.json")
+        write({**head, "crc32": layouts.checksum(text.encode()), "parts": parts}, folder / f"{head['id']}.json")
 
 
 class Lines:
@@ -91,7 +92,7 @@ def _order(document: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
     """The numbers of a document's own lines."""
-    for section in layout.SECTIONS:
+    for section in layouts.SECTIONS:
         for name, value in sorted(document.get(section, {}).items()):
             assert not {'"', "\\"} & set(name), name
             if section == "structs":

@@ -25,9 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.modules import Module
-    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.registry import Dispatcher, Operator
     from gdbext.torch.values.key_names import KeyNames
 
     Jumps = Callable[[int, int], Iterable[int]]

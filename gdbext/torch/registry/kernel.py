@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Callable, Optional
 
     from gdbext.cpython.objects.code import PythonFunction
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 

@@ -22,7 +22,7 @@ from gdbext.torch.values.value_text import ValueReader, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
 

@@ -1,1 +1,141 @@
-"""The dispatcher's frames on a stack: what each call is for, proven by the operator's own table."""
+"""The dispatcher's frames on a stack: what each call is for, proven by the operator's own table.
+
+One pass through the dispatcher as it stands on a stack: its event, its operator and key, and the arguments that were
+found.
+"""
+
+from __future__ import annotations
+
+from gdbext.engine.record import Enum, Record
+from gdbext.engine.vocabulary import Certainty
+from gdbext.torch.values.key_names import shown_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.torch.values.value_text import Statistics
+
+
+class DispatchEvent(Enum):
+    """The method of c10::Dispatcher (aten/src/ATen/core/dispatch/Dispatcher.h); the value is its name."""
+
+    CALL = "call"
+    REDISPATCH = "redispatch"
+    CALL_BOXED = "callBoxed"
+    REDISPATCH_BOXED = "redispatchBoxed"
+
+    @property
+    def is_redispatch(self) -> bool:
+        """A kernel goes on with a keyset of its own choice."""
+        return self in (DispatchEvent.REDISPATCH, DispatchEvent.REDISPATCH_BOXED)
+
+
+class ArgumentTensor(Record):
+    """A tensor of an argument; a list of tensors has several."""
+
+    address: int
+    """Address of its TensorImpl; 0 for a tensor that is not there (None in a list, the undefined tensor)."""
+    short: str
+    statistics: Statistics | None = None
+
+
+class Argument(Record):
+    """An argument by its name in the schema. ``text`` is "" where its value is unknown."""
+
+    name: str
+    type: str
+    """The type in the schema: "Tensor", "int[]"."""
+    text: str
+    certainty: Certainty
+    tensors: tuple[ArgumentTensor, ...] = ()
+    variable: str = ""
+    """The variable of the Python kernel's frame that the text is of, as it is now; "" for an argument that was read
+    where the call passes it."""
+
+    @property
+    def short(self) -> str:
+        """``self=f32[4, 4] cpu``, ``alpha=?`` for an unknown one."""
+        return f"{self.name}={self.text or '?'}"
+
+
+class DispatchStage(Enum):
+    """The stage of a pass through the dispatcher."""
+
+    ENTERING = "entering"
+    """The operator's handle is being made."""
+    LOOKUP = "lookup"
+    INVOKING = "invoking"
+    """Boxing and its layers, before the kernel."""
+    IN_KERNEL = "in-kernel"
+
+
+class Kernel(Record):
+    """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
+
+    function: str
+    valid: bool | None = None
+    boxed: bool | None = None
+    unboxed: bool | None = None
+    fallthrough: bool | None = None
+    registered_at: str | None = None
+    path: str | None = None
+
+
+class DispatchKeySet(Record):
+    """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
+
+    bits: int
+    keys: tuple[str, ...]
+
+
+class DispatchFrame(Record):
+    """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
+
+    level: int
+    event: DispatchEvent | None
+    """None where the dispatcher was inlined into code that does not prove it."""
+    op: str | None
+    overload: str
+    keyset: DispatchKeySet | None
+    key: str | None
+    table_index: int | None
+    kernel: Kernel | None
+    stage: DispatchStage
+    confidence: Certainty
+    """The confidence of the keyset."""
+    evidence: tuple[str, ...] = ()
+    never_entered: str | None = None
+    """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
+
+    backend: str = ""
+    """The name that the process gave PrivateUse1, where the key or the keyset has that."""
+    unread_inside: bool = False
+    """Frames further in cannot be read: there may be passes in them, so that its kernel need not be what runs."""
+    arguments: tuple[Argument, ...] = ()
+    """The arguments where they were asked for, in the order of the schema."""
+
+    def without_values(self) -> DispatchFrame:
+        """The pass with its arguments' names, and not what they were."""
+        unknown = (Argument(each.name, each.type, "", Certainty.UNKNOWN) for each in self.arguments)
+        return self._replace(arguments=tuple(unknown))
+
+    @property
+    def key_text(self) -> str:
+        """The key for people: ``PrivateUse1 (npu)`` for a backend with a name of its own; "" where it is unknown."""
+        return shown_key(self.key, self.backend) if self.key else ""
+
+    @property
+    def keyset_text(self) -> str:
+        """The keyset for people: ``DispatchKeySet(CPU, AutogradCPU)``."""
+        keys = self.keyset.keys if self.keyset is not None else ()
+        return f"DispatchKeySet({', '.join(shown_key(key, self.backend) for key in keys)})"
+
+    @property
+    def event_name(self) -> str:
+        """The method of the dispatcher, "unknown" where that is not proven."""
+        return self.event.value if self.event is not None else "unknown"
+
+    @property
+    def qualified(self) -> str:
+        """``aten::add.Tensor``, or "an unknown operator"."""
+        name = self.op or "an unknown operator"
+        return f"{name}.{self.overload}" if self.overload else name

@@ -28,13 +28,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.engine.arch.base import Slot
+    from gdbext.engine.arch import Slot
     from gdbext.engine.process.code_reader import FunctionCode
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.registry.operators import Operator
     from gdbext.torch.values.cpp_values import CppValues, Value
 
 _REGISTERS = 6

@@ -18,12 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gdbext.engine.arch.base import Slot
+    from gdbext.engine.arch import Slot
     from gdbext.engine.process.code_reader import Decoded, FunctionCode
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function
+    from gdbext.engine.unwind import NativeStack
     from gdbext.engine.unwind.frame_steps import FrameTables
-    from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.torch.values.cpp_values import Value
 
 _STUB_BYTES = 16

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
     from gdbext.torch.registry.dispatch_table import RegisteredKernels
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.roles import DispatcherLinks

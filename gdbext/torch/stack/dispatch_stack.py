@@ -7,16 +7,16 @@ from collections.abc import Callable
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind import NativeStack
 from gdbext.engine.unwind.frame_steps import FrameTables
-from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
+from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
-from gdbext.torch.registry.operators import Operator
+from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall, FrameRoles, group
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.hosted_events import HostedEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
 from gdbext.torch.stack.known_fallbacks import RecoveredCall

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.code_reader import Decoded
 from gdbext.engine.record import Record

@@ -11,8 +11,8 @@ from gdbext.torch.assumed_symbols import (
     NEVER_RETURNING,
     STEP_CALLBACKS,
 )
+from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
 from gdbext.torch.stack.known_fallbacks import is_python_dispatcher
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
     from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.stack.dispatch_calls import DispatchCall
     from gdbext.torch.stack.event_proof import WaysBack

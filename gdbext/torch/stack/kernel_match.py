@@ -26,12 +26,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.registry.operators import Operator
 
 
 def entered_unboxed(

@@ -17,9 +17,9 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
+from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
 from gdbext.torch.stack.known_fallbacks import RecoveredCall
 from gdbext.torch.stack.roles import Role, classify
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from gdbext.engine.process.code_reader import FunctionCode
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
     from gdbext.torch.registry.kernel import KernelName
-    from gdbext.torch.registry.operators import Operator
     from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gdbext.engine.process.memory import Memory
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Dispatcher, Operator
     from gdbext.torch.registry.kernel import KernelFunction
-    from gdbext.torch.registry.operators import Dispatcher, Operator
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.dispatch_calls import DispatchCall
     from gdbext.torch.stack.kernel_match import KernelMatcher

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
+    from gdbext.torch.registry import Dispatcher, Operator
     from gdbext.torch.registry.dispatch_table import RegisteredKernels
-    from gdbext.torch.registry.operators import Dispatcher, Operator
     from gdbext.torch.stack.call_arguments import CallSites
     from gdbext.torch.stack.dispatch_calls import DispatchCall
     from gdbext.torch.stack.kernel_match import KernelMatcher

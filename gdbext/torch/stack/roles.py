@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Function, Symbolizer
-    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.unwind import NativeStack
     from gdbext.torch.registry.dispatch_table import KernelEntry
     from gdbext.torch.torch_symbol import TorchSymbol
 

@@ -21,8 +21,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.code_reader import member_loads
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import BitField, Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.torch import assumed_symbols
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
 from gdbext.torch.structures import SafePyObject
 from gdbext.torch.values import value_structures as structures

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError
@@ -24,7 +24,7 @@ from gdbext.torch.values.value_text import device_text, python_name, short_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames

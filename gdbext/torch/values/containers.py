@@ -15,7 +15,7 @@ from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, Str
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
 

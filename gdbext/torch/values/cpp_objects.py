@@ -7,7 +7,7 @@ functions, one with a single base then that base's type_info (cxxabi.h: __class_
 
 from __future__ import annotations
 
-from gdbext.engine.arch.base import Passing
+from gdbext.engine.arch import Passing
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 
-from gdbext.engine.arch.base import Architecture, Passing, Slot
+from gdbext.engine.arch import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
 LIST_LIMIT = 64

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gdbext import Report, Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.render.style import Style
+    from gdbext.render import Style
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi import PythonAbi, assumed_names
 from gdbext.cpython.abi.versions import EVALUATES, SUPPORTED
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.engine.formats.elf import ElfImage

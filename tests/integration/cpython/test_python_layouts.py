@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi import python_structures
-from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi import PythonAbi, python_structures
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine.layouts.declarations import Struct

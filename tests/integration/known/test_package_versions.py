@@ -19,7 +19,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern
+from gdbext.known import Affected, KnownBug, ThreadPattern
 from support.programs import harness
 from support.programs.harness import Inferior
 

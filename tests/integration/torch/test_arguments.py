@@ -10,7 +10,7 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.torch.stack.dispatch_frame import Argument
+from gdbext.torch.stack import Argument
 from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, VanishedThread, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
+from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 
 
 def wait(kind, owner=None, address=0x1000, gone=False, certainty=None, others=(), **more):

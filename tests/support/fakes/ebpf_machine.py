@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 
 _MASK = (1 << 64) - 1
 _ROOM = 32

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gdbext.engine.arch.base import AddressUse, Architecture, FrameRecord, SignalFrame, TlsRelocations
+from gdbext.engine.arch import AddressUse, Architecture, FrameRecord, SignalFrame, TlsRelocations
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.arch.base import ReadCode
+    from gdbext.engine.arch import ReadCode
 
 NAMES = ("a0", "a1", "a2", "a3", "s0", "s1", "fp", "sp", "lr")
 MOVE, LOAD, STORE, ADD, CALL, CALL_BY_POINTER, RETURN, JUMP, OTHER = range(1, 10)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from gdbext.diagnosis import diagnose_page
-from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
 from gdbext.diagnosis.verdict.judge import judge as judge_process
 from gdbext.diagnosis.verdict.rules import Observations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gdbext.tools.tensor.tensor_section import TensorSection
-from gdbext.torch.stack.dispatch_frame import DispatchKeySet
+from gdbext.torch.stack import DispatchKeySet
 from gdbext.torch.values.value_text import GradFunction, Histogram, Part, Quantization, Statistics, StorageReport
 
 FLOATS = TensorSection(

@@ -11,8 +11,8 @@ from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import NativeFrame
-from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.errors import MemoryFault
 
 PAGE = 4096

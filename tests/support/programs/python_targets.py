@@ -22,15 +22,15 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import NativeFrame
-from gdbext.engine.unwind.unwinder import Unwinder
 from support.installed import pythons
 from support.programs import procfs
 from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.cpython.abi.python_abi import Version
+    from gdbext.cpython.abi import Version
 
 PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")
 """Minor versions from pyenv (with symbols), and Debian's stripped one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gdbext.diagnosis.session import Session
+from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
 from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.operators import Operator
 
 
 def _kernel_words(session: Session, kernel: KernelFunction) -> str:

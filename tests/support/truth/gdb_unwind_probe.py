@@ -23,7 +23,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.system.linux import parse_maps
-from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.engine.unwind import Unwinder
 from gdbext.errors import MemoryFault
 
 ARCHITECTURE = by_name("x86_64")

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi import PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.python_structures import (
     PyASCIIObject,
@@ -22,7 +22,7 @@ from gdbext.cpython.abi.python_structures import (
     PyTypeObject,
 )
 from gdbext.cpython.abi.versions import SUPPORTED, version_text
-from gdbext.cpython.objects.objects import ObjectReader
+from gdbext.cpython.objects import ObjectReader
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.python_wait import python_wait

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis import bt
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
+from gdbext.diagnosis.report import Ending, EndingKind, Report, json_report, render_text
 from gdbext.engine.vocabulary import ErrorReport, Hexadecimal
 from gdbext.tools import breaks, frames
 from gdbext.tools import compile as compilation
@@ -30,7 +29,7 @@ from gdbext.tools.trace import trace_section
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.tools.values import values_section
 from gdbext.tools.values.values_section import ValuesSection
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.stack import DispatchEvent, DispatchStage
 from gdbext.torch.state.cuda_state import CudaMemory
 from gdbext.torch.state.setting_sources import Setting, SettingsSection
 from support.fakes import made_autograd, made_compile, made_tensors

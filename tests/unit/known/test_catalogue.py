@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.known.catalogue import Affected, ThreadPattern, own_entries
+from gdbext.known import Affected, ThreadPattern, own_entries
 from gdbext.known.signatures import ProcessFacts, ThreadFacts, matches
 from support.recorded.known_stacks import ALIKE, STACKS, Stuck
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gdbext import known as catalogue
 from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
-from gdbext.known import catalogue, signatures
-from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern, version_key
+from gdbext.known import Affected, KnownBug, ThreadPattern, signatures, version_key
 from gdbext.known.signatures import KnownMatch, ProcessFacts, ThreadFacts, matches
 
 TYPE_CHECKING = False

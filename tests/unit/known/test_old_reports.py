@@ -12,7 +12,7 @@ import pytest
 
 from gdbext.errors import BadData
 from gdbext.hosts.cli import launcher
-from gdbext.known.catalogue import own_entries
+from gdbext.known import own_entries
 from gdbext.known.signatures import matches
 from gdbext.tools.known import report_facts
 from support.recorded import recordings

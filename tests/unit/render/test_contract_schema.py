@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report import EndingKind
 from gdbext.diagnosis.report.finding import FindingKind
-from gdbext.diagnosis.report.report import EndingKind
 from gdbext.diagnosis.report.thread_report import FrameKind, Progress, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -22,8 +22,7 @@ from gdbext.errors import TargetError
 from gdbext.tools import table
 from gdbext.tools.breaks.break_plan import PLACES
 from gdbext.tools.info.info_report import SymbolStatus
-from gdbext.torch.stack import key_choice
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.stack import DispatchEvent, DispatchStage, key_choice
 from support.recorded.recordings import Replay
 from support.source import contract_schema
 

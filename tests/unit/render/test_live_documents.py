@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
+from gdbext.diagnosis.report import Ending, EndingKind, Report, json_report, render_text
 from gdbext.engine.vocabulary import Section
 from gdbext.tools import breaks
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.trace import trace_section
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.tools.values import values_section
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.stack import DispatchEvent, DispatchStage
 from support.source import contract_schema
 
 REQUEST = BreakRequest("kernel", ("aten::mm", "add"), "CPU", "Meta", go_on=True)

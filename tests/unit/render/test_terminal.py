@@ -17,13 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report import report as report_module
-from gdbext.diagnosis.report.report import render_text
+from gdbext.diagnosis import report as report_module
+from gdbext.diagnosis.report import json_report, render_text
 from gdbext.engine import terminal
 from gdbext.engine.record import Enum
 from gdbext.hosts.cli import launcher
-from gdbext.render.style import Style, escape
+from gdbext.render import Style, escape
 from gdbext.tools.table import Outcome
 from gdbext.torch.measure import measurement
 from support.recorded.recordings import Replay

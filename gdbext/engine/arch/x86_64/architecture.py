@@ -9,7 +9,7 @@ Offsets of the registers: ``struct pt_regs``, arch/x86/include/uapi/asm/ptrace.h
 
 from __future__ import annotations
 
-from gdbext.engine.arch import base
+from gdbext.engine import arch
 from gdbext.engine.arch.x86_64 import conventions, patterns
 from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gdbext.engine.arch.instruction import Instruction
 
-PROBING = base.Probing(
+PROBING = arch.Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl
     perf_call=298,
     saved={
@@ -44,7 +44,7 @@ PROBING = base.Probing(
 )
 
 
-class X8664(base.Architecture):
+class X8664(arch.Architecture):
     """Linux on x86-64, System V ABI."""
 
     name = "x86_64"
@@ -65,11 +65,11 @@ class X8664(base.Architecture):
 
     argument_registers = conventions.ARGUMENTS
     float_argument_registers = conventions.FLOAT_ARGUMENTS
-    float_registers = base.FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
+    float_registers = arch.FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
     callee_saved = conventions.CALLEE_SAVED
     result_pointer = "rdi"
     call_pushes = 8
-    frame_record = base.FrameRecord(0, 8, 16)
+    frame_record = arch.FrameRecord(0, 8, 16)
     red_zone = 128  # psABI 3.2.2
 
     longest_instruction = 15
@@ -79,7 +79,7 @@ class X8664(base.Architecture):
     padding = patterns.PADDING
     signal_frame = conventions.SIGNAL_FRAME
     probing = PROBING
-    tls_relocations = base.TlsRelocations(
+    tls_relocations = arch.TlsRelocations(
         module_id=16, offset=18, descriptor=36
     )  # R_X86_64_DTPMOD64, _TPOFF64, _TLSDESC
 
@@ -88,13 +88,13 @@ class X8664(base.Architecture):
 
     syscall_names = conventions.NAMES
 
-    def blocked_syscall(self, registers: Mapping[str, int], read: base.ReadCode) -> tuple[int, tuple[int, ...]] | None:
+    def blocked_syscall(self, registers: Mapping[str, int], read: arch.ReadCode) -> tuple[int, tuple[int, ...]] | None:
         return conventions.blocked(registers, read)
 
-    def restarted_syscall(self, number: int, read: base.ReadCode, cfa: int) -> int:
+    def restarted_syscall(self, number: int, read: arch.ReadCode, cfa: int) -> int:
         return conventions.restarted(number, read, cfa)
 
-    def syscall_end(self, registers: Mapping[str, int], read: base.ReadCode) -> int | None:
+    def syscall_end(self, registers: Mapping[str, int], read: arch.ReadCode) -> int | None:
         return conventions.end_of_call(registers, read)
 
     def sleeping_registers(
@@ -102,13 +102,13 @@ class X8664(base.Architecture):
     ) -> dict[str, int]:
         return conventions.sleeping(number, arguments, stack_pointer, program_counter)
 
-    def stopped_at_trap(self, registers: Mapping[str, int], read: base.ReadCode) -> bool:
+    def stopped_at_trap(self, registers: Mapping[str, int], read: arch.ReadCode) -> bool:
         return read(registers.get("rip", 0) - 1, 1) == patterns.BREAKPOINT
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         return instructions(code, address)
 
-    def place_arguments(self, arguments: Sequence[base.Passing]) -> list[tuple[base.Slot, ...]]:
+    def place_arguments(self, arguments: Sequence[arch.Passing]) -> list[tuple[arch.Slot, ...]]:
         from gdbext.engine.arch.x86_64.conventions import place
 
         return place(arguments)
@@ -149,16 +149,16 @@ class X8664(base.Architecture):
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         return patterns.table_accesses(code, displacement, shift, within)
 
-    def loaded_member(self, code: bytes) -> base.LoadedMember | None:
+    def loaded_member(self, code: bytes) -> arch.LoadedMember | None:
         return patterns.loaded_member(code)
 
-    def threads_or_global(self, code: bytes, address: int) -> base.ThreadsOrGlobal | None:
+    def threads_or_global(self, code: bytes, address: int) -> arch.ThreadsOrGlobal | None:
         return patterns.threads_or_global(code, address)
 
     def has_operand(self, code: bytes, value: int) -> bool:
         return value.to_bytes(4, "little", signed=value < 0) in code
 
-    def address_uses(self, code: bytes, address: int) -> Iterator[base.AddressUse]:
+    def address_uses(self, code: bytes, address: int) -> Iterator[arch.AddressUse]:
         return patterns.address_uses(code, address)
 
 

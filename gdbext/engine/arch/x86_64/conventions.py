@@ -10,13 +10,13 @@ were; rax tells whether the call is still to be made again.
 
 from __future__ import annotations
 
-from gdbext.engine.arch.base import Passing, SignalFrame, Slot
+from gdbext.engine.arch import Passing, SignalFrame, Slot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gdbext.engine.arch.base import ReadCode
+    from gdbext.engine.arch import ReadCode
 
 GENERAL = (
     "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",

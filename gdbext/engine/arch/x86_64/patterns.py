@@ -14,7 +14,7 @@ import re
 import struct
 from functools import lru_cache
 
-from gdbext.engine.arch.base import AddressUse, LoadedMember, ThreadsOrGlobal
+from gdbext.engine.arch import AddressUse, LoadedMember, ThreadsOrGlobal
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.engine.arch.x86_64.decode import instructions
 

@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from gdbext.engine.arch import architectures
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.local_process import LocalProcess, read_memory

@@ -13,7 +13,7 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import STOP_SIGNALS
 from gdbext.errors import TargetError, TargetGone

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Union
 
-    from gdbext.engine.arch.base import Architecture, ReadCode
+    from gdbext.engine.arch import Architecture, ReadCode
 
     Piece = Union[bytes, memoryview]
     """The copy of a part of a process."""

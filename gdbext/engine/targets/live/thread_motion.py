@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
 
 RUNNING = "running"
 """The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""

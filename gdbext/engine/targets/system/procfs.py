@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.arch import Architecture
     from gdbext.engine.targets.base_target import MemoryMapping
     from gdbext.engine.targets.system.machine import Machine
     from gdbext.engine.targets.system.peer import Peer

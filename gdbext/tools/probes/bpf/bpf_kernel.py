@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import status_fields
 from gdbext.errors import ProbesRefused

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
+from gdbext.cpython.abi import InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import CFrame, PyThreadState
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, PythonUnsupported
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.site_scan import DispatchSite
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 from gdbext.torch.values.key_names import KeysetTest
 
 if TYPE_CHECKING:

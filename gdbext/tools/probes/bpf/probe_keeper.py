@@ -29,7 +29,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.system.linux import signals_held, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused

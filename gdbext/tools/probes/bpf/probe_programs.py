@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf import place_program

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, Filter, dispatch, return_address

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.store import PERMISSION
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable

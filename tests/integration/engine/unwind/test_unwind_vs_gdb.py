@@ -18,7 +18,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.engine.unwind import Unwinder
 from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core
 from support.truth.unwind_comparison import all_differences, probe
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
+from gdbext.cpython.abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
 from gdbext.engine.layouts.declarations import Member

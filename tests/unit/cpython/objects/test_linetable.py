@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.cpython.abi.python_abi import LineTable
+from gdbext.cpython.abi import LineTable
 from gdbext.cpython.objects import code
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdbext.diagnosis.job import job_rank
+from gdbext.diagnosis import job as job_rank
 from gdbext.errors import BadData
 
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 from gdbext.diagnosis import diagnose_view
+from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.json_report import folded
-from gdbext.diagnosis.report.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
 from gdbext.diagnosis.verdict.judge import judge as judge_process
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, shown_steps
 from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.engine.vocabulary import Certainty
-from gdbext.render.style import Style
-from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchStage
+from gdbext.render import Style
+from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchStage
 from support.fakes.analysis_facts import thread, wait
 
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from gdbext.diagnosis import all_threads
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.report import Report, TargetReport, render_text
+from gdbext.diagnosis.report import Report, TargetReport, json_report, render_text
 
 
 def report(moved: tuple[int, ...]) -> Report:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gdbext.diagnosis.report import json_report
-from gdbext.diagnosis.report.report import Report, TargetReport, render_text
+from gdbext.diagnosis.report import Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.render.style import Style
+from gdbext.render import Style
 
 
 def _nothing(_report: Report, _style: Style) -> Iterator[str]:

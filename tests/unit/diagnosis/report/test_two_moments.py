@@ -17,7 +17,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
 from gdbext.tools import table
-from gdbext.torch.stack.dispatch_frame import (
+from gdbext.torch.stack import (
     Argument,
     ArgumentTensor,
     DispatchFrame,

@@ -11,7 +11,7 @@ import pytest
 from gdbext.diagnosis.threads import frame_locals
 from gdbext.diagnosis.threads.frame_locals import FrameLocals, _handed_on
 from gdbext.engine.vocabulary import Certainty
-from gdbext.torch.stack.dispatch_frame import Argument, DispatchEvent
+from gdbext.torch.stack import Argument, DispatchEvent
 
 KEYSET, TENSOR, REST = 0x100, 0x200, 0x300
 ITEMS = {REST: (0x41, 0x42, 0x43)}

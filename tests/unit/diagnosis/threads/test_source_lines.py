@@ -13,7 +13,7 @@ from gdbext.diagnosis.threads.source_lines import MAX_FILE, SourceLine, SourceRe
 from gdbext.engine import terminal
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
-from gdbext.render.style import Style
+from gdbext.render import Style
 
 
 class Files:

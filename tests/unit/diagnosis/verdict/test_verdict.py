@@ -15,7 +15,7 @@ from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess
-from gdbext.torch.stack.dispatch_frame import DispatchStage
+from gdbext.torch.stack import DispatchStage
 from support.fakes.analysis_facts import step, thread, wait
 
 MM = step("aten::mm", 4, 0x10, "Meta")

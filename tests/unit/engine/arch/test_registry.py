@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.engine.arch import architectures
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture, architectures
 from gdbext.engine.glibc.pthread import glibc_abi
 from gdbext.errors import ForeignArchitecture, TargetError
 

@@ -14,7 +14,7 @@ import pytest
 from gdbext.cpython.abi import python_structures
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
-from gdbext.engine.layouts import store
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import (
     F32,
     F64,
@@ -35,7 +35,6 @@ from gdbext.engine.layouts.declarations import (
     declared_in,
     required_in,
 )
-from gdbext.engine.layouts.layout import Layout
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import structures as torch_structures

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine.arch import architectures
-from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts import Layout, store, validate
 from gdbext.engine.layouts.declarations import required_in
-from gdbext.engine.layouts.layout import Layout
 from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice, structures
 from gdbext.torch.measure.measured import shorten

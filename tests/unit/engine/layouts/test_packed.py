@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.layouts import layout, store, validate
+from gdbext.engine import layouts
+from gdbext.engine.layouts import store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.pack import pack
 
 SHIPPED = sorted(Path(store.DATA).glob("torch-*.json"))
-SHARED = layout.shared_file("torch")
+SHARED = layouts.shared_file("torch")
 DOCUMENT = store.read_layout(Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json", whole=True)
 
 
@@ -45,7 +46,7 @@ def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
     for kind in validate.KINDS:
         shipped = sorted(Path(store.DATA).glob(f"{kind}-*.json"))
         pack([store.read_layout(path, whole=True) for path in shipped], tmp_path)
-        shared = layout.shared_file(kind)
+        shared = layouts.shared_file(kind)
         assert (tmp_path / shared).read_text() == (Path(store.DATA) / shared).read_text()
 
 
@@ -171,7 +172,7 @@ def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
 def test_a_structure_of_another_shape(value: str) -> None:
     lines = [f'["structs","A",{value}]', '["structs","A",0]', '[["a",0]]', '[["a","0",8,"T"]]',
              '[["a",0,8,"T",0,0,0]]', '[["a",0,8,"T",5]]', '[[0,"Base","6"]]']  # fmt: skip
-    section = layout.LayoutSection({"A": lines[0]}, lines, "somewhere")
+    section = layouts.LayoutSection({"A": lines[0]}, lines, "somewhere")
     with pytest.raises(LayoutError, match="somewhere"):
         section["A"]
 

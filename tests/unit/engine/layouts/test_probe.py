@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report import Report, TargetReport, render_text
 from gdbext.diagnosis.report.json_report import document
-from gdbext.diagnosis.report.report import Report, TargetReport, render_text
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.core_target import CoreTarget

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.diagnosis.job import rank_of
 from gdbext.diagnosis.job.collectives import transfer_of
-from gdbext.diagnosis.job.job_rank import rank_of
 from support.recorded.recordings import Replay, recording
 
 NAME = "forked-lock-3.12"

@@ -12,9 +12,9 @@ from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.cfi_program import OFFSET, CfiRow, Rule
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.engine.unwind.unwind_row import UnwindRow, compile_row
-from gdbext.engine.unwind.unwinder import Unwinder
 from support.fakes.unwind_fakes import STACK, FakeStack, FakeTarget
 
 X86 = by_name("x86_64")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.report import Report
-from gdbext.render.style import Style
+from gdbext.diagnosis.report import Report
+from gdbext.render import Style
 from gdbext.tools.info import info_report
 from gdbext.tools.info.info_report import SymbolCheck, SymbolChecks, SymbolStatus, TargetInfo, TorchInfo
 from gdbext.torch import assumed_symbols

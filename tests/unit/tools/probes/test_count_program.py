@@ -10,7 +10,7 @@ from gdbext.engine.arch import architectures
 from gdbext.tools.probes.bpf.place_program import Filter, TracePlace, cookie
 from gdbext.tools.probes.bpf.probe_programs import CounterMaps, cell_counts, program
 from gdbext.tools.probes.site_scan import NOWHERE, DispatchSite
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 from support.fakes.ebpf_machine import Machine, Maps
 
 X86_64 = architectures.by_name("x86_64")

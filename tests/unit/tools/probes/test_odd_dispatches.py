@@ -10,7 +10,7 @@ import pytest
 from gdbext.errors import BadData
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Anomalies
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 
 KEYS = {1: ("CPU",), 2: ("CUDA", "AutogradCUDA"), 3: ("CPU", "CUDA"), 4: ("AutogradCPU", "CPU")}
 CALL, AGAIN = DispatchEvent.CALL, DispatchEvent.REDISPATCH

@@ -8,7 +8,7 @@ from typing import Any
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Summary
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 
 
 class FakeSession:

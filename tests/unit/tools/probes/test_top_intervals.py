@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.tools.probes import top
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.job import fold
 from gdbext.errors import BadData
 from gdbext.tools.ranks.report_shapes import Members, ReportParser
 from support.recorded import jobs

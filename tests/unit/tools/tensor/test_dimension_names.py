@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout
 from gdbext.engine.layouts.store import load, of_release
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData

@@ -15,7 +15,7 @@ from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
 from gdbext.tools.trace import nesting
 from gdbext.tools.trace.hook_installer import TraceRequest
 from gdbext.tools.trace.nesting import Nesting
-from gdbext.torch.stack.dispatch_frame import DispatchEvent
+from gdbext.torch.stack import DispatchEvent
 
 OWN, SHARED = 0, 1
 PLACES: list[Any] = [

@@ -18,10 +18,10 @@ from gdbext.engine.arch.x86_64.patterns import direct_calls, slot_calls
 from gdbext.engine.formats.cfi_program import OFFSET, CfiRow, Rule
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.engine.unwind.unwind_row import compile_row
-from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.hosts.resume.dispatch_description import (
     KeptWord,
     LookupResult,

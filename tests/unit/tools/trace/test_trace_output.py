@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.errors import TargetError
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from support.fakes.made_pages import DISPATCHES

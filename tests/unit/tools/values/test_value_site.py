@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.engine.arch import architectures
+from gdbext.engine.arch import Passing, architectures
 from gdbext.engine.arch.argument_places import CFA, SavedArgument
-from gdbext.engine.arch.base import Passing
 from gdbext.tools.values.value_site import ValueSite, lost_registers, passed_at
 
 X86_64 = architectures.by_machine(62)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
 from gdbext.torch.distributed.flight_recorder import FlightRecorder

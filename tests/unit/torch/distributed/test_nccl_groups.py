@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
 from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_group

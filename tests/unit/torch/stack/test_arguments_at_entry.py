@@ -9,7 +9,7 @@ from typing import Any
 
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-from gdbext.engine.arch.base import Slot
+from gdbext.engine.arch import Slot
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty

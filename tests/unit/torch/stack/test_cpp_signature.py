@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.engine.arch.base import Passing
+from gdbext.engine.arch import Passing
 from gdbext.torch.stack.roles import parameters
 from gdbext.torch.values.cpp_objects import passing_of
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.arch.x86_64.architecture import X8664
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.process import code_reader
-from gdbext.torch.registry.operators import Operator
+from gdbext.torch.registry import Operator
 from gdbext.torch.stack import kernel_match
 from support.recorded.recording_damage import patched
 from support.recorded.recordings import Replay, recording

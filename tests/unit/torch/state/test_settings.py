@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.arch import LoadedMember
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.arch.base import LoadedMember
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError
 from gdbext.tools.info.settings_view import script

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.engine.arch.base import Passing
-from gdbext.engine.layouts import store
-from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.arch import Passing
+from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
 from gdbext.torch.values.containers import has_own_optional
 from gdbext.torch.values.cpp_objects import passing_of, used_bytes

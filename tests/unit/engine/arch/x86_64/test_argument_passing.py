@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.arch.x86_64.conventions import place
 
 WORD, TWO, FLOAT, MIXED, MEMORY = (

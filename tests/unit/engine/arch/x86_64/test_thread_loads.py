@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gdbext.engine.arch import ThreadsOrGlobal
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.arch.base import ThreadsOrGlobal
 from gdbext.engine.process.code_reader import member_loads
 
 X86_64 = by_name("x86_64")
