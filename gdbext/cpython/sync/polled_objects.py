@@ -178,7 +178,7 @@ def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObj
     flags: dict[int, PolledObject] = {}
     accepts, may_poll = is_of_program if is_below_library(frame.file) else _is_own, not _GIVE_UP.isdisjoint(loop.names)
     for number, (names, known) in enumerate(_looking(runtime, loop, values, accepts)):
-        for each in _objects_in_reach(runtime, known, names):
+        for each in _objects_in_reach(runtime, known, names._replace(texts=frozenset()) if number else names):
             if each is not None and each.polled_as is PolledKind.FLAG:
                 flags.setdefault(each.address, each)
             elif each is not None and _is_looked_at(each, names, frozenset() if may_poll and not number else _BLOCKING):
