@@ -10,8 +10,8 @@ from gdbext.diagnosis.report.finding import FindingKind, ProcessStop
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
+from gdbext.diagnosis.verdict import Judgement, judge
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.judge import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, detect, never_the_same
 from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag

@@ -225,7 +225,7 @@ def _of_package(point: EntryPoint, note: Note) -> Iterator[KnownBug]:
 
 def read_entries(path: str) -> tuple[KnownBug, ...]:
     """The entries of a file. Raises AddOnError that says what is wrong and where."""
-    from gdbext.engine.formats.bounded_input import parse_json, read_file
+    from gdbext.engine.formats import parse_json, read_file
 
     try:
         value = parse_json(read_file(path, _LARGEST), _LARGEST)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COSTLY = ("dataclasses", "inspect", "logging", "subprocess", "tempfile", "importlib.metadata", "random",
           "pathlib", "urllib", "ipaddress", "argparse", "gettext", "copy", "typing")  # fmt: skip
 """Modules of the standard library that take 2 to 15 ms to import. Of typing engine/record.py has what a class needs."""
-MOST = {"dispatch-bt": 138, "dispatch-diagnose": 176, "all-threads": 167}
+MOST = {"dispatch-bt": 132, "dispatch-diagnose": 166, "all-threads": 158}
 """Modules of ours that a look imports; before the rooms were moved: 191, 294, 276. Five of them look for the
 thread that should set the event that this recording waits for."""
 OTHERS = ("gdb", "lldb", "pygments", "elftools", "numpy", "capstone")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from typing import Optional
 
-    from gdbext.diagnosis.verdict.judge import Judgement
+    from gdbext.diagnosis.verdict import Judgement
 
     Done = tuple[Optional[int], ...]
     """The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,

@@ -1,2 +1,64 @@
 """Leads from bytes to meaning, without a process: ELF, symbol tables, notes and cores, call frame information,
-names."""
+names.
+
+Files and JSON documents that somebody else wrote: read only as far as a limit, and never waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from gdbext.errors import BadData
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_BYTES = 64 << 20
+"""Most bytes of one document: the report on a job of 10,000 ranks has 30 MB."""
+MAX_VALUES = 4 << 20
+"""Most values of one document. A value takes up to 100 bytes of memory; those 30 MB have 1.2 million."""
+_MARKS = (b",", b"[", b"{", b":")
+"""Each value of a document but the first stands behind one of them."""
+
+
+def at_once(path: str, flags: int) -> int:
+    """The ``opener`` of open() for a file that may be a pipe: whoever lays one must not hold us up. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def read_file(path: str, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError, BadData.
+
+    A pipe or a device must not hold us up, nor may a file that grows while it is read.
+    """
+    descriptor = at_once(path, os.O_RDONLY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadData(f"{path} is not a regular file")
+        parts, left = [], limit + 1
+        while left and (part := os.read(descriptor, min(left, 1 << 24))):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(descriptor)
+    if not left:
+        raise BadData(f"{path} has more than {limit} bytes")
+    return b"".join(parts)
+
+
+def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) -> Any:
+    """The JSON value. Raises BadData where it is none, is too large, or is nested too deeply."""
+    import json
+
+    if len(data) > limit:
+        raise BadData(f"the JSON document has {len(data)} bytes, and {limit} are read at most")
+    if sum(map(data.count, _MARKS)) > values:
+        raise BadData(f"the JSON document has more than {values} values")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise BadData("the JSON document is nested too deeply") from error
+    except ValueError as error:
+        raise BadData(f"it is not JSON: {error}") from error

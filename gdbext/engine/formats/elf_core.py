@@ -14,8 +14,7 @@ import stat
 import struct
 from typing import Callable
 
-from gdbext.engine.formats import elf_header
-from gdbext.engine.formats.bounded_input import at_once
+from gdbext.engine.formats import at_once, elf_header
 from gdbext.engine.record import Record
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError, or_root
 

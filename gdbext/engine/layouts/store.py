@@ -107,7 +107,7 @@ def read_layout(path: AnyPath, whole: bool = False) -> Any:
 
 def read_document(path: AnyPath) -> Any:
     """The JSON in a file. Raises LayoutError."""
-    from gdbext.engine.formats.bounded_input import parse_json
+    from gdbext.engine.formats import parse_json
 
     try:
         with open(path, "rb") as stream:

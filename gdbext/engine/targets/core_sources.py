@@ -22,8 +22,7 @@ from collections.abc import Sequence
 
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
-from gdbext.engine.formats import elf_header
-from gdbext.engine.formats.bounded_input import at_once
+from gdbext.engine.formats import at_once, elf_header
 from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of

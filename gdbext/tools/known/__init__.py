@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.samples import KnownBugsSection
-from gdbext.engine.formats.bounded_input import parse_json, read_file
+from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import AddOnError, BadData, UsageError
 from gdbext.known import catalogue

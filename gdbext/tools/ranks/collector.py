@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.formats.bounded_input import MAX_BYTES
+from gdbext.engine.formats import MAX_BYTES
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit
 from gdbext.engine.targets.live.proc_checks import living_threads

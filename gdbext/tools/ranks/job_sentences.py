@@ -1,4 +1,4 @@
-"""The sentence of each verdict on a job. Pure text; what is worth one is decided in judge.py."""
+"""The sentence of each verdict on a job. Pure text; what is worth one is decided in job_judge.py."""
 
 from __future__ import annotations
 

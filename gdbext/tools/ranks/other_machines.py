@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gdbext.cache import located
-from gdbext.engine.formats.bounded_input import MAX_BYTES
+from gdbext.engine.formats import MAX_BYTES
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import slurm

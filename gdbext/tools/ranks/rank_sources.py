@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.bounded_input import parse_json, read_file
+from gdbext.engine.formats import parse_json, read_file
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state

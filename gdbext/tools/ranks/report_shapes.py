@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gdbext.diagnosis.job import fold
-from gdbext.engine.formats.bounded_input import parse_json
+from gdbext.engine.formats import parse_json
 from gdbext.errors import BadData
 
 _NAME = b'"ranks":'

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gdbext.cache import located
-from gdbext.engine.formats.bounded_input import MAX_BYTES, parse_json
+from gdbext.engine.formats import MAX_BYTES, parse_json
 from gdbext.errors import BadData
 from gdbext.tools.ranks import ranks_document
 from gdbext.tools.ranks.job_report import RankReports, Unreached, merge, rows

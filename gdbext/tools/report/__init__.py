@@ -15,8 +15,7 @@ import tarfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from gdbext.engine.formats import whole_file
-from gdbext.engine.formats.bounded_input import read_file
+from gdbext.engine.formats import read_file, whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import TargetError, UsageError

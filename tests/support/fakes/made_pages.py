@@ -8,7 +8,7 @@ from dataclasses import replace
 from gdbext.diagnosis import diagnose_page
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
-from gdbext.diagnosis.verdict.judge import judge as judge_process
+from gdbext.diagnosis.verdict import judge as judge_process
 from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render.page import Origin

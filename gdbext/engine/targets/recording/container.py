@@ -11,7 +11,7 @@ import stat
 import struct
 import zlib
 
-from gdbext.engine.formats.bounded_input import parse_json
+from gdbext.engine.formats import parse_json
 from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
 from gdbext.errors import BadData, BadRecording, GdbextError
 

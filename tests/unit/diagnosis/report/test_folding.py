@@ -9,7 +9,7 @@ from gdbext.diagnosis import diagnose_view
 from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.json_report import folded
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
-from gdbext.diagnosis.verdict.judge import judge as judge_process
+from gdbext.diagnosis.verdict import judge as judge_process
 from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, shown_steps
 from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.engine.vocabulary import Certainty

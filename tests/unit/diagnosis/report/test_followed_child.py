@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.diagnosis.diagnose import with_cause
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
-from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.rules import Observations
 from gdbext.engine.targets.system.peer import ChildProcess
 from support.fakes.analysis_facts import thread, wait

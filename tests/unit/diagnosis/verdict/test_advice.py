@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
+from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.live import local_process

@@ -8,8 +8,8 @@ from gdbext.diagnosis.inspection import Inspection
 from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.samples import Sampled, SamplesSection
+from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.progress import (
     SamplePlace,
     agreeing,

@@ -7,8 +7,8 @@ import pytest
 from gdbext.cpython.objects.object_items import Collection
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, Progress, ThreadProgress
+from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.verdict.progress import with_collections
 from gdbext.diagnosis.verdict.shortages import Explanation, ExplanationKind, Facts
 from gdbext.diagnosis.verdict.slow_reasons import explanations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, TaskState
+from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.graph import MAX_TASK_CYCLES, Observations, task_cycles
-from gdbext.diagnosis.verdict.judge import judge
 from support.fakes.analysis_facts import thread, wait
 
 

@@ -8,10 +8,9 @@ from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread
-from gdbext.diagnosis.verdict import recursion
+from gdbext.diagnosis.verdict import judge, recursion
 from gdbext.diagnosis.verdict.crash import Crash, CrashKind
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.judge import judge
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess
