@@ -100,7 +100,7 @@ def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
 
 def test_sourcing_is_quick() -> None:
     """A quarter of what gdb itself takes to start, and no command is imported."""
-    clock = "python import sys, time; print('CLOCK', time.process_time(), 'gdbext.diagnosis.report' in sys.modules)"
+    clock = "python import sys, time; print('CLOCK', time.process_time(), 'gdbext.diagnosis.session' in sys.modules)"
     seconds = []
     for _ in range(5):
         begin, end = (line.split() for line in lines(gdb(clock, f"source {INIT}", clock), "CLOCK"))

@@ -53,7 +53,9 @@ def trace_lines(text: str) -> list[str]:
 
 def test_equals_pytorchs_own_trace() -> None:
     shim = native_build.build("show_trace")
-    truth = run([sys.executable, SCRIPT, "linear"], env={"LD_PRELOAD": str(shim), "TORCH_SHOW_DISPATCH_TRACE": "1"})
+    libraries = str(native_build.torch_folder() / "lib")  # it may have been built in another checkout, gone since
+    preloaded = {"LD_PRELOAD": str(shim), "LD_LIBRARY_PATH": libraries, "TORCH_SHOW_DISPATCH_TRACE": "1"}
+    truth = run([sys.executable, SCRIPT, "linear"], env=preloaded)
     wanted = trace_lines(truth.stderr)
     assert truth.status == 7, truth
     assert len(wanted) > 40, truth

@@ -137,7 +137,7 @@ def test_what_may_be_the_end_of_an_identifier_is_counted_as_the_least_and_the_mo
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
     remembering = (demangle, module._load, kept_texts)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     for each in remembering:
         each.cache_clear()
     try:

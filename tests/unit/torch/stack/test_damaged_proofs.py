@@ -190,7 +190,7 @@ def test_a_small_number_is_no_keyset(number: int) -> None:
 
 
 def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")  # nothing is kept for another process
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nothing is kept for another process
     kernel_match._jumps_in.cache_clear()
     first = steps(META, {})
     decoded: list[int] = []
