@@ -64,7 +64,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _page(report: Report) -> Iterator[str]:
-    if not report.sections:
+    if not report.has("page"):
         return
     from gdbext.diagnosis.samples import PageSection
 
@@ -76,7 +76,7 @@ def _page(report: Report) -> Iterator[str]:
 
 def known_bug_lines(report: Report) -> Iterator[str]:
     """A line for each known bug; with --why also which threads show it."""
-    if not report.sections:
+    if not report.has("known"):
         return
     from gdbext.diagnosis.samples import KnownBugsSection
 
@@ -123,7 +123,7 @@ def _titled(title: str, lines: Iterable[str], style: Style) -> Iterator[str]:
 
 def child_lines(report: Report) -> Iterator[str]:
     """The child processes with what each of them does."""
-    if not report.sections:
+    if not report.has("children"):
         return
     from gdbext.diagnosis.samples import ChildrenSection
 

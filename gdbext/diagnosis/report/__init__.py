@@ -139,6 +139,10 @@ class Report(Record):
             raise LookupError(f"the report of {self.command} has no {kind.name}")
         return found
 
+    def has(self, name: str) -> bool:
+        """True if there is a section of that name: to ask for it by its type, that has to be imported."""
+        return any(section.name == name for section in self.sections)
+
     def find_section(self, kind: type[SectionType]) -> SectionType | None:
         """The section of that type, None where there is none."""
         return next((section for section in self.sections if isinstance(section, kind)), None)
