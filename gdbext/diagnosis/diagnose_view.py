@@ -89,7 +89,7 @@ def known_bug_lines(report: Report) -> Iterator[str]:
 
 def explanation_lines(report: Report) -> Iterator[str]:
     """Explanations besides those that are proven, which stand in the verdict."""
-    if not report.sections:
+    if not report.has("explanations"):
         return
     from gdbext.diagnosis.verdict.slowness import ExplanationsSection
 

@@ -242,7 +242,6 @@ def _run_supervised(options: Options) -> table.Outcome:
     from gdbext.engine.targets.live import supervision
     from gdbext.hosts import opening
 
-    _recorded_command(options)  # what was typed is refused first, whatever the process is like
     if not options.no_stop and options.chosen_debugger != "none":
         supervision.check_can_stop(pid)
         return _run(options)

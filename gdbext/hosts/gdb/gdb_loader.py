@@ -63,7 +63,8 @@ def loader_unwatched() -> Iterator[Callable[[], None]]:
         return
     before, keeper = _libraries(pid), _Keeper(memory, own.breakpoint_code, places)
     try:
-        keeper.start()
+        with signals_held():  # or it could get a Ctrl+C that is gdb's
+            keeper.start()
         yield keeper.expect
     finally:
         keeper.end()
@@ -165,50 +166,69 @@ class BreakpointKeeper:
 
     def __init__(self) -> None:
         self._kept: list[tuple[weakref.ref[gdb.Breakpoint], int]] = []
+        self._lock = threading.Lock()
+        """Guards the list, which both threads change, and whether there is a thread that looks."""
+        self._is_watched = False
         self._pid = 0
         self._code = b""
 
     def keep(self, breakpoint: _Breakpoint, address: int) -> _Breakpoint:
         """The breakpoint, which is kept in the code of the process that gdb has now until it is deleted."""
-        own, process = architectures.own(), gdb.selected_inferior()
-        is_here = process.pid and connection_type(process) == "native"
-        if own is None or not is_here or int(gdb.VERSION.partition(".")[0]) < _WRITES_RUNNING:
+        pid = gdb.selected_inferior().pid
+        if pid != self._pid:
+            self._pid, self._code = pid, _code_written_to(pid)
+        if not self._code:
             return breakpoint
-        begins = not self._kept
-        self._pid, self._code = process.pid, own.breakpoint_code
-        self._kept = [*self._kept, (weakref.ref(breakpoint), address)]
+        with self._lock:
+            self._kept.append((weakref.ref(breakpoint), address))
+            begins, self._is_watched = not self._is_watched, True
         if begins:
             with signals_held():  # or it could get a Ctrl+C that is gdb's
                 threading.Thread(target=self._watch, daemon=True).start()
         return breakpoint
 
     def _watch(self) -> None:
-        while self._kept:
-            time.sleep(_LOOK)
-            self._kept = [each for each in self._kept if each[0]() is not None]
+        while self._some_are_left():
             with suppress(OSError):  # the process has ended, or nobody may look
                 if _TRACED not in thread_states(self._pid).values() and self._missing():
                     gdb.post_event(self._put_back)
+            time.sleep(_LOOK)
+
+    def _some_are_left(self) -> bool:
+        with self._lock:
+            self._kept = [each for each in self._kept if each[0]() is not None]
+            self._is_watched = bool(self._kept)
+            return self._is_watched
 
     def _missing(self) -> set[int]:
         """The addresses where no breakpoint instruction is. Raises OSError."""
+        size = len(self._code)
         with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
-            there = {address: os.pread(memory.fileno(), len(self._code), address) for _, address in self._kept}
+            there = {address: os.pread(memory.fileno(), size, address) for _, address in [*self._kept]}
         return {address for address, code in there.items() if code != self._code}
 
     def _put_back(self) -> None:
         """Switch those off and on that are missing: gdb writes a breakpoint where it is switched on."""
-        ours = [(each(), address) for each, address in self._kept]
-        self._kept = [each for each in self._kept if (one := each[0]()) is not None and one.is_valid()]
+        with self._lock:
+            self._kept = [each for each in self._kept if (one := each[0]()) is not None and one.is_valid()]
+            ours = [(each(), address) for each, address in self._kept]
         if gdb.selected_inferior().pid != self._pid or not is_running():
             return
         with suppress(OSError, gdb.error):
             missing = self._missing()
             for each, address in ours:
-                if address in missing and each is not None and each.is_valid() and each.enabled:
+                if address in missing and each is not None and each.enabled:
                     _log.info("a breakpoint at %#x was taken out of the code: put back", address)
                     each.enabled = False
                     each.enabled = True
+
+
+def _code_written_to(pid: int) -> bytes:
+    """The breakpoint instruction, where gdb writes it into a process of this machine also while that runs; else b""."""
+    own = architectures.own()
+    writes = int(gdb.VERSION.partition(".")[0]) >= _WRITES_RUNNING
+    is_here = bool(pid) and writes and connection_type(gdb.selected_inferior()) == "native"
+    return own.breakpoint_code if own is not None and is_here else b""
 
 
 def program_of(pid: int) -> str:

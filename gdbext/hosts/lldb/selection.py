@@ -26,6 +26,7 @@ from types import FrameType, SimpleNamespace
 
 import lldb
 
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import TargetError
 
 _ACTION_SIZE = 512
@@ -98,7 +99,8 @@ class Interruption:
         again, where the process does not stop: LLDB loses what comes before it has let that go."""
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(debugger, over, stop), daemon=True)
-        thread.start()
+        with signals_held():  # a Ctrl+C is for the thread that runs the command
+            thread.start()
         try:
             yield
         finally:
