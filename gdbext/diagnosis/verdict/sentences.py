@@ -12,6 +12,7 @@ from gdbext.diagnosis.report.thread_report import AsyncTask, RunState, TaskState
 from gdbext.diagnosis.report.wait import ParentsThread, Wait, WaitEdge
 from gdbext.diagnosis.report.wait_kind import LostThread, Relation, WaitKind
 from gdbext.diagnosis.verdict.recursion import Recursion, repeating
+from gdbext.engine.vocabulary import counted, of_many
 from gdbext.torch.stack import DispatchFrame, DispatchStage
 
 TYPE_CHECKING = False
@@ -174,7 +175,7 @@ def stuck_loop(thread: ThreadReport, alone: bool) -> str:
 def unwoken_loop(thread: ThreadReport) -> str:
     """``The event loop of MainThread (tid 1) sleeps, although 1 callback is due: another thread …``"""
     count = (thread.loop.ready if thread.loop is not None else None) or 0
-    due = "1 callback is" if count == 1 else f"{count:,} callbacks are"
+    due = f"{counted(count, 'callback')} {of_many(count, 'is', 'are')}"
     who_did = "another thread, or a signal's handler, has put that there without waking it"
     return f"The event loop of {thread.label} sleeps, although {due} due: {who_did}{loop_clause(thread)}."
 
