@@ -96,13 +96,11 @@ def test_functions_without_names_are_not_taken_for_one(stripped: Inferior) -> No
 
 
 @pytest.fixture(scope="module")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
-    folder = tmp_path_factory.mktemp("debian")
-    inferior = start("old-torch", python="debian", env=debian_torch.environment(folder))
+def debian() -> Iterator[Inferior]:
+    inferior = start("old-torch", python="debian", env=debian_torch.environment())
     yield inferior
     inferior.assert_undisturbed()
     inferior.close()
-    shutil.rmtree(folder)
 
 
 @pytest.mark.slow

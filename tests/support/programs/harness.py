@@ -78,9 +78,7 @@ def _site_packages_for(python: str) -> str:
     theirs = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     if theirs != "{}.{}".format(*sys.version_info[:2]):
         raise HarnessError(f"{python} is Python {theirs}: it cannot import the torch of {sys.executable}")
-    import torch
-
-    return str(Path(torch.__file__).parent.parent)
+    return str(native_build.torch_folder().parent)
 
 
 @dataclass
