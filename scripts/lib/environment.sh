@@ -174,7 +174,7 @@ ensure_clang() {
 
 compiler_works() {
   have g++ && echo '#include <pthread.h>
-#include <vector>' | g++ -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1
+#include <cstddef>' | g++ -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1
 }
 
 # Prints the Python that the virtual environment is made with: the wheel of torch exists for CPython 3.10 to 3.14.
@@ -189,8 +189,17 @@ base_python() {
   return 1
 }
 
+# INSTALLER is the last file of a package: where making the environment was interrupted, pip has none. ("pip --version" says
+# the same, for half a second of the processor.)
+venv_has_pip() {
+  "$PYTHON" - 2>/dev/null <<'PYTHON'
+import importlib.metadata, sys
+sys.exit(not importlib.metadata.distribution("pip").read_text("INSTALLER"))
+PYTHON
+}
+
 ensure_venv() {
-  "$PYTHON" -m pip --version >/dev/null 2>&1 && return
+  venv_has_pip && return
   local python
   python=$(base_python) || system_packages Python "python3 python3-venv" python3 python3 python ||
     die "no Python from 3.10 to 3.13 found (torch $TORCH_VERSION has wheels for these; 3.11 is the tested one)" \
