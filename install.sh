@@ -100,8 +100,15 @@ in_gdb() {
   gdb -nx -nw -q -batch -ex "python $1" </dev/null 2>/dev/null
 }
 
+# What of the two packages gdb's Python lacks, as Python; one start of gdb tells it and the version.
+LACKING='*[p for m, p in (("pygments", "pygments"), ("elftools", "pyelftools")) if not importlib.util.find_spec(m)]'
+
+# Sets $version and $packages.
 check_gdb() {
-  version=$(in_gdb 'import sys; print("%d.%d" % sys.version_info[:2])') || version=
+  version=$(in_gdb "import importlib.util, sys; print('%d.%d' % sys.version_info[:2], $LACKING)") || version=
+  packages=${version#* }
+  packages=${packages#"$version"}
+  version=${version%% *}
   case "$version" in
     3.[0-8]) fail "the Python inside $(command -v gdb) is $version; 3.9 or later is needed" "install a newer gdb" "$FROM_PYPI" ;;
     3.*) say "gdb: $(command -v gdb), Python $version inside" ;;
@@ -145,7 +152,7 @@ check_lldb() {
 # --- packages ----------------------------------------------------------------------------------------------------
 
 missing_packages() {
-  in_gdb 'import importlib.util as u; print(*[p for m, p in (("pygments", "pygments"), ("elftools", "pyelftools")) if not u.find_spec(m)])'
+  in_gdb "import importlib.util; print($LACKING)"
 }
 
 # Any pip will do: the packages are pure Python, and --target makes PEP 668 ("externally managed") no concern.
@@ -162,7 +169,6 @@ borrow_pip() {
 }
 
 ensure_packages() {
-  packages=$(missing_packages)
   if [ -z "$packages" ]; then say "packages: pygments and pyelftools are there"; return; fi
   site=$DATA/site-$version
   if [ "$dry" = yes ]; then say "would install: $packages into $site"; return; fi
@@ -188,8 +194,9 @@ install_packages() {
     status=1
   else
     mkdir -p "$DATA"
+    # not compiled: this Python may be another one than gdb's, and what gdb imports is a tenth of it
     # shellcheck disable=SC2086  # a list of words
-    if ! "$python" -m pip install -q --disable-pip-version-check --no-input --no-deps --only-binary=:all: \
+    if ! "$python" -m pip install -q --disable-pip-version-check --no-input --no-deps --no-compile --only-binary=:all: \
       --python-version "$version" --upgrade --target "$target" "$@" $wanted </dev/null >"$scratch/log" 2>&1; then
       tail -n 3 "$scratch/log" >&2
       warn "$wanted cannot be fetched (offline?); gdbext works without. To have them, on a machine with network:"
