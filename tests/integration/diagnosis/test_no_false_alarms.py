@@ -40,11 +40,13 @@ CORES = ("busy", "nested-normal")
 others memory and registers are the same in a core, as the contract of targets says."""
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((name, "live") for name in NORMAL), *((name, "core") for name in CORES)])
-def test_normal_nesting_and_pools(name, kind, inferior):
-    target = inferior(name)
+@pytest.mark.parametrize(
+    ("scenario", "kind"), [*((name, "live") for name in NORMAL), *((name, "core") for name in CORES)]
+)
+def test_normal_nesting_and_pools(scenario, kind, inferior):
+    target = inferior(scenario)
     report = Look(kind, "none")(target, "all-threads")
     kinds = {finding["kind"] for finding in report["findings"]}
     assert not kinds & {"runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers"}
-    if name in ("idle", "busy", "pools"):
+    if scenario in ("idle", "busy", "pools"):
         assert not kinds

@@ -14,25 +14,27 @@ def progress_of(report):
 
 
 @pytest.mark.parametrize("debugger", ["none", "gdb"])
-@pytest.mark.parametrize(("name", "verdict", "role", "progress"), [
+@pytest.mark.parametrize(("scenario", "verdict", "role", "progress"), [
     ("gil-mutex", "deadlock", "mutex-holder", "stuck"), ("busy", "busy", "main", "moved"),
     ("meta-mm-spin", "busy", "main", "spinning"), ("meta-mm", "blocked", "main", "stuck"),
 ])  # fmt: skip
-def test_stuck_from_slow(name, verdict, role, progress, debugger, inferior):
-    target = inferior(name)
+def test_stuck_from_slow(scenario, verdict, role, progress, debugger, inferior):
+    target = inferior(scenario)
     report = target.dispatch(*ARGS, debugger=debugger).document
-    assert report["verdict"]["kind"] in ({verdict, "idle"} if name == "busy" else {verdict})
+    assert report["verdict"]["kind"] in ({verdict, "idle"} if scenario == "busy" else {verdict})
     assert progress_of(report)[target.tid(role)] == progress
     assert report["samples"]["count"] == 3
     assert report["samples"]["seconds"] >= 0.4
 
 
+@pytest.mark.program("mutex-abba")
 def test_a_core_shows_one_moment_only(inferior):
     outcome = inferior("mutex-abba").dispatch(*ARGS, debugger="none", core=True, check=False)
     assert outcome.status == 2
     assert "core" in outcome.document["errors"][0]["what"]
 
 
+@pytest.mark.program("mutex-abba")
 @pytest.mark.parametrize("argument", ["0", "1", "-3", "100000"])
 def test_senseless_numbers(argument, inferior):
     outcome = inferior("mutex-abba").dispatch("dispatch-diagnose", "--samples", argument, debugger="none", check=False)

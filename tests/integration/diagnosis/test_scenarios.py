@@ -57,6 +57,7 @@ def test_the_gil_and_something_else(kind, plain_look, inferior):
     check_cycle_of_families(plain_look(target, "dispatch-diagnose"), target.truth)
 
 
+@pytest.mark.program("missing-kernel")
 def test_missing_kernel_names_what_is_registered(look, inferior):
     target = inferior("missing-kernel")
     check_missing_kernel(look(target, "dispatch-diagnose"), target.truth)

@@ -81,6 +81,7 @@ def test_python_frames_stand_in_place(inferior: Start, look: Look) -> None:
     assert levels == list(range(len(levels)))
 
 
+@pytest.mark.program("meta-mm")
 def test_a_stripped_python_tells_the_same(inferior: Start, look: Look) -> None:
     hang = inferior("meta-mm", python="debian")
     document = look(hang, "dispatch-bt")
@@ -96,6 +97,7 @@ FUNCTORCH = {
 }
 
 
+@pytest.mark.program("functorch")
 def test_functorch_layers(inferior: Start, look: Look) -> None:
     hang = inferior("functorch")
     document = look(hang, "dispatch-bt", "--all")
@@ -109,6 +111,7 @@ def test_functorch_layers(inferior: Start, look: Look) -> None:
         assert int(steps[0]["keyset"]["bits"], 16) == int(truth, 16), role
 
 
+@pytest.mark.program("python-key")
 def test_operators_that_the_python_key_took(inferior: Start, look: Look) -> None:
     hang = inferior("python-key")
     document = look(hang, "dispatch-bt", "--all")
@@ -141,6 +144,7 @@ def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start, look: Look) 
         assert mm[1]["event"] == ("callBoxed" if boxed else "call")
 
 
+@pytest.mark.program("nested-normal")
 def test_normal_nesting(inferior: Start, look: Look) -> None:
     hang = inferior("nested-normal")
     document = look(hang, "dispatch-bt", "--all")
@@ -174,6 +178,7 @@ def test_why_shows_the_keys_of_each_tensor_argument(inferior: Start, look: Look)
         assert f"argument {argument}: {shape} has {keys} {bits:#x}" in linear
 
 
+@pytest.mark.program("nested-normal")
 def test_a_thread_is_chosen_by_its_tid(inferior: Start, look: Look) -> None:
     hang = inferior("nested-normal")
     document = look(hang, "dispatch-bt", "--thread", str(hang.tid("python")))
@@ -188,6 +193,7 @@ def test_an_unknown_thread_is_a_usage_error(inferior: Start, look: Look) -> None
     assert "999999999" in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.program("boxed-recursion")
 @pytest.mark.parametrize("kind", ["fallback", "kernel", "pair"])
 def test_a_deep_recursion_is_folded(inferior: Start, kind: str) -> None:
     hang = inferior("boxed-recursion", kind, "300")

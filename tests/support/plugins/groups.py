@@ -1,7 +1,7 @@
 """A pytest plugin: tests that share a process run in a row, and by the same worker where several share the work.
 
-A hung program takes seconds to start and to dump, so it is started once for all tests of a module that look at it; for
-those with a parameter ``scenario``, once for each scenario.
+A hung program takes seconds to start and to dump, so it is started once for all tests of a module that look at it.
+Tests of any module that name the program, by a parameter ``scenario`` or as ``@pytest.mark.program("idle")``, share it.
 
 Tests that want to be alone come first, when no worker is in the middle of a long one: all others would wait for that.
 """
@@ -50,8 +50,11 @@ def group_of(item: pytest.Item) -> str:
     """
     if item.nodeid.startswith("tests/unit/") and not _scenario(item):
         return item.nodeid.split("::")[0].partition("tests/unit/")[2]
+    looks = "inferior" in getattr(item, "fixturenames", ())
+    if looks and _program(item):
+        return f"program-{_program(item)}"
     shared = _shared_fixtures(item)
-    if not shared and "inferior" not in getattr(item, "fixturenames", ()):
+    if not shared and not looks:
         return ""
     parts = [_scenario(item)] if _scenario(item) else [_text(_parameters(item)[name]) for name in shared]
     return "-".join([Path(item.nodeid.split("::")[0]).stem.removeprefix("test_"), *filter(None, parts)])
@@ -71,6 +74,12 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 def _scenario(item: pytest.Item) -> str:
     return _text(_parameters(item).get("scenario", ""))
+
+
+def _program(item: pytest.Item) -> str:
+    """What the test looks at; "" where it names nothing and only its own module shares it."""
+    mark = item.get_closest_marker("program")
+    return str(mark.args[0]) if mark else _scenario(item)
 
 
 def _text(value: Any) -> str:

@@ -26,6 +26,10 @@ def test_built_once(program): pass
 def test_by_version(python, program): pass
 @pytest.mark.parametrize("scenario", ["gil"])
 def test_scenario(scenario, inferior): pass
+@pytest.mark.program("gil")
+def test_marked(inferior): pass
+@pytest.mark.parametrize("scenario", ["gil"])
+def test_replayed(scenario): pass
 @pytest.mark.parametrize("number", [1, 2])
 def test_numbers(number): pass
 """
@@ -36,7 +40,9 @@ GROUPS = {
     "test_built_once": "of_groups",
     "test_by_version[3.8]": "of_groups-3.8",
     "test_by_version[3.9]": "of_groups-3.9",
-    "test_scenario[gil]": "of_groups-gil",
+    "test_scenario[gil]": "program-gil",
+    "test_marked": "program-gil",
+    "test_replayed[gil]": "",
     "test_numbers[1]": "",
     "test_numbers[2]": "",
 }
@@ -54,7 +60,7 @@ def test_whoever_wants_to_be_alone_comes_first(pytester: pytest.Pytester) -> Non
     items, _ = pytester.inline_genitems()
     before = list(items)
     pytest_collection_modifyitems(items[0].config, items)
-    assert [item.path.stem for item in items] == ["test_b", *["test_a"] * 8, *["test_b"] * 7]
+    assert [item.path.stem for item in items] == ["test_b", *["test_a"] * 10, *["test_b"] * 9]
     assert items[0].name == "test_built_once"
     assert set(items) == set(before)
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.programs.harness import DISPATCH, run
 
-pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.program("gil-mutex"), pytest.mark.compiler]
 
 READERS = (
     ("dispatch-diagnose", "--why"),

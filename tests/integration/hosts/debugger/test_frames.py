@@ -12,7 +12,7 @@ import pytest
 from support.installed import lldbs
 from support.programs.harness import ROOT, Inferior, Outcome, run
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.program("meta-mm")]
 
 ADDED = re.compile(
     r"\[(?:call|redispatch)\] op=\[aten::\w+\], key=\[\w+\]|(?<=[ `])[\w.<>]+(?= (?:\(\) )?at \S+\.py:\d+)"
