@@ -15,7 +15,8 @@ PROBE = Path(__file__).with_name("gdb_unwind_probe.py")
 
 
 def probe(output: Path, *arguments: str, **settings: str) -> list[list[dict[str, Any]]]:
-    """One list of threads per stop. ``arguments`` are gdb's own: -p PID, or a program, or a program and a core."""
+    """One list of threads per stop: the same object for stops with the same frames, of which the probe has looked at
+    two. ``arguments`` are gdb's own: -p PID, or a program."""
     quiet = ["-iex", "set debuginfod enabled off", *UNDEMANGLED]
     command = ["gdb", "-nx", "-batch", *quiet, "-x", str(PROBE), *arguments]
     environment = {**os.environ, "PROBE_OUTPUT": str(output), **settings}
@@ -24,7 +25,10 @@ def probe(output: Path, *arguments: str, **settings: str) -> list[list[dict[str,
         errors="replace",
     )  # fmt: skip
     assert output.exists(), f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    stops = [json.loads(line) for line in output.read_text().splitlines()]
+    stops: list[list[dict[str, Any]]] = []
+    for line in output.read_text().splitlines():
+        found = json.loads(line)
+        stops.append(stops[found] if isinstance(found, int) else found)
     assert stops, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return stops
@@ -54,9 +58,11 @@ def differences(thread: dict[str, Any]) -> Iterator[str]:
 
 def all_differences(stops: list[list[dict[str, Any]]]) -> list[str]:
     """Every difference of every thread at every stop, with where it is."""
+    first = {id(threads): number for number, threads in reversed(list(enumerate(stops)))}
     return [
         f"stop {number}, thread {thread['tid']}, pc {thread['gdb'][0]['registers']['rip']:#x}: {text}"
         for number, threads in enumerate(stops)
+        if first[id(threads)] == number
         for thread in threads
         for text in differences(thread)
     ]

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.unwind import Unwinder
-from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core
+from support.programs.harness import INFERIORS, HarnessError, interpreter
 from support.truth.unwind_comparison import all_differences, probe
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -79,9 +80,19 @@ while True:
 """
 
 
+Start = Callable[..., "subprocess.Popen[str]"]
+Stop = list[dict[str, Any]]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start() -> Iterator[Start]:
     """Starts a program and waits for its "ready"."""
+    with programs() as run:
+        yield run
+
+
+@contextmanager
+def programs() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
     def run(*command: str, stack: int = 0, **environment: str) -> subprocess.Popen[str]:
@@ -99,10 +110,12 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         time.sleep(0.3)  # from printing "ready" to the state to look at
         return process
 
-    yield run
-    for process in running:
-        process.kill()
-        process.wait()
+    try:
+        yield run
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def build(folder: Path, name: str, *flags: str) -> str:
@@ -111,12 +124,31 @@ def build(folder: Path, name: str, *flags: str) -> str:
     return str(program)
 
 
-def assert_same(stops: list[list[dict[str, Any]]]) -> None:
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], Stop | None]:
+    """What one gdb saw of each program that hangs, by its words; None for a Python that is not installed."""
+    folder, pids = tmp_path_factory.mktemp("hanging"), {}
+    signals, ends = build(folder, "signals", "-O2"), build(folder, "ends", "-O2")
+    with programs() as run:
+        for case in SIGNALS:
+            pids[case] = run(signals, *case, stack=1200 * OVERFLOWING_FRAME).pid
+        for argument in ENDS:
+            pids[argument,] = run(ends, argument).pid
+        for version in PYTHONS:
+            with suppress(HarnessError):
+                executable = "/usr/bin/python3" if version == "debian" else interpreter(version)[0]
+                pids[version,] = run(executable, "-c", PYTHON).pid
+        stops = probe(folder / "out", PROBE_PIDS=" ".join(map(str, pids.values())))
+    assert len(stops) == len(pids)
+    return {**dict.fromkeys((version,) for version in PYTHONS), **dict(zip(pids, stops))}
+
+
+def assert_same(stops: list[Stop]) -> None:
     found = all_differences(stops)
     assert not found, f"{len(found)} differences:\n" + "\n".join(found[:20])
 
 
-def complete(stops: list[list[dict[str, Any]]]) -> None:
+def complete(stops: list[Stop]) -> None:
     """Every walk reached the end of its stack."""
     assert {thread["stopped"] for threads in stops for thread in threads} == {"end of stack"}
 
@@ -158,11 +190,14 @@ SIGNALS = [
 ]
 
 
+OVERFLOWING_FRAME = 131
+"""Bytes of stack of a call of ``overflow`` in signals.c. gdb takes the square of their number to read registers."""
+
+
 @pytest.mark.parametrize("case", SIGNALS, ids="-".join)
-def test_signal_handlers(tmp_path: Path, start: Callable[..., Any], case: tuple[str, ...]) -> None:
+def test_signal_handlers(hanging: Mapping[tuple[str, ...], Stop], case: tuple[str, ...]) -> None:
     """Nested handlers, alternate stacks, a stack overflow, calls to nowhere and into data."""
-    process = start(build(tmp_path, "signals", "-O2"), *case, stack=1 << 18)
-    stops = probe(tmp_path / "out", "-p", str(process.pid))
+    stops = [hanging[case]]
     assert_same(stops)
     complete(stops)
     ours = [frame for thread in stops[0] for frame in thread["ours"]]
@@ -186,42 +221,39 @@ def test_every_instruction_around_signals(tmp_path: Path) -> None:
     assert depths[2] > 10
 
 
-@pytest.mark.parametrize("argument", ["direct", "callback"])
-def test_calls_that_do_not_return(tmp_path: Path, start: Callable[..., Any], argument: str) -> None:
-    process = start(build(tmp_path, "ends", "-O2"), argument)
-    stops = probe(tmp_path / "out", "-p", str(process.pid))
+ENDS = ["direct", "callback"]
+
+
+@pytest.mark.parametrize("argument", ENDS)
+def test_calls_that_do_not_return(hanging: Mapping[tuple[str, ...], Stop], argument: str) -> None:
+    stops = [hanging[argument,]]
     assert len(stops[0]) == 2
     assert_same(stops)
     complete(stops)
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian"])
-def test_python(tmp_path: Path, start: Callable[..., Any], version: str) -> None:
-    try:
-        executable, _ = interpreter(version) if version != "debian" else ("/usr/bin/python3", {})
-    except HarnessError as error:
-        pytest.skip(str(error))
-    process = start(executable, "-c", PYTHON)
-    stops = probe(tmp_path / "out", "-p", str(process.pid))
-    assert len(stops[0]) == 4
-    assert_same(stops)
-    complete(stops)
+PYTHONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian"]
 
 
-def test_torch_live_and_core(tmp_path: Path, start: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("version", PYTHONS)
+def test_python(hanging: Mapping[tuple[str, ...], Stop | None], version: str) -> None:
+    stop = hanging[version,]
+    if stop is None:
+        pytest.skip(f"Python {version} is not installed")
+    assert len(stop) == 4
+    assert_same([stop])
+    complete([stop])
+
+
+def test_torch_live_and_core(tmp_path: Path, start: Start) -> None:
     """OpenMP's pool, the autograd engine's threads, a functorch transform; then its core."""
     process = start(sys.executable, "-c", TORCH)
-    stops = probe(tmp_path / "live", "-p", str(process.pid))
-    assert len(stops[0]) > 4
-    assert_same(stops)
-    complete(stops)
     core = tmp_path / "core"
-    take_core(process.pid, core)
-    process.kill()
     try:
-        stops += probe(tmp_path / "dead", str(Path(sys.executable).resolve()), str(core), PROBE_CORE=str(core))
+        stops = probe(tmp_path / "out", "-p", str(process.pid), PROBE_CORE=str(core))
     finally:
-        core.unlink()
+        core.unlink(missing_ok=True)
+    assert len(stops[0]) > 4
     assert_same(stops)
     complete(stops)
     live, dead = ({thread["tid"]: thread["ours"] for thread in threads} for threads in stops)
@@ -231,7 +263,7 @@ def test_torch_live_and_core(tmp_path: Path, start: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-def test_busy_torch(tmp_path: Path, start: Callable[..., Any]) -> None:
+def test_busy_torch(tmp_path: Path, start: Start) -> None:
     """Stopped anywhere in a training loop. Much of MKL and what oneDNN generates has no CFI: there gdb only guesses,
     and ours must still come to the end of the stack."""
     process = start(sys.executable, "-c", BUSY)
@@ -248,7 +280,7 @@ def test_busy_torch(tmp_path: Path, start: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-def test_busy_in_code_without_cfi(start: Callable[..., Any]) -> None:
+def test_busy_in_code_without_cfi(start: Start) -> None:
     """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
     process = start(sys.executable, "-c", MATRIX_PRODUCTS)
     followed = 0
