@@ -37,6 +37,14 @@ UNDEMANGLED = ("-iex", "set demangle-style none")
 """For a gdb that reads torch's symbols and is asked for none by its C++ name: a quarter of the time, five seconds."""
 
 
+NO_SYMBOLS = (
+    "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
+    "-iex", "set debug-file-directory /nonexistent",
+)  # fmt: skip
+"""For a gdb that needs no symbols; without the last one it reads the C library's debug information where that is
+installed, twice as much work as its start and attaching."""
+
+
 class HarnessError(AssertionError):
     """The test's surroundings are not as they must be; says what is missing."""
 
@@ -265,10 +273,7 @@ class Inferior:
 def take_core(pid: int, path: Path) -> None:
     """gcore through gdb without reading symbols (4 s instead of 8); checks that the notes we need are in it."""
     _need_disk(path.parent)
-    outcome = run(
-        ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
-         "-p", str(pid), "-ex", f"gcore {path}"]
-    )  # fmt: skip
+    outcome = run(["gdb", "-nx", "-batch", *NO_SYMBOLS, "-p", str(pid), "-ex", f"gcore {path}"])
     if not path.exists():
         raise HarnessError(f"gcore made no core of {pid}\n{outcome}")
     missing = {"NT_PRSTATUS", "NT_AUXV", "NT_FILE"} - core_notes(path)
@@ -376,8 +381,7 @@ def _core_maker(folder: Path) -> list[str]:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     if pattern.startswith("core") and "/" not in pattern and hard == resource.RLIM_INFINITY:
         return ["prlimit", "--core=unlimited"]
-    return ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
-            "-ex", "run", "-ex", f"gcore {folder / 'core'}", "--args"]  # fmt: skip
+    return ["gdb", "-nx", "-batch", *NO_SYMBOLS, "-ex", "run", "-ex", f"gcore {folder / 'core'}", "--args"]
 
 
 def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from support.programs.debugger_terminal import PipedDebugger
+from support.programs.harness import NO_SYMBOLS
 
 WELL_FORMED = re.compile(
     r'\d*\^(done|running|connected|error|exit)(,.*)?|\d*[*=+][a-z-]+(,.*)?|[~&@]"([^"\\]|\\.)*"|\(gdb\) ?'
@@ -18,9 +19,7 @@ class MiSession(PipedDebugger):
     """One gdb with the commands loaded."""
 
     def __init__(self, gdb: str, source: str) -> None:
-        words = [gdb, "-nx", "-q", "--interpreter=mi3", "-iex", "set debuginfod enabled off", "-iex",
-                 "set auto-solib-add off"]  # fmt: skip
-        super().__init__(words)
+        super().__init__([gdb, "-nx", "-q", "--interpreter=mi3", *NO_SYMBOLS])
         self.lines: list[str] = []
         """Everything that gdb has said, without line feeds."""
         self._rest = b""
