@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+import brisk
 import native_library
 import torch
 
@@ -94,3 +95,4 @@ model.run(
 calls.append({"op": "cpp_fused_scale_1", "before": before, "after": lists(arg0_1=source, weight=weight, buf0=scaled)})
 with open(sys.argv[1], "w") as stream:
     json.dump(calls, stream)
+brisk.leave()

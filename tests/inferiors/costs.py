@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 
+import brisk
 import torch
 
 operator, calls, rounds = getattr(torch, sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -24,3 +25,4 @@ for _ in range(rounds):
 stops = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - stops
 print(f"best {best * 1e6:.3f}")
 print(f"stops {stops}")
+brisk.leave()

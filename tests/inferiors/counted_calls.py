@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+import brisk  # noqa: F401 - makes importing torch cheaper
 import native_library
 import torch
 import truth

@@ -1,9 +1,8 @@
-"""Registers operators and kernels while it runs, calls them, and exits with status 7."""
+"""Registers operators and kernels while it runs, calls them, and exits with status 7. Argument: see brisk.leave."""
 
 from __future__ import annotations
 
-import sys
-
+import brisk
 import torch
 
 torch.set_num_threads(1)
@@ -18,4 +17,4 @@ torch.ops.late.twice(a.to("meta"))
 override = torch.library.Library("aten", "IMPL")
 override.impl("mm", lambda x, y: x + y, "CPU")
 torch.mm(a, a)
-sys.exit(7)
+brisk.leave(7)

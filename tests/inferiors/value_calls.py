@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+import brisk
 import torch
 
 torch.manual_seed(3)
@@ -36,3 +37,4 @@ torch.nan_to_num(a, nan=0.5, neginf=-2.5)
 torch.nn.functional.batch_norm(a, None, None, training=True, momentum=0.125, eps=1e-4)
 with open(sys.argv[1], "w") as stream:
     json.dump(calls, stream)
+brisk.leave()

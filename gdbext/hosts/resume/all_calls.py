@@ -27,7 +27,7 @@ from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import MemoryFault
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.hosts.resume.operator_functions import OperatorFunctions, functions_kept
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
@@ -101,19 +101,19 @@ class AllCalls:
 
     def shared_lookups(self) -> list[SharedLookup]:
         """The functions of torch's libraries that ask for step callbacks and have the lookup inlined."""
-        found: dict[int, SharedLookup] = {}
         extensions = self._extensions
-        for module in self.modules():
-            for address in self._callers(module) if module not in extensions else ():
-                function = self._session.symbolizer.function(address)
-                if function is None or function.start in found:
-                    continue
-                if any(OPERATOR_STRUCT.begins(name) for name in function.names):
-                    continue
-                shared = self._shared_lookup(function)
-                if shared is not None:
-                    found[function.start] = shared
-        return list(found.values())
+        callers = (self._shared_callers(module) for module in self.modules() if module not in extensions)
+        found = map(self._shared_lookup, chain.from_iterable(callers))
+        return [shared for shared in found if shared is not None]
+
+    def _shared_callers(self, module: Module) -> list[Function]:
+        """The functions of a library that ask for step callbacks and belong to no single operator."""
+        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
+        if wanted is None:
+            return []
+        calls = partial(self._calls_of_imports, module, STEP_CALLBACKS.names, [wanted])
+        architecture, symbolizer = self._session.memory.architecture.name, self._session.symbolizer
+        return functions_kept(symbolizer, module, f"shared callers {architecture}", calls, _is_shared)
 
     @cached_property
     def own_lookups(self) -> list[SharedLookup]:
@@ -297,12 +297,9 @@ class AllCalls:
         event = role.event if role.role is Role.DISPATCHER else "callBoxed" if boxed else "call"
         return SharedLookup(function, sites, event)
 
-    def _callers(self, module: Module) -> list[int]:
-        """Addresses of the direct calls of ``getStepCallbacksUnlessEmpty`` in the module."""
-        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-        if wanted is None:
-            return []
-        return self._calls_of_imports(module, STEP_CALLBACKS.names, [wanted])
+
+def _is_shared(function: Function) -> bool:
+    return not any(OPERATOR_STRUCT.begins(name) for name in function.names)
 
 
 def _names_callbacks(module: Module) -> bool:

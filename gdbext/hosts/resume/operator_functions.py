@@ -7,13 +7,15 @@ entries of the operator's own kernels see them, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.formats.symbol_cache import cache_key, kept_texts
 from gdbext.engine.process.modules import Module
-from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.torch import assumed_symbols
@@ -249,6 +251,35 @@ class CallOpenings:
         for trap in self._traps.values():
             trap.delete()
         self._traps = {}
+
+
+def functions_kept(
+    symbolizer: Symbolizer,
+    module: Module,
+    what: str,
+    places: Callable[[], Iterable[int]],
+    wanted: Callable[[Function], bool],
+) -> list[Function]:
+    """The functions of a library around the places that are wanted, in the order of the places.
+
+    To find places in a library as large as torch's takes a second or two, and what is found in the same file is the
+    same: where they begin is kept in the user's cache, of each file by ``what`` was looked for.
+    """
+    index = symbolizer.index(module)
+    key = cache_key(module.image, index.tables) if index is not None and module.image is not None else None
+    name, kept = f"{what} {key}".encode(), kept_texts(cache_folder(), "callers")
+    text = kept.text(name) if key else None
+    if text is not None:
+        return _functions_around(symbolizer, (module.base + int(word, 16) for word in text.split()))
+    found = [function for function in _functions_around(symbolizer, places()) if wanted(function)]
+    if key:
+        kept.keep(name, " ".join(f"{function.start - module.base:x}" for function in found).encode())
+    return found
+
+
+def _functions_around(symbolizer: Symbolizer, addresses: Iterable[int]) -> list[Function]:
+    functions = {found.start: found for found in map(symbolizer.function, addresses) if found is not None}
+    return list(functions.values())
 
 
 def structured_kind(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.programs.harness import DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run, started
+from support.programs.harness import BRISK, DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run, started
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -86,9 +86,8 @@ def test_places_in_a_program_that_runs(calls: Inferior, where: str, said: str) -
 
 def test_the_computation_of_table_entries() -> None:
     """When mm gets another kernel: one stop for each entry that is computed anew, none when all are taken apart."""
-    outcome = run(
-        [DISPATCH, "dispatch-break", "register", "aten::mm.default", "--continue", "--", sys.executable, LATE]
-    )
+    program = [sys.executable, LATE, "ordinarily"]
+    outcome = run([DISPATCH, "dispatch-break", "register", "aten::mm.default", "--continue", "--", *program])
     assert outcome.status == 0, outcome
     stops = outcome.stdout.count("aten::mm at register: computeDispatchTableEntryWithDebug")
     assert stops == 2, outcome  # CPU, and its autograd key; at the end of the program it would be 130
@@ -259,7 +258,7 @@ def test_threads(tmp_path: Path) -> None:
     """All threads are traced, each with its own nesting; --thread chooses one."""
     script = tmp_path / "threads.py"
     script.write_text(
-        "import threading, torch\n"
+        f"{BRISK}\nimport threading, torch\n"
         "torch.set_num_threads(1)\n"
         "a = torch.ones(2, 2, requires_grad=True)\n"
         "def work():\n"
@@ -267,6 +266,7 @@ def test_threads(tmp_path: Path) -> None:
         "threads = [threading.Thread(target=work) for _ in range(3)]\n"
         "for one in threads: one.start()\n"
         "for one in threads: one.join()\n"
+        "brisk.leave()\n"
     )
     outcome = run([DISPATCH, "--json", "dispatch-trace", "aten::mm.default", "--", sys.executable, script])
     assert outcome.status == 0, outcome
@@ -281,7 +281,7 @@ def test_threads(tmp_path: Path) -> None:
 
 
 def test_json_is_one_document_and_stops_are_told_beside_it() -> None:
-    code = "import torch; a = torch.ones(2, 2); torch.mm(a, a)"
+    code = f"{BRISK}; import torch; a = torch.ones(2, 2); torch.mm(a, a); brisk.leave()"
     outcome = run([DISPATCH, "--json", "dispatch-break", "kernel", "aten::mm", "--continue", "--",
                    sys.executable, "-c", code])  # fmt: skip
     assert outcome.status == 0, outcome

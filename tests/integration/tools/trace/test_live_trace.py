@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.programs import native_build
-from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, Outcome, run, started, wait_until
+from support.programs.harness import BRISK, DISPATCH, INFERIORS, PATIENCE, Inferior, Outcome, run, started, wait_until
 from support.source import contract_schema
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -67,7 +67,7 @@ def test_equals_pytorchs_own_trace() -> None:
 
 def test_all_equals_the_profiler(tmp_path: Path) -> None:
     names = tmp_path / "names.json"
-    outcome = trace(["--all", "--since", "aten::trace"], "model", str(names))
+    outcome = trace(["--all", "--since", "aten::trace"], "model", str(names), "ordinarily")
     assert outcome.status == 0, outcome
     called = re.findall(r"^( +)\[call(?:Boxed)?\] op=\[([\w:]+)", outcome.stdout, re.MULTILINE)
     outermost = [index for index, (indent, _) in enumerate(called) if len(indent) == 1]
@@ -180,7 +180,7 @@ def test_limit_depth_and_json() -> None:
 def test_a_program_runs_on_to_its_end_after_the_limit(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     calls = "a = torch.ones(2, 2); [torch.mm(a, a) for _ in range(9)]"
-    code = f"import torch, pathlib; {calls}; pathlib.Path({str(ended)!r}).touch()"
+    code = f"{BRISK}; import torch, pathlib; {calls}; pathlib.Path({str(ended)!r}).touch(); brisk.leave()"
     outcome = run([DISPATCH, "dispatch-trace", "aten::mm", "--limit", "2", "--", sys.executable, "-c", code])
     assert outcome.status == 0, outcome
     assert "2 dispatches traced" in outcome.stdout
@@ -221,12 +221,13 @@ def test_an_extension_without_optimisation(tmp_path: Path) -> None:
     script = tmp_path / "debug.py"
     library = native_build.build("debug_dispatch")
     script.write_text(
-        "import torch\n"
+        f"{BRISK}\nimport torch\n"
         f"torch.ops.load_library({str(library)!r})\n"
         "a = torch.ones(2, 2, requires_grad=True)\n"
         "torch.mm(a, a)\n"
         "torch.ops.gdbext_debug.mm_typed(a, a)\n"
         "torch.ops.gdbext_debug.mm_boxed(a, a)\n"
+        "brisk.leave()\n"
     )
     outcome = run([DISPATCH, "dispatch-trace", "aten::mm.default", "--", sys.executable, script])
     assert outcome.status == 0, outcome
@@ -238,7 +239,7 @@ def test_an_extension_without_optimisation(tmp_path: Path) -> None:
 def test_operators_and_kernels_that_appear_later(tmp_path: Path) -> None:
     script = tmp_path / "later.py"
     script.write_text(
-        "import torch\n"
+        f"{BRISK}\nimport torch\n"
         "a = torch.ones(2, 2)\n"
         "torch.mm(a, a)\n"
         "library = torch.library.Library('gdbext_later', 'DEF')\n"
@@ -249,6 +250,7 @@ def test_operators_and_kernels_that_appear_later(tmp_path: Path) -> None:
         "def late_mm(a, b): return a\n"
         "other.impl('mm', late_mm, 'CPU')\n"
         "torch.mm(a, a)\n"
+        "brisk.leave()\n"
     )
     outcome = run([DISPATCH, "--json", "dispatch-trace", "aten::mm.default", "*::mm", "--", sys.executable, script])
     assert outcome.status == 0, outcome
@@ -267,7 +269,7 @@ def test_operators_and_kernels_that_appear_later(tmp_path: Path) -> None:
 def test_a_call_that_does_not_come_back(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(
-        "import threading, torch\n"
+        f"{BRISK}\nimport threading, torch\n"
         "def meta_mm(a, b):\n"
         f"    open({str(tmp_path / 'entered')!r}, 'w')\n"
         "    threading.Event().wait()\n"
@@ -305,7 +307,7 @@ def contents(pid: int, places: list[tuple[int, int]]) -> list[bytes]:
 
 def test_nothing_is_left_in_memory(tmp_path: Path) -> None:
     code = (
-        "import torch,time\na=torch.ones(2,2)\ntorch.mm(a,a)\nprint('ready',flush=True)\n"
+        f"{BRISK}\nimport torch,time\na=torch.ones(2,2)\ntorch.mm(a,a)\nprint('ready',flush=True)\n"
         "while 1: torch.mm(a,a); time.sleep(0.05)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)

@@ -71,7 +71,7 @@ OPERATORS = ("aten::mm", "aten::add_.Tensor", "aten::max.dim", "aten::cat", "ate
 def test_saved_values_are_the_program_s_own(tmp_path: Path) -> None:
     truth = tmp_path / "truth.json"
     folder = tmp_path / "values"
-    watched("save", *OPERATORS, "--dir", str(folder), program="value_calls.py", words=(str(truth),))
+    watched("save", *OPERATORS, "--dir", str(folder), program="value_calls.py", words=(str(truth), "ordinarily"))
     counts: dict[str, int] = {}
     for call in json.loads(truth.read_text()):
         number = counts[call["op"]] = counts.get(call["op"], -1) + 1

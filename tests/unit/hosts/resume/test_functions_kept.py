@@ -1,0 +1,94 @@
+"""What was found in a large library is kept for the next look at the same file, and only for that."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.diagnosis.session import Session
+from gdbext.engine.formats import symbol_cache
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.targets.live.unstopped import RunningProcess
+from gdbext.hosts.resume.operator_functions import functions_kept
+
+WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Of a process that has libc mapped, and nothing to do."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        target = RunningProcess(process.pid)
+        yield Session(target)
+        target.close()
+        process.kill()
+
+
+class Search:
+    """Finds places in a process's libc, each time it is asked to; a later one reads the cache anew."""
+
+    def __init__(self, session: Session) -> None:
+        symbol_cache.kept_texts.cache_clear()
+        self.session = session
+        self.times = 0
+
+    def places(self) -> Iterator[int]:
+        self.times += 1
+        for name in (*WANTED, UNWANTED, *WANTED):
+            address = self.session.symbolizer.address_of(name)
+            assert address is not None
+            yield address + 1
+
+    def found(self, what: str) -> list[str]:
+        module = self.session.modules.named("libc.so.6")
+        assert module is not None
+        functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
+        return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
+
+
+def is_wanted(function: Function) -> bool:
+    return UNWANTED not in function.names
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "gdbext" / "callers"
+    symbol_cache.kept_texts.cache_clear()
+
+
+def test_a_second_look_needs_no_search(session: Session, cache: Path) -> None:
+    for what, times in (("callers", 1), ("callers", 0), ("other callers", 1)):
+        search = Search(session)
+        assert search.found(what) == [*WANTED]
+        assert search.times == times
+    assert cache.exists()
+
+
+def test_what_is_damaged_is_searched_again(session: Session, cache: Path) -> None:
+    Search(session).found("callers")
+    text = bytearray(cache.read_bytes())
+    text[text.index(b"\t") + 1] ^= 1
+    cache.write_bytes(bytes(text))
+    again = Search(session)
+    assert again.found("callers") == [*WANTED]
+    assert again.times == 1
+
+
+def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
+    for times in (1, 0):
+        search = Search(session)
+        module = session.modules.named("libc.so.6")
+        assert module is not None
+        assert functions_kept(session.symbolizer, module, "none", search.places, lambda _: False) == []
+        assert search.times == times
+    assert cache.exists()
