@@ -67,6 +67,7 @@ DECLARED = {
     "tools/ranks/rank_sources.py": "reports that the user names",
     "hosts/debugger/command_shell.py": USERS,
     "hosts/debugger/batch_job.py": OUTPUT,
+    "hosts/debugger/recorded_command.py": OUTPUT,
     "hosts/lldb/lldb_launch.py": "debuggers on the user's PATH",
     "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
     "engine/targets/core_sources.py": USERS,

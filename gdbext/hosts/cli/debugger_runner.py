@@ -13,7 +13,7 @@ from gdbext.engine.targets.live.proc_checks import thread_states
 from gdbext.engine.targets.live.thread_motion import activities, is_settled, is_stopped, will_stop
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import GdbextError, TargetError
-from gdbext.hosts.debugger import base_debugger, batch_job
+from gdbext.hosts.debugger import base_debugger
 from gdbext.log import logger
 from gdbext.tools import table
 
@@ -259,13 +259,13 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     os.set_inheritable(theirs, True)
     output = _inheritable(1) if live else None
     terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
-    job = batch_job.Job(
+    job = base_debugger.Job(
         options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
         sysroot=options.sysroot, record=options.record, color=color,
         memory=options.memory, program=options.called.program, source=options.called.source,
     )  # fmt: skip
-    code = batch_job.code(launch.name, job, _ROOT)
+    code = base_debugger.job_code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, program, live)]
     try:
         return DebuggerProcess(launch.name, words, environment, result, options.pid, bool(options.program), live)

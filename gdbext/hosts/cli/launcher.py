@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
-    from gdbext.hosts.debugger.batch_job import RecordedCommand
+    from gdbext.hosts.debugger.recorded_command import RecordedCommand
     from gdbext.tools.program import Program
 
 USAGE = """\
@@ -368,7 +368,7 @@ def _watches(options: Options) -> bool:
 def _recorded_command(options: Options) -> RecordedCommand | None:
     if options.record is None:
         return None
-    from gdbext.hosts.debugger.batch_job import RecordedCommand
+    from gdbext.hosts.debugger.recorded_command import RecordedCommand
 
     return RecordedCommand(options.command, options.argv, options.record)
 

@@ -4,7 +4,6 @@
 inside: what that debugger lends once its Python runs our code. Everything else (which session a command gets, options
 and help, requests of dispatch-break, the result's way back to the launcher) is the same for all and stands in neutral
 files.
-Conditions of breakpoints are expressions that gdb and LLDB both read: C, with registers as variables that begin with $.
 
 The debuggers are imported by name, when they are asked for: the launcher starts with this file.
 """
@@ -14,8 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from importlib import import_module
 
-from gdbext.hosts.resume.breakpoint_setter import WORD, AllOf, Bits, Choice, Equals, Pointee, Register, Told
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
     from gdbext.errors import TargetError
     from gdbext.hosts.debugger.frame_source import FrameSource
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Condition, Value
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
     from gdbext.hosts.resume.host import RunControl
 
 
@@ -192,40 +189,15 @@ def debugger(name: str) -> Debugger:
     return found
 
 
-def condition_text(condition: Condition) -> str:
-    """The condition in C, as debuggers read it; "" where it always holds, and for what is told and not written."""
-    if isinstance(condition, Equals):
-        return f"{value_text(condition.value)} == {_number(condition.number)}"
-    if isinstance(condition, Told):
-        return ""
-    parts = [_operand(each) for each in condition.conditions]
-    return (" && " if isinstance(condition, AllOf) else " || ").join(parts)
+def job_code(debugger: str, job: Job, root: str) -> str:
+    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in.
 
+    Nothing is imported from the folder that we happen to be in, which LLDB would look in.
 
-def _operand(condition: Condition) -> str:
-    text = condition_text(condition)
-    return text if isinstance(condition, Equals) else f"({text})"
-
-
-def value_text(value: Value) -> str:
-    """The value as an operand of ``==``. gdb's registers are signed: what is shifted is made unsigned."""
-    if isinstance(value, Register):
-        return f"${value.name}"
-    if isinstance(value, Pointee):
-        return f"*(unsigned long*){value_text(value.pointer)}"
-    if isinstance(value, Choice):
-        return f"({condition_text(value.condition)} ? {value_text(value.then)} : {value_text(value.otherwise)})"
-    return _bits(value)
-
-
-def _bits(value: Bits) -> str:
-    text = f"(unsigned long){value_text(value.value)}"
-    if value.mask != WORD:
-        text = f"{text} & {value.mask:#x}"
-    if not value.shift:
-        return f"({text})"
-    return f"({text} >> {value.shift})" if value.mask == WORD else f"(({text}) >> {value.shift})"
-
-
-def _number(number: int) -> str:
-    return str(number) if number < 10 else f"{number:#x}"
+    Where this package is compiled for the debugger's Python already, that is used, and not compiled into our cache.
+    """
+    compiled = f"{root!a} + '/gdbext/hosts/debugger/__pycache__/batch_job.' + sys.implementation.cache_tag + '.pyc'"
+    cached = f"import os, sys; sys.pycache_prefix = None if os.path.exists({compiled}) else sys.pycache_prefix"
+    isolated = "sys.path[:] = [each for each in sys.path if each.startswith('/')]"
+    imports = f"{isolated}; sys.path.append({root!a}); from gdbext.hosts.debugger.batch_job import Job, run"
+    return f"{cached}; {imports}; run({debugger!a}, {job.expression()})"

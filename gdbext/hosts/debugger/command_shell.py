@@ -18,7 +18,6 @@ from gdbext.errors import GdbextError
 from gdbext.hosts.resume.host import Host
 from gdbext.log import logger
 from gdbext.tools import table
-from gdbext.torch.registry.operator_names import continuations
 
 if TYPE_CHECKING:
     from argparse import Action
@@ -256,6 +255,8 @@ class Completer:
         if dest in _THREADS:
             return map(str, self._thread_numbers())
         if dest in _OPERATORS and current:
+            from gdbext.torch.registry.operator_names import continuations
+
             return continuations(self._session().dispatcher.names, current)
         if dest in _KEYS:
             return self._session().dispatch_keys.runtime_keys

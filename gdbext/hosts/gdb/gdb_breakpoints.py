@@ -18,11 +18,10 @@ import gdb
 
 from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import MemoryFault, TargetError
-from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
-from gdbext.hosts.resume.breakpoint_setter import Told, holds
+from gdbext.hosts.resume.breakpoint_setter import Told, condition_text, holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import (

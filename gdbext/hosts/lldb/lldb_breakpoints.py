@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.errors import MemoryFault, ProbesRefused, TargetError
-from gdbext.hosts.debugger.base_debugger import condition_text
 from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
 from gdbext.hosts.lldb.lldb_target import is_there, read_memory
 from gdbext.hosts.lldb.selection import Callback, attach_callback, drop_callback
-from gdbext.hosts.resume.breakpoint_setter import holds
+from gdbext.hosts.resume.breakpoint_setter import condition_text, holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.lldb.selection import Selection

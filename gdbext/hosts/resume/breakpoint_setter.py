@@ -1,6 +1,7 @@
 """The parts of a debugger that dispatch-break needs: breakpoints by address, and to be called when they are hit.
 
-Conditions of breakpoints as data: debuggers render them in their own language, and ``holds`` evaluates them.
+Conditions of breakpoints are data: ``holds`` evaluates them, and ``condition_text`` writes them in the C that gdb and
+LLDB both read, with registers as variables that begin with $.
 
 Everything is an unsigned 64-bit word. Registers are named as the architecture names them.
 """
@@ -122,6 +123,45 @@ def holds(condition: Condition, thread: StoppedThread) -> bool:
         return condition.ask(thread)
     found = (holds(each, thread) for each in condition.conditions)
     return all(found) if isinstance(condition, AllOf) else any(found)
+
+
+def condition_text(condition: Condition) -> str:
+    """The condition in C, as debuggers read it; "" where it always holds, and for what is told and not written."""
+    if isinstance(condition, Equals):
+        return f"{value_text(condition.value)} == {_number(condition.number)}"
+    if isinstance(condition, Told):
+        return ""
+    parts = [_operand(each) for each in condition.conditions]
+    return (" && " if isinstance(condition, AllOf) else " || ").join(parts)
+
+
+def _operand(condition: Condition) -> str:
+    text = condition_text(condition)
+    return text if isinstance(condition, Equals) else f"({text})"
+
+
+def value_text(value: Value) -> str:
+    """The value as an operand of ``==``. gdb's registers are signed: what is shifted is made unsigned."""
+    if isinstance(value, Register):
+        return f"${value.name}"
+    if isinstance(value, Pointee):
+        return f"*(unsigned long*){value_text(value.pointer)}"
+    if isinstance(value, Choice):
+        return f"({condition_text(value.condition)} ? {value_text(value.then)} : {value_text(value.otherwise)})"
+    return _bits(value)
+
+
+def _bits(value: Bits) -> str:
+    text = f"(unsigned long){value_text(value.value)}"
+    if value.mask != WORD:
+        text = f"{text} & {value.mask:#x}"
+    if not value.shift:
+        return f"({text})"
+    return f"({text} >> {value.shift})" if value.mask == WORD else f"(({text}) >> {value.shift})"
+
+
+def _number(number: int) -> str:
+    return str(number) if number < 10 else f"{number:#x}"
 
 
 if TYPE_CHECKING:

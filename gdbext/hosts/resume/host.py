@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
-from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.unwind.frame_steps import CfaRule
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
@@ -128,7 +128,12 @@ class Host(ToolHost):
     def guard(self, control: RunControl, pid: int) -> None:
         """Have somebody look after the process of this machine, 0 for none yet, should the debugger be killed."""
         if pid and control.can_run_beside:
-            self.kept(DebuggerGuards, DebuggerGuards).watch_over(pid)
+            self._guards().watch_over(pid)
+
+    def _guards(self) -> DebuggerGuards:
+        from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+
+        return self.kept(DebuggerGuards, DebuggerGuards)
 
     def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
         """The engines to try, in their order: in a user's debugger first the one that does no harm."""
@@ -155,7 +160,7 @@ class Host(ToolHost):
         why = "--engine probes has none" if _is_here(session) else "on its own machine scripts/dispatch needs none"
         if refused is not None:
             why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
-        harms = not self.kept(DebuggerGuards, DebuggerGuards).has_server
+        harms = not self._guards().has_server
         notes = (
             f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
         ) * harms

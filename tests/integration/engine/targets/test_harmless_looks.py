@@ -12,7 +12,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.live.unstopped import AsleepProcess
-from gdbext.hosts.debugger.batch_job import RecordedCommand
+from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.hosts.opening import Standstill, open_live, open_recording
 from support.programs import procfs
 from support.programs.harness import INFERIORS, wait_until

@@ -101,7 +101,7 @@ def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_pa
     (package / "batch_job.py").write_text("class Job:\n    def __init__(*_, **__): pass\ndef run(*_): pass\n")
     if compiled:
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True, env={})
-    code = batch_job.code("gdb", Job("dispatch-info", [], result=1, pid=1), str(tmp_path))
+    code = base_debugger.job_code("gdb", Job("dispatch-info", [], result=1, pid=1), str(tmp_path))
     environment = {"PYTHONPYCACHEPREFIX": str(cache)}
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env=environment, cwd=tmp_path)
     assert bool(list(cache.rglob("batch_job*.pyc"))) is not compiled

@@ -8,7 +8,7 @@ import pytest
 
 from gdbext.engine.targets.recording import recorder
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
-from gdbext.hosts.debugger import batch_job
+from gdbext.hosts.debugger.recorded_command import RecordedCommand
 from gdbext.tools import table
 from support.recorded import recordings
 
@@ -21,7 +21,7 @@ def _nothing_besides_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def note(path: Path) -> str:
     """Standard error of a command that was recorded."""
-    command = batch_job.RecordedCommand("all-threads", [], str(path))
+    command = RecordedCommand("all-threads", [], str(path))
     outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
     command.save(outcome)
     assert outcome.status == 0, outcome.error

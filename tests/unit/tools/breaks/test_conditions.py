@@ -10,7 +10,6 @@ import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.errors import UsageError
-from gdbext.hosts.debugger.base_debugger import condition_text, value_text
 from gdbext.hosts.resume.breakpoint_setter import (
     ALWAYS,
     AllOf,
@@ -21,8 +20,10 @@ from gdbext.hosts.resume.breakpoint_setter import (
     Pointee,
     Register,
     both,
+    condition_text,
     holds,
     value_of,
+    value_text,
 )
 from gdbext.tools.breaks.break_plan import BreakRequest, check_keys, key_condition
 from gdbext.torch.values.key_names import KeyNames

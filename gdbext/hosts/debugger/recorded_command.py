@@ -1,0 +1,108 @@
+"""Runs a command on a target while everything that is read of it is written down (``--record FILE``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.tool import ToolHost
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.targets.recording import container, recorder
+from gdbext.engine.targets.recording.recorder import MAX_MEMORY, RecordingTarget
+from gdbext.engine.targets.recording.recording import Recording
+from gdbext.engine.vocabulary import byte_size, counted
+from gdbext.errors import GdbextError, UsageError
+from gdbext.tools import table
+
+_INCOMPLETE = (
+    f"\n  It is not complete: it keeps {MAX_MEMORY >> 20} MB of memory, and more was read. What is missing is among "
+    "the errors of a replay.\n  Record a command that reads less: dispatch-bt --thread TID"
+)
+
+
+class RecordedCommand:
+    """One command and its recording: ``run`` while the target is stopped, ``save`` when it goes on again."""
+
+    def __init__(self, name: str, argv: Sequence[str], path: str) -> None:
+        """Raises UsageError where nothing can be written to ``path``, or the command lets the process run."""
+        self._name = name
+        self._argv = argv
+        self._path = path
+        self._recording: Recording | GdbextError | None = None
+        self._is_complete = True
+        self._seconds = 0.0
+        if table.find(name).runs_on(argv):
+            raise UsageError(f"--record keeps one moment, and {name} lets the process run")
+        check_place(path)
+
+    def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> table.Outcome:
+        """Run the command and give its outcome."""
+        opened: list[Session] = []
+
+        def open_session() -> Session:
+            opened.append(Session(RecordingTarget(open_target())))
+            return opened[0]
+
+        outcome = table.execute(self._name, self._argv, open_session, color, host)
+        if opened:
+            started = perf_counter()
+            self._recording = self._complete(opened[0])
+            self._seconds = perf_counter() - started
+        return outcome
+
+    def _complete(self, session: Session) -> Recording | GdbextError:
+        """The recording, after everything was read that a bug report needs."""
+        for row in table.commands():
+            for options in row.recorded:
+                table.execute(row.name, options, lambda: session)  # as text: only that shows lines of source
+        assert isinstance(session.target, RecordingTarget)
+        self._is_complete = session.target.is_complete
+        try:
+            return session.target.recording(" ".join((self._name, *self._argv)))
+        except GdbextError as error:
+            return error
+
+    def save(self, outcome: table.Outcome) -> None:
+        """Write the file, and say on the outcome's standard error what is in it, or why there is none."""
+        if self._recording is None:
+            return
+        try:
+            if isinstance(self._recording, GdbextError):
+                raise self._recording
+            data = recorder.encode(self._recording)
+            container.write(self._path, data)
+            note = summary(self._recording, self._path, len(data), self._seconds)
+            note += "" if self._is_complete else _INCOMPLETE
+        except (GdbextError, OSError) as error:
+            outcome.status = outcome.status or 1
+            reason = error.strerror if isinstance(error, OSError) else None
+            note = f"no recording was made: {reason or error}"
+        outcome.error = f"{outcome.error}\n{note}".lstrip()
+
+
+def check_place(path: str) -> None:
+    """Raises UsageError where ``path`` cannot become a file of ours."""
+    if path.startswith("/proc/self/fd/"):
+        return  # a descriptor that somebody has opened for us
+    folder = os.path.dirname(path) or "."  # noqa: PTH120 - pathlib takes 10 ms to import
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"--record: {folder} is not a folder that can be written to")
+    if os.path.lexists(path) and not os.path.isfile(path):  # noqa: PTH113
+        raise UsageError(f"--record: {path} is there already, and is not a file")
+
+
+def summary(recording: Recording, path: str, size: int, seconds: float) -> str:
+    """A summary for people: the file's contents, and what they took."""
+    longer = "" if recording.kind == "core" else f"; the process stood still {seconds:.2f} s longer for it"
+    files, answers = counted(len(recording.files), "library"), counted(len(recording.facts), "answer")
+    parts = f"{byte_size(len(recording.memory))} of memory, parts of {files} and programs"
+    return (
+        f"recorded in {path} ({byte_size(size)}{longer}):\n"
+        f"  registers, the memory map, {parts}, {answers} of /proc and the file system,\n"
+        f"  {counted(len(recording.environ), 'environment variable')}. The memory holds what the process "
+        "had there: paths, "
+        "code, strings, numbers of tensors, perhaps passwords and keys.\n"
+        f"  Replay it anywhere with: scripts/dispatch -r {path}"
+    )
