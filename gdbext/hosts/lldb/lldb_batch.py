@@ -35,7 +35,9 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     check_version(debugger)
     debugger.SetAsync(False)
-    is_quick = not live and _look_up_less(debugger)
+    is_quick = not live and _command(debugger, "plugin disable instrumentation-runtime")
+    if not is_quick:
+        _keep_indexes(debugger)
     if job.core is not None:
         return _load(debugger, job.core, job.sysroot)
     if job.pid is not None:
@@ -71,16 +73,13 @@ def _detach(target: lldb.SBTarget) -> None:
     target.GetProcess().Detach()
 
 
-def _look_up_less(debugger: lldb.SBDebugger) -> bool:
-    """True if attaching is quick because LLDB looks up less."""
-    if _command(debugger, "plugin disable instrumentation-runtime"):
-        return True
+def _keep_indexes(debugger: lldb.SBDebugger) -> None:
+    """Have LLDB keep its indexes on disk: from the second time on it attaches, or sees torch being loaded, sooner."""
     folder = f"{cache_folder()}/lldb"
     if may_fill(folder):
         _command(debugger, f"settings set symbols.lldb-index-cache-path {shlex.quote(folder)}")
         _command(debugger, f"settings set symbols.lldb-index-cache-max-byte-size {_INDEX_BYTES}")
         _command(debugger, "settings set symbols.enable-lldb-index-cache true")
-    return False
 
 
 def _command(debugger: lldb.SBDebugger, line: str) -> bool:

@@ -121,7 +121,7 @@ def test_a_core_is_taken_once_and_the_inferior_goes_on() -> None:
 
 
 def test_a_crash_leaves_a_core_with_its_signal(inferior_pool: Pool) -> None:
-    crashed = inferior_pool.get("kernel-crash")
+    crashed = inferior_pool.get("crash")
     assert crashed.ended
     assert "NT_SIGINFO" in harness.core_notes(crashed.core())
 

@@ -67,12 +67,25 @@ def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: 
         assert read[f"selection {number}"] == read["selection"], command
 
 
+def said_of_each(commands: Sequence[str], *options: str, **more: Any) -> dict[str, str]:
+    """What one gdb, which has sourced the commands, writes to standard error for each of these."""
+    mark = "python __import__('sys').stderr.write('=====\\n')"
+    words = [word for command in (SOURCE, *commands) for word in ("-ex", command, "-ex", mark)]
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
+    _, *parts, _ = outcome.stderr.split("=====\n")
+    return dict(zip(commands, parts, strict=True))
+
+
+@pytest.fixture(scope="module")
+def wrong_uses(inferior_pool: Pool) -> dict[str, str]:
+    """What is said of each of WRONG, in one gdb."""
+    return said_of_each(WRONG, "-p", str(inferior_pool.get("meta-mm").pid))
+
+
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_use_says_why_and_what_to_try(inferior: Start, words: str) -> None:
-    hang = inferior("meta-mm")
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(hang.pid), "-ex", SOURCE, "-ex", words])
-    assert re.search(r"^  (why|try): ", outcome.stderr, re.MULTILINE), outcome
-    assert "Traceback" not in outcome.stderr, outcome
+def test_wrong_use_says_why_and_what_to_try(wrong_uses: dict[str, str], words: str) -> None:
+    assert re.search(r"^  (why|try): ", wrong_uses[words], re.MULTILINE), wrong_uses
+    assert "Traceback" not in wrong_uses[words]
 
 
 def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, tmp_path: Path) -> None:
@@ -84,10 +97,9 @@ def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, t
 
 
 def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
-    for command in COMMANDS:
-        outcome = run(["gdb", "-nx", "-q", "-batch", "-ex", SOURCE, "-ex", command], cwd=tmp_path)
-        assert "attach PID" in outcome.stderr, outcome
-        assert "why:" in outcome.stderr, outcome
+    for command, said in said_of_each(COMMANDS, cwd=tmp_path).items():
+        assert "attach PID" in said, command
+        assert "why:" in said, command
 
 
 def test_a_process_that_runs_must_be_stopped_first(inferior_pool: Pool) -> None:

@@ -102,7 +102,7 @@ def test_sourcing_is_quick() -> None:
     """A quarter of what gdb itself takes to start, and no command is imported."""
     clock = "python import sys, time; print('CLOCK', time.process_time(), 'gdbext.diagnosis.session' in sys.modules)"
     seconds = []
-    for _ in range(5):
+    while not seconds or (min(seconds) >= 0.05 and len(seconds) < 5):
         begin, end = (line.split() for line in lines(gdb(clock, f"source {INIT}", clock), "CLOCK"))
         seconds.append(float(end[0]) - float(begin[0]))
         assert end[1] == "False"

@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.parametrize("name", lldbs.parameter
 def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str) -> None:
     """The command ends, LLDB and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
-    settings = ["-O", "settings set target.preload-symbols false"]
-    start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *settings]
+    start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *lldbs.reading_little()]
     terminal = DebuggerTerminal(start, "(lldb) ")
     try:
         terminal.until(terminal.prompt)

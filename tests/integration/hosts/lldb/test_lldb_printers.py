@@ -29,13 +29,13 @@ def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: 
     process = inferior("printed-types")
     (tmp_path / "selecting.py").write_text(SELECT)
     commands = [
-        "settings set plugin.jit-loader.gdb.enable off", "settings set target.preload-symbols false",
-        f"process attach --pid {process.pid}", f"command script import {ROOT}/gdbext/lldb_init.py",
-        f"command script import {tmp_path}/selecting.py", "script selecting.select()", "frame variable",
+        "settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {process.pid}",
+        f"command script import {ROOT}/gdbext/lldb_init.py", f"command script import {tmp_path}/selecting.py",
+        "script selecting.select()", "frame variable",
         "type category disable gdbext", "frame variable device", "detach",
     ]  # fmt: skip
     words = [word for command in commands for word in ("-o", command)]
-    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *words], timeout=120)
+    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little(), *words], timeout=120)
     shown, disabled = outcome.stdout.partition("type category disable")[::2]
     schema, keys = process.truth["schema"], process.truth["keyset"]
     for text in EXPECTED:

@@ -1,0 +1,12 @@
+"""crash: SIGSEGV in Python without torch."""
+
+from __future__ import annotations
+
+import ctypes
+
+import truth
+
+truth.thread("main", waits=None)
+truth.ends("SIGSEGV")
+truth.ready()
+ctypes.string_at(0x10)
