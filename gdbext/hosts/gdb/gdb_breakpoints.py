@@ -178,8 +178,9 @@ class GdbBreakpointSetter:
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds. Raises TargetError, as all others do."""
         with _refusals():
-            told = isinstance(condition, Told) and GdbToldStop(address, condition, reached)
-            return self._keep(told or GdbStop(address, condition_text(condition), reached), address)
+            if isinstance(condition, Told):
+                return self._keep(GdbToldStop(address, condition, reached), address)
+            return self._keep(GdbStop(address, condition_text(condition), reached), address)
 
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """One that calls ``reached`` and goes on; gdb takes no condition for it."""
