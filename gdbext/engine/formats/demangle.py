@@ -19,6 +19,7 @@ from gdbext.engine.record import late_pattern
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from re import Match
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _NAME_LIMIT = 1 << 16
@@ -125,27 +126,42 @@ def counted_size(name: str) -> int:
     """Each reference at most doubles all before it; each pack expansion is as long as the name has arguments, and is
     one of a pack only if it has a parameter. Letters of identifiers may be counted as references, too."""
     plain = _MOST_OF_EACH * (len(name) + 4) + _STANDARD * name.count("S")
-    references, repeated = _REFERENCE.findall(name), len(_REPEATED.findall(name))
+    references, repeated = [*_REFERENCE.finditer(name)], len(_REPEATED.findall(name))
     if len(references) <= _MOST_REFERENCES and not _PARAMETER.search(name):
-        return _substituted_size(plain, references) << repeated
+        return plain + _substituted_size(references) << repeated
     expansions = len(_EXPANSION.findall(name)) if _PARAMETER.search(name) else 0
     return int((plain << len(references) + repeated) * (len(name) + 1) ** expansions)
 
 
-def _substituted_size(plain: int, references: Sequence[str]) -> int:
-    """Characters of a name whose references are substitutions. In a component are references to those with smaller
-    numbers only: it is not larger than all of these before it, and what is written out.
+def _substituted_size(references: Sequence[Match[str]]) -> int:
+    """Characters that the references of a name stand for, where all are substitutions. A component is before the
+    references to it, and in it are references to those with smaller numbers only: it is not larger than all of these
+    before it, and what is written out before it.
 
     The beginning of a reference may be the end of an identifier: of S1S_ the number is 0 or 65.
     """
-    before: list[tuple[int, int]] = []
-    total = plain
+    sizes, plain, end = [0] * _NUMBERED, 4 * _MOST_OF_EACH, 0
+    total = 0
     for each in references:
-        most = _number(each[1:-1])
-        size = plain + sum(size for size, number in before if number < most)
-        before.append((size, _number(each[each.rindex("S") + 1 : -1])))
+        start, end = end, each.end()
+        plain += _MOST_OF_EACH * (end - start) + _STANDARD * each.string.count("S", start, end)
+        most, number = _numbers(each.group())
+        size = plain + sum(sizes[:most])
+        sizes[number] += size
         total += size
     return total
+
+
+_NUMBERED = 256
+"""Components that are told apart by their numbers: of a name there are a hundred, and all others count as referred to
+by any reference with such a number."""
+
+
+@lru_cache(maxsize=4096)
+def _numbers(reference: str) -> tuple[int, int]:
+    """(numbers below this one are meant at most, the least number of the component) of what may be a reference."""
+    most, number = _number(reference[1:-1]), _number(reference[reference.rindex("S") + 1 : -1])
+    return (most if most < _NUMBERED else _NUMBERED), min(number, _NUMBERED - 1)
 
 
 def _number(sequence: str) -> int:

@@ -13,7 +13,7 @@ import sys
 import time
 from array import array
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress
 from mmap import ACCESS_READ, mmap
 from zlib import crc32
@@ -308,17 +308,29 @@ class KeptTexts:
         self._folder = folder
         self._path = f"{folder}/{name}"
         self._data = _contents(self._path)
+        self._is_full = False
+        """This process has added all that it may."""
+        self._asked = 0
 
     def text(self, name: bytes) -> bytes | None:
         """The text of a name; None where it is not kept."""
-        at = self._data.find(b"\n%b\t" % name) + 1
-        line = self._data[at : self._data.find(b"\n", at)]
+        self._asked += 1
+        line = self._found(name) if self._asked <= _FEW else self._lines.get(name, b"")
         text = line[len(name) + 1 : -_SUM]
-        return text if at and line == _line(name, text) else None
+        return text if line and line == _line(name, text) else None
+
+    def _found(self, name: bytes) -> bytes:
+        at = self._data.find(b"\n%b\t" % name) + 1
+        return self._data[at : self._data.find(b"\n", at)] if at else b""
+
+    @cached_property
+    def _lines(self) -> dict[bytes, bytes]:
+        """Each line by its name, the first one that there is. Made for those who ask for thousands only."""
+        return {line.partition(b"\t")[0]: line for line in reversed(self._data.split(b"\n")[1:-1])}
 
     def keep(self, name: bytes, text: bytes) -> None:
         """Add a name that is not there yet, of each process the first few. A file that is full begins anew."""
-        if not may_fill(self._folder) or {*b"\t\n"} & {*name, *text}:
+        if self._is_full or not may_fill(self._folder) or {*b"\t\n"} & {*name, *text}:
             return
         with suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -327,7 +339,8 @@ class KeptTexts:
                 size = os.fstat(file.fileno()).st_size
                 if size >= _MOST_KEPT:
                     file.truncate(size := 0)
-                if size < len(self._data) + _MOST_NEW:
+                self._is_full = size >= len(self._data) + _MOST_NEW
+                if not self._is_full:
                     file.write((b"" if size else b"\n") + _line(name, text) + b"\n")
 
 
@@ -335,6 +348,8 @@ _MOST_NEW, _MOST_KEPT = 1 << 16, 1 << 18
 """Bytes that a process adds, and of the whole file: thousand names. A look asks for twenty, a trace for thousands."""
 _SUM = 9
 """Bytes of a line behind the text."""
+_FEW = 64
+"""Names that are searched for: each takes as long as ten lines of an index take to make."""
 
 
 def _line(name: bytes, text: bytes) -> bytes:

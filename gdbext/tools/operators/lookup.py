@@ -23,7 +23,7 @@ from gdbext.engine.vocabulary import Section
 from gdbext.errors import BadData, UsageError
 from gdbext.render import Style, escape, short_name
 from gdbext.render.plain_json import keyset, optional_keyset
-from gdbext.tools.operators.op import key_set, registered_kernel
+from gdbext.tools.operators.op import registered_kernel
 from gdbext.tools.operators.operator_section import RegisteredKernel, kernel
 from gdbext.torch.registry import Operator
 from gdbext.torch.stack import DispatchKeySet
@@ -235,6 +235,11 @@ class LookupSection(Section):
     def document(self, why: bool) -> dict[str, Any]:
         """The section, as the JSON document has it."""
         return document(self, why)
+
+
+def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
+    """A keyset with its keys as PyTorch prints them."""
+    return DispatchKeySet(bits, keys.decode(bits))
 
 
 def lookup_section(

@@ -19,8 +19,6 @@ from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operator_names import declared_schemas
-from gdbext.torch.stack import DispatchKeySet
-from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -31,11 +29,6 @@ if TYPE_CHECKING:
 
 CONTRADICTIONS_SHOWN = 50
 """Contradictions that are spelled out; a library torn out in the middle makes thousands."""
-
-
-def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
-    """A keyset with its keys as PyTorch prints them."""
-    return DispatchKeySet(bits, keys.decode(bits))
 
 
 def registered_kernel(
@@ -64,6 +57,7 @@ class OperatorReporter:
         self._key = key
         self.findings = _registering(tables)
         self.errors: list[ErrorReport] = _nameless(tables.dispatcher.nameless)
+        self._registered: dict[tuple[KernelFunction, KernelName], operator_section.RegisteredKernel] = {}
 
     def report_all(self, operators: Sequence[Operator]) -> tuple[operator_section.OperatorReport, ...]:
         """Every operator that can be read."""
@@ -91,7 +85,9 @@ class OperatorReporter:
             self.findings.extend(_contradictions(operator, computed, len(self.findings)))
             registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, computed))
             hidden = len(known) - len(registrations)
-            table = self._table(operator, [entry for entry in computed if self._key in (None, entry.key, entry.source)])
+            key = self._key
+            wanted = computed if key is None else [entry for entry in computed if key in (entry.key, entry.source)]
+            table = self._table(operator, wanted)
         return operator_section.OperatorReport(
             operator.name, operator.overload, operator.address, schema, debug, registrations, table, hidden
         )  # fmt: skip
@@ -118,12 +114,11 @@ class OperatorReporter:
         return any(entry.key == key and entry.source == registration.key for entry in computed)
 
     def _registration(self, operator: Operator, one: Registration) -> operator_section.OperatorRegistration:
-        name = self._kernels.name(one.kernel, one.key, operator.name)
         return operator_section.OperatorRegistration(
             key=one.key,
             is_alias=one.key in self._keys.alias_keys,
             active=one.active,
-            kernel=registered_kernel(self._kernels, one.kernel, name),
+            kernel=self._kernel(operator, one.kernel, one.key),
             debug=one.debug,
             inferred_schema=self._inferred_schema(operator, one),
         )
@@ -142,7 +137,7 @@ class OperatorReporter:
         shared: dict[tuple[object, ...], operator_section.TableChoice] = {}
         entries = []
         for entry in computed:
-            same = (entry.kernel, entry.expected, entry.path, entry.source, entry.debug)
+            same = entry[2:]  # all but the key and its slot
             choice = shared.get(same)
             if choice is None:
                 choice = self._choice(operator, entry)
@@ -165,7 +160,11 @@ class OperatorReporter:
         )
 
     def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> operator_section.RegisteredKernel:
-        return registered_kernel(self._kernels, kernel, self._kernels.name(kernel, key, operator.name))
+        name = self._kernels.name(kernel, key, operator.name)
+        known = self._registered.get((kernel, name))
+        if known is None:
+            known = self._registered[kernel, name] = registered_kernel(self._kernels, kernel, name)
+        return known
 
     def _bare_table(self, operator: Operator) -> tuple[operator_section.TableEntry, ...]:
         """The table as it stands in memory: how its entries were chosen is not known. Raises MemoryFault."""
@@ -205,7 +204,7 @@ def _unreadable(operator: Operator, error: GdbextError) -> Finding:
 
 def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known: int) -> list[Finding]:
     """A table entry that is not what the registrations lead to, each a finding of its own."""
-    broken = [entry for entry in computed if not entry.consistent][: max(0, CONTRADICTIONS_SHOWN - known)]
+    broken = [entry for entry in computed if entry.kernel != entry.expected][: max(0, CONTRADICTIONS_SHOWN - known)]
     name = operator.dispatcher.kernels.name
     found = []
     for entry in broken:

@@ -105,8 +105,7 @@ class Operator:
     @cached_property
     def table(self) -> tuple[KernelFunction, ...]:
         """All entries of ``dispatchTable_`` in table order."""
-        kernels, raw = self.dispatcher.kernels, self._table
-        return tuple(kernels.parse(raw, at) for at in range(0, len(raw), kernels.size))
+        return self.dispatcher.kernels.parse_table(self._table)
 
     @cached_property
     def extractor(self) -> Extractor:

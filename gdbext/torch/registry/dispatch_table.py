@@ -95,6 +95,7 @@ MISSING = KernelFunction(0, 0, 0, 0)
 
 _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 _COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
+_AMBIGUOUS = "ambiguous autogradother"
 
 
 class Registration(Record):
@@ -152,6 +153,8 @@ class DispatchTables:
         self._schema_at = AnnotatedKernel.inferred_function_schema.offset(space)
         self._sized_lists = has_cxx11_abi(dispatcher.layout)
         self._value_size = 8 + (24 if self._sized_lists else 16)
+        self._plans: dict[frozenset[str], list[ComputedEntry]] = {}
+        """Keys with an active kernel → the table of the first operator that has kernels for just these."""
 
     # --- registrations ---------------------------------------------------------------------------
 
@@ -206,7 +209,11 @@ class DispatchTables:
         if registrations is None:
             registrations = self.registrations(operator)
         computation = _Computation(self, operator, registrations)
-        return [computation.entry(index) for index in range(self._keys.num_slots)]
+        alike = self._plans.get(computation.keys)
+        if alike is not None:
+            return computation.as_in(alike)
+        made = self._plans[computation.keys] = [computation.entry(index) for index in range(self._keys.num_slots)]
+        return made
 
     def entry(self, operator: Operator, index: int) -> ComputedEntry:
         """One entry of the table. Raises BadData (also for an index out of range), MemoryFault."""
@@ -223,9 +230,22 @@ class _Computation:
         self._rules = tables.rules
         self._fallbacks = tables.fallbacks
         self._active: Mapping[str, Registration] = {one.key: one for one in registrations if one.active}
+        self.keys = frozenset(self._active)
+        """Nothing else decides which registration fills an entry."""
         keys = self._dispatcher.keys
         slots = [keys.slot_of_value.get(one.value) for one in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
+
+    def as_in(self, alike: Sequence[ComputedEntry]) -> list[ComputedEntry]:
+        """All entries: they come from the registrations under the same keys as those of another operator with the
+        same ``keys``."""
+        fills = {key: (one.kernel, one.debug) for key, one in self._active.items()}
+        entries = []
+        for kernel, (slot, key, _, expected, reason, path, debug, source) in zip(self._operator.table, alike):
+            if source in fills and reason != _AMBIGUOUS:
+                expected, debug = fills[source]
+            entries.append(ComputedEntry(slot, key, kernel, expected, reason, path, debug, source))
+        return entries
 
     def entry(self, index: int) -> ComputedEntry:
         """The entry for one table slot."""
@@ -252,8 +272,8 @@ class _Computation:
     def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> ComputedEntry:
         """AutogradOther with a math kernel and a kernel for one of its backends: PyTorch refuses to choose."""
         marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
-        reason = "ambiguous autogradother"
-        return ComputedEntry(index, key, kernel, marker, reason, "2.3", "ambiguous_autogradother", _COMPOSITE_IMPLICIT)
+        debug = "ambiguous_autogradother"
+        return ComputedEntry(index, key, kernel, marker, _AMBIGUOUS, "2.3", debug, _COMPOSITE_IMPLICIT)
 
     def _has_backend_kernel(self, index: int) -> bool:
         """A kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot."""

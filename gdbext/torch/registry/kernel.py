@@ -90,6 +90,18 @@ class KernelReader:
 
     # --- reading ---------------------------------------------------------------------------------
 
+    def parse_table(self, raw: bytes) -> tuple[KernelFunction, ...]:
+        """The KernelFunctions of a whole table: a hundred entries, a few kernels. Equal ones are one object."""
+        made: dict[bytes, KernelFunction] = {}
+        size, found = self.size, []
+        for at in range(0, len(raw), size):
+            words = raw[at : at + size]
+            kernel = made.get(words)
+            if kernel is None:
+                kernel = made[words] = self.parse(words, 0)
+            found.append(kernel)
+        return tuple(found)
+
     def read(self, address: int) -> KernelFunction:
         """The KernelFunction at ``address``. Raises MemoryFault."""
         return self.parse(self._memory.read(address, self.size), 0)

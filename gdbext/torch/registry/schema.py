@@ -1,9 +1,7 @@
 """FunctionSchema as text, exactly as PyTorch prints it, and the arguments and results in such a text, by type and name.
 
 Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
-(alias_info.h), IValue (ivalue.cpp) and Type::str() (jit_type.h, type.cpp), 2.13.0.
-
-Source: ATen/core/jit_type.h and type.cpp, 2.13.0.
+(alias_info.h) and IValue (ivalue.cpp), 2.13.0; of types see schema_types.py.
 
 C++ functions leave results where torchgen/api/cpp.py says.
 """
@@ -11,11 +9,13 @@ C++ functions leave results where torchgen/api/cpp.py says.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
+from gdbext.torch.registry.schema_types import TypeReader
 from gdbext.torch.values import value_structures as structures
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.value_text import ValueReader, quoted
@@ -25,104 +25,6 @@ if TYPE_CHECKING:
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
-
-DEPTH_LIMIT = 32
-MEMBER_LIMIT = 1024
-
-_SIMPLE = {
-    "AnyType": "Any", "AnyEnumType": "AnyEnumType", "TensorType": "Tensor", "StorageType": "Storage",
-    "NumberType": "Scalar", "FloatType": "float", "ComplexType": "complex", "IntType": "int", "NoneType": "NoneType",
-    "StringType": "str", "GeneratorType": "Generator", "QuantizerType": "Quantizer", "BoolType": "bool",
-    "DeviceObjType": "Device", "StreamObjType": "Stream", "PyObjectType": "PyObject", "CapsuleType": "Capsule",
-    "QSchemeType": "QScheme", "ScalarTypeType": "ScalarType", "LayoutType": "Layout",
-    "MemoryFormatType": "MemoryFormat", "AnyListType": "list", "AnyTupleType": "tuple",
-    "AnyClassType": "AnyClassType", "SymIntType": "SymInt", "SymFloatType": "SymFloat", "SymBoolType": "SymBool",
-}  # fmt: skip
-"""Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
-
-_ELEMENT = {
-    "ListType": (structures.ListType.elem, "{}[]"),
-    "OptionalType": (structures.OptionalType.contained_, "{}?"),
-    "FutureType": (structures.FutureType.elem, "Future({})"),
-    "AwaitType": (structures.FutureType.elem, "Await({})"),
-    "RRefType": (structures.RRefType.elem, "RRef({})"),
-}
-"""Types around one other: the member that has it, and the text. AwaitType and FutureType share SingleElementType."""
-
-_POINTER_SIZE = 16
-"""``c10::TypePtr`` and ``shared_ptr<Type>``: the pointer is the first word of both."""
-
-
-class TypeReader:
-    """Prints types. Raises LayoutError at construction when the layout does not know their kinds."""
-
-    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
-        self._memory = memory
-        self._strings = strings
-        self._layout = layout
-        self._space = Space(memory, layout)
-        self._kind_at = structures.Type.kind_.offset(self._space)
-        self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
-        self._texts: dict[int, str] = {}
-
-    def kind(self, address: int) -> str:
-        """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
-        value = self._memory.u32(address + self._kind_at)
-        kind = self._kinds.get(value)
-        if kind is None:
-            raise BadData(f"there is no type at {address:#x} (kind {value})")
-        return kind
-
-    def element(self, address: int) -> int:
-        """The type inside a list, an optional, a future, … Raises BadData (it has none), LayoutError, MemoryFault."""
-        kind = self.kind(address)
-        if kind not in _ELEMENT:
-            raise BadData(f"the {kind} at {address:#x} has no element type")
-        member, _ = _ELEMENT[kind]
-        return member.read(self._space, address + member.offset(self._space))
-
-    def text(self, address: int, depth: int = 0) -> str:
-        """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
-        text = self._texts.get(address)
-        if text is None:
-            text = self._texts[address] = self._read(address, depth)
-        return text
-
-    def _read(self, address: int, depth: int) -> str:
-        if depth > DEPTH_LIMIT:
-            raise BadData(f"the type at {address:#x} is nested deeper than {DEPTH_LIMIT} levels")
-        kind = self.kind(address)
-        if kind in _SIMPLE:
-            return _SIMPLE[kind]
-        if kind in _ELEMENT:
-            return _ELEMENT[kind][1].format(self.text(self.element(address), depth + 1))
-        if kind == "DictType":
-            return f"Dict({self._joined(structures.DictType(self._space, address).types, depth)})"
-        if kind == "TupleType":
-            return self._tuple_text(address, depth)
-        if kind == "UnionType":
-            return f"Union[{self._joined(structures.UnionType(self._space, address).types_, depth)}]"
-        if kind == "VarType":
-            return self._strings.read(structures.VarType(self._space, address).name_, 256)
-        if kind in ("ClassType", "InterfaceType"):
-            optional = structures.NamedType(self._space, address).name_
-            held = optional + optional_shape(self._layout, structures.QualifiedName.OF).value
-            name = self._strings.read(structures.QualifiedName(self._space, held).qualifiedName_, 4096)
-            return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
-        raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
-
-    def _tuple_text(self, address: int, depth: int) -> str:
-        """``(A, B)``. A named tuple has a schema and prints differently; it does not occur in operators."""
-        found = structures.TupleType(self._space, address)
-        if found.schema_:
-            raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
-        return f"({self._joined(found.elements_, depth)})"
-
-    def _joined(self, vector: int, depth: int) -> str:
-        first, count = vector_span(self._memory, vector, _POINTER_SIZE, MEMBER_LIMIT)
-        members = (self._memory.u64(first + index * _POINTER_SIZE) for index in range(count))
-        return ", ".join(self.text(member, depth + 1) for member in members)
-
 
 ARGUMENT_LIMIT = 512
 """PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
@@ -151,6 +53,17 @@ class SchemaArgument(Record):
     keyword_only: bool
 
 
+class _ArgumentOffsets(Record):
+    """Offsets in a ``c10::Argument``, in bytes; ``default`` and ``length`` are those of the flags that there is one."""
+
+    name: int
+    real_type: int
+    keyword_only: int
+    alias: int
+    default: int
+    length: int
+
+
 class SchemaReader:
     """Prints schemas. What the layout lacks costs the argument that needs it."""
 
@@ -164,6 +77,8 @@ class SchemaReader:
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
         self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
+        self._plain: dict[int, str] = {}
+        """Types of arguments that have neither alias nor length nor default → their texts, as far as they are known."""
 
     def read(self, address: int) -> SchemaText:
         """The FunctionSchema at ``address``. Raises MemoryFault, BadData when it is none at all."""
@@ -204,7 +119,40 @@ class SchemaReader:
     def _arguments(self, vector: int) -> list[SchemaArgument]:
         size = structures.ArgumentStruct.size(self._space)
         first, count = vector_span(self._memory, vector, size, ARGUMENT_LIMIT)
-        return [self._read_argument(each) for each in structures.ArgumentStruct.array(self._space, first, count)]
+        places = range(first, first + count * size, size)
+        try:
+            raw, offsets = self._memory.read(first, count * size), self._offsets
+        except (MemoryFault, LayoutError):  # which costs the argument that cannot be read
+            return [self._read_argument(structures.ArgumentStruct(self._space, place)) for place in places]
+        return [
+            self._plain_argument(raw, place - first, place, offsets)
+            or self._read_argument(structures.ArgumentStruct(self._space, place))
+            for place in places
+        ]
+
+    @cached_property
+    def _offsets(self) -> _ArgumentOffsets:
+        found, space = structures.ArgumentStruct, self._space
+        default, length = optional_shape(self._layout, structures.IValue.OF), optional_shape(self._layout, "int")
+        return _ArgumentOffsets(
+            found.name_.offset(space),
+            found.real_type_.offset(space),
+            found.kwarg_only_.offset(space),
+            found.alias_info_.offset(space),
+            found.default_value_.offset(space) + default.engaged,
+            found.N_.offset(space) + length.engaged,
+        )
+
+    def _plain_argument(self, raw: bytes, at: int, place: int, offsets: _ArgumentOffsets) -> SchemaArgument | None:
+        """The argument whose bytes are at ``raw[at:]``, where it is nothing but a known type and a name: most are."""
+        name_at, type_at, keyword_at, alias_at, default_at, length_at = offsets
+        if raw[at + default_at] or raw[at + length_at] or any(raw[at + alias_at : at + alias_at + 8]):
+            return None
+        text = self._plain.get(int.from_bytes(raw[at + type_at : at + type_at + 8], "little"))
+        if text is None:
+            return None
+        name = self._strings.parse(raw, at + name_at, place + name_at)
+        return SchemaArgument(f"{text} {name}" if name else text, name, raw[at + keyword_at] != 0)
 
     def _read_argument(self, argument: structures.ArgumentStruct) -> SchemaArgument:
         name = self._strings.read(argument.name_)
@@ -217,16 +165,20 @@ class SchemaReader:
         return SchemaArgument(text, name, keyword_only)
 
     def _argument_text(self, argument: structures.ArgumentStruct, name: str) -> str:
-        kind_of, whole = self._types.kind, argument.real_type_
+        kind_of, whole, missing = self._types.kind, argument.real_type_, len(self._missing)
         optional = kind_of(whole) == "OptionalType"
         inner = self._types.element(whole) if optional else whole
         alias = structures.AliasInfo(self._space, argument.alias_info_)
         if kind_of(inner) == "ListType":
             text = self._type_text(self._types.element(inner)) + self._contained_alias(alias)
-            text += f"[{self._length(argument.N_)}]"
+            length = self._length(argument.N_)
+            text += f"[{length}]"
         else:
-            text = self._type_text(inner)
-        text += self._alias_text(alias, needed=False) + ("?" if optional else "") + (f" {name}" if name else "")
+            length, text = "", self._type_text(inner)
+        text += self._alias_text(alias, needed=False) + ("?" if optional else "")
+        if not (length or alias.address) and missing == len(self._missing):
+            self._plain[whole] = text
+        text += f" {name}" if name else ""
         default = self._held(argument.default_value_, structures.IValue.OF)
         return text if default is None else f"{text}={self._default(default, whole, inner)}"
 
