@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REPORT = "gdbext/1"
@@ -20,9 +20,12 @@ REPORT = "gdbext/1"
 LONGEST = 400
 """Items of a list that are looked at, spread evenly: all operators have half a million table entries."""
 
-Check = Callable[[Any, str], Iterator[str]]
-"""(value, where it stands) to its faults."""
+Place = Union[str, tuple[Any, object]]
+"""Where a value stands: the document's name, or (the place of what it is in, its name or number there)."""
+Check = Callable[[Any, Place], Sequence[str]]
+"""(value, where it stands) to its faults. Most have none: of these no text is made, and no generator."""
 
+_PLAIN = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -84,13 +87,11 @@ class Compiler:
     def compile(self, node: Mapping[str, Any] | bool) -> Check:
         """The check of one (sub)schema. Raises ValueError for a keyword that is not known here."""
         if isinstance(node, bool):
-            return _nothing if node else lambda _, at: iter([f"{at} is not allowed"])
+            return _nothing if node else lambda _, at: [f"{_text(at)} is not allowed"]
         checks = [self._keyword(word, node) for word in node if word not in _ANNOTATIONS | _OBJECTS]
         if _OBJECTS & node.keys():
             checks.append(self._object(node))
-        if len(checks) == 1:
-            return checks[0]
-        return lambda value, at: (fault for one in checks for fault in one(value, at))
+        return checks[0] if len(checks) == 1 else _all_of(checks)
 
     def _keyword(self, word: str, node: Mapping[str, Any]) -> Check:
         argument = node[word]
@@ -110,39 +111,62 @@ class Compiler:
         others = self.compile(node.get("additionalProperties", True))
         required = node.get("required", ())
 
-        def check(value: Any, at: str) -> Iterator[str]:
+        def check(value: Any, at: Place) -> Sequence[str]:
             if not isinstance(value, dict):
-                return
-            for name in required:
-                if name not in value:
-                    yield f"{at}.{name} is missing"
+                return ()
+            found = [f"{_text(at)}.{name} is missing" for name in required if name not in value]
             for name, each in value.items():
-                yield from members.get(name, others)(each, f"{at}.{name}")
+                faults = members.get(name, others)(each, (at, name))
+                if faults:
+                    found += faults
+            return found
 
         return check
 
 
-def _nothing(value: Any, at: str) -> Iterator[str]:  # noqa: ARG001 - a Check
-    return iter(())
+def _text(at: Place) -> str:
+    if isinstance(at, str):
+        return at
+    inside, name = at
+    return f"{_text(inside)}[{name}]" if isinstance(name, int) else f"{_text(inside)}.{name}"
 
 
-def _plain(allowed: Callable[[Any], bool], what: str) -> Check:
-    def check(value: Any, at: str) -> Iterator[str]:
-        return iter(()) if allowed(value) else iter([f"{at} is {value!r:.80}, not {what}"])
+def _nothing(value: Any, at: Place) -> Sequence[str]:  # noqa: ARG001 - a Check
+    return ()
+
+
+def _all_of(checks: list[Check]) -> Check:
+    def check(value: Any, at: Place) -> Sequence[str]:
+        found: Sequence[str] = ()
+        for one in checks:
+            faults = one(value, at)
+            if faults:
+                found = [*found, *faults]
+        return found
 
     return check
 
 
+def _plain(allowed: Callable[[Any], bool], what: str) -> Check:
+    return lambda value, at: () if allowed(value) else [f"{_text(at)} is {value!r:.80}, not {what}"]
+
+
 def _type(names: str | list[str]) -> Check:
-    tests = [_TYPES[name] for name in ([names] if isinstance(names, str) else names)]
-    return _plain(lambda value: any(test(value) for test in tests), f"of type {names}")
+    every = [names] if isinstance(names, str) else names
+    tests = [_TYPES[name] for name in every]
+    usual = frozenset(_PLAIN[name] for name in every if name in _PLAIN)
+    return _plain(lambda value: type(value) in usual or any(test(value) for test in tests), f"of type {names}")
 
 
 def _items(check_item: Check) -> Check:
-    def check(value: Any, at: str) -> Iterator[str]:
+    def check(value: Any, at: Place) -> Sequence[str]:
+        found: list[str] = []
         if isinstance(value, list):
             for index in range(0, len(value), max(1, len(value) // LONGEST)):
-                yield from check_item(value[index], f"{at}[{index}]")
+                faults = check_item(value[index], (at, index))
+                if faults:
+                    found += faults
+        return found
 
     return check
 
@@ -150,16 +174,15 @@ def _items(check_item: Check) -> Check:
 def _any_of(checks: list[Check]) -> Check:
     """The faults are those of the alternative that comes nearest: one whose type is right, with the fewest."""
 
-    def check(value: Any, at: str) -> Iterator[str]:
-        failed: list[list[str]] = []
+    def check(value: Any, at: Place) -> Sequence[str]:
+        failed: list[Sequence[str]] = []
         for one in checks:
-            found = list(one(value, at))
+            found = one(value, at)
             if not found:
-                return iter(())
+                return ()
             failed.append(found)
-        inside = [found for found in failed if not found[0].startswith(f"{at} is ")]
-        nearest = min(inside or failed, key=len)
-        return iter(nearest)
+        inside = [found for found in failed if not found[0].startswith(f"{_text(at)} is ")]
+        return min(inside or failed, key=len)
 
     return check
 
