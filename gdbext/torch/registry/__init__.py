@@ -21,7 +21,7 @@ from gdbext.torch.layout_choice import find_singleton, not_yet
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.schema import SchemaReader, SchemaText, is_name
 from gdbext.torch.structures import AnnotatedSchema, CppSignature, DispatcherStruct, LookupTable, OperatorEntry
-from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
+from gdbext.torch.values.containers import MapEntry, MapSlots, map_slots, optional_shape, string_reader
 from gdbext.torch.values.key_names import Extractor, KeyNames
 
 TYPE_CHECKING = False
@@ -185,23 +185,21 @@ class Dispatcher:
     # --- the operators ---------------------------------------------------------------------------
 
     @cached_property
-    def _slots(self) -> list[MapEntry]:
+    def _slots(self) -> MapSlots:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
         return self.memory.consistent(self._read_slots)
 
-    def _read_slots(self) -> list[MapEntry]:
+    def _read_slots(self) -> MapSlots:
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
         lookup = self._members.operatorLookupTable_
         second = LookupTable._data.field(self.layout).size // 2
         data = lookup._data + (lookup._foregroundDataIndex & 1) * second
-        return map_entries(self.memory, data, 2 * self.strings.size + 16)
+        return map_slots(self.memory, data, 2 * self.strings.size + 16)
 
     @cached_property
-    def _slot_of(self) -> dict[int, MapEntry]:
+    def _slot_of(self) -> dict[int, int]:
         """OperatorDef to its slot of the lookup table."""
-        at = 2 * self.strings.size
-        unpack = struct.Struct("<Q").unpack_from
-        return {unpack(entry.raw, at)[0]: entry for entry in self._slots}
+        return self._slots.by_word(2 * self.strings.size)
 
     @property
     def entries(self) -> Set[int]:
@@ -210,7 +208,7 @@ class Dispatcher:
 
     def is_registered_as(self, address: int, name: str, overload: str) -> bool:
         """The lookup table has that OperatorDef under this name, as far as its slots themselves tell."""
-        slot, size = self._slot_of[address], self.strings.size
+        slot, size = self._slots.at(self._slot_of[address]), self.strings.size
         texts = ((name, 0), (overload, size))
         return all(self.strings.may_be(text, slot.raw, at, slot.address + at) for text, at in texts)
 

@@ -15,6 +15,8 @@ from gdbext.torch.values.value_structures import Optional, OptionalArrayRef, Str
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from gdbext.engine.layouts import Layout
     from gdbext.engine.process.memory import Memory
 
@@ -251,16 +253,50 @@ _IS_USED = bytes(distance < 0x80 for distance in range(256))
 """1 for an occupied slot, by its distance as a byte."""
 
 
+class MapSlots:
+    """The occupied slots of a map, in memory order. Of thousands, a look wants one word each, and few whole."""
+
+    def __init__(self, first: int, stride: int, raw: bytes, used: Sequence[int]) -> None:
+        self._first = first
+        self._stride = stride
+        self._raw = raw
+        self._used = used
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def __iter__(self) -> Iterator[MapEntry]:
+        return map(self.at, self._used)
+
+    def at(self, slot: int) -> MapEntry:
+        """The entry in that slot."""
+        start = slot * self._stride
+        return MapEntry(self._first + start + 8, self._raw[start : start + self._stride][8:])
+
+    def by_word(self, offset: int) -> dict[int, int]:
+        """The word at that offset of each value → its slot."""
+        unpack, stride = struct.Struct("<Q").unpack_from, self._stride
+        if stride % 8 or offset % 8:
+            return {unpack(self._raw, slot * stride + 8 + offset)[0]: slot for slot in self._used}
+        words = memoryview(self._raw).cast("Q")[(8 + offset) // 8 :: stride // 8].tolist()
+        return {words[slot]: slot for slot in self._used}
+
+
 def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]:
+    """The entries of the ``ska::flat_hash_map`` at ``address``. Raises BadData, MemoryFault."""
+    return list(map_slots(memory, address, value_size))
+
+
+def map_slots(memory: Memory, address: int, value_size: int) -> MapSlots:
     """The occupied slots of the ``ska::flat_hash_map`` at ``address``, in memory order, from one read.
 
     A slot is an int8 distance from the wanted slot (-1: empty), padding to 8, the value of ``value_size`` bytes.
     Raises BadData when the header or the slots do not hold together, MemoryFault.
     """
     header = read_map_header(memory, address)
-    if not header.elements:
-        return []
     stride = 8 + value_size
+    if not header.elements:
+        return MapSlots(header.entries, stride, b"", ())
     try:
         raw = memory.read(header.entries, header.span * stride)
     except MemoryFault as fault:
@@ -273,9 +309,7 @@ def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]
         distances[index] > index for index in used[: header.max_lookups]
     ):
         raise _corrupt(address, "an element is farther from its slot than any lookup goes")
-    return [
-        MapEntry(header.entries + index * stride + 8, raw[index * stride + 8 : (index + 1) * stride]) for index in used
-    ]
+    return MapSlots(header.entries, stride, raw, used)
 
 
 def check_hashed(memory: Memory, address: int, value_size: int, entries: list[MapEntry], key_size: int) -> None:
