@@ -63,8 +63,8 @@ def group_of(item: pytest.Item) -> str:
 def _shared_fixtures(item: pytest.Item) -> list[str]:
     """Names of the fixtures of a shared scope that this test is parametrized by; [""] for others of such a scope."""
     definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    names = [name for name, found in definitions.items() if found[-1].scope in SHARED]
-    return sorted(name for name in names if name in _parameters(item)) or [""][: len(names)]
+    names, parameters = [name for name, found in definitions.items() if found[-1].scope in SHARED], _parameters(item)
+    return sorted(name for name in names if name in parameters) or [""][: len(names)]
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 
 def _scenario(item: pytest.Item) -> str:
-    return _text(_parameters(item).get("scenario", ""))
+    callspec = getattr(item, "callspec", None)
+    return "" if callspec is None else _text(callspec.params.get("scenario", ""))
 
 
 def _program(item: pytest.Item) -> str:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +77,16 @@ def said_of_each(commands: Sequence[str], *options: str, **more: Any) -> dict[st
     return dict(zip(commands, parts, strict=True))
 
 
-@pytest.fixture(scope="module")
-def wrong_uses(inferior_pool: Pool) -> dict[str, str]:
-    """What is said of each of WRONG, in one gdb."""
-    return said_of_each(WRONG, "-p", str(inferior_pool.get("meta-mm").pid))
+@cache
+def said_of_wrong_uses(pid: int) -> dict[str, str]:
+    return said_of_each(WRONG, "-p", str(pid))
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_use_says_why_and_what_to_try(wrong_uses: dict[str, str], words: str) -> None:
-    assert re.search(r"^  (why|try): ", wrong_uses[words], re.MULTILINE), wrong_uses
-    assert "Traceback" not in wrong_uses[words]
+def test_wrong_use_says_why_and_what_to_try(inferior: Start, words: str) -> None:
+    said = said_of_wrong_uses(inferior("meta-mm").pid)[words]
+    assert re.search(r"^  (why|try): ", said, re.MULTILINE), said
+    assert "Traceback" not in said
 
 
 def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,23 +163,26 @@ def test_missing_names_say_which() -> None:
 
 
 def _without(*path: str) -> dict[str, Any]:
-    changed = copy.deepcopy(DOCUMENT)
-    place = changed
-    for step in path[:-1]:
-        place = place[step]
+    changed, place = _way_to(path)
     del place[path[-1]]
     return changed
 
 
 def _with(value: object, *path: Any) -> dict[str, Any]:
-    """The document with one value replaced; what is not on the way to it is shared with the original."""
+    """The document with one value replaced."""
+    changed, place = _way_to(path)
+    place[path[-1]] = value
+    return changed
+
+
+def _way_to(path: Sequence[Any]) -> tuple[dict[str, Any], Any]:
+    """A document, and the place in it that may be changed: what is not on the way to it is shared with the original."""
     changed = copy.copy(DOCUMENT)
     place: Any = changed
     for step in path[:-1]:
         place[step] = copy.copy(place[step])
         place = place[step]
-    place[path[-1]] = value
-    return changed
+    return changed, place
 
 
 ENTRY = ("structs", "c10::impl::OperatorEntry")

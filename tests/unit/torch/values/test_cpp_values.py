@@ -22,14 +22,11 @@ MEMORY = Memory(FakeTarget({
 }))  # fmt: skip
 
 
-def layouts() -> list[Path]:
-    shipped = sorted(Path(store.DATA).glob("torch-*.json"))
-    return [path for path in shipped if store.load(path).has_struct("optional<int64_t>")]
-
-
-@pytest.fixture(params=layouts(), ids=lambda path: path.stem)
+@pytest.fixture(params=sorted(Path(store.DATA).glob("torch-*.json")), ids=lambda path: path.stem)
 def layout(request: pytest.FixtureRequest) -> Layout:
-    return store.load(request.param)
+    found = store.load(request.param)
+    assert found.has_struct("optional<int64_t>")
+    return found
 
 
 def view(layout: Layout) -> list[int]:
