@@ -166,7 +166,7 @@ def without_layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this tree that knows no PyTorch, and a folder "bin" without any compiler."""
     folder = tmp_path_factory.mktemp("tree")
     for name in ("gdbext", "scripts"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("torch-*.json"))
     (index,) = (folder / "gdbext/engine/layouts/data").glob("*/index.json")
     index.write_text('{"build_ids": {}, "torch": {}}')
     (folder / "bin").mkdir()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import stat
 
 import pytest
 
 from support.programs.harness import DISPATCH, run
+from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.program("gil-mutex"), pytest.mark.compiler]
 
@@ -49,12 +51,22 @@ def test_a_replay_is_the_recorded_report(look, hung, tmp_path):
     assert any(f"dispatch {source}" in line for line in advised_before), advised_before
 
 
-def test_a_recording_is_enough_for_all_readers(look, hung, tmp_path):
+@pytest.fixture(scope="module")
+def reports():
+    """What was said without a debugger, which is what has to be said by whatever way the recording came, by process,
+    kind and command."""
+    return {}
+
+
+def test_a_recording_is_enough_for_all_readers(look, hung, reports, tmp_path):
     file = tmp_path / "hang.rec"
     look.outcome(hung, "dispatch-info", "--record", str(file))
     for words in READERS:
         again = replay(file, *words, "--json").document
-        now = look(hung, *words)
+        key = (hung.pid, look.kind, words)
+        if key not in reports:
+            reports[key] = Look(look.kind, "none")(hung, *words)
+        now = copy.deepcopy(reports[key])
         assert again["errors"] == now["errors"]
         assert [thread["dispatch"] for thread in again["threads"]] == [thread["dispatch"] for thread in now["threads"]]
         for document in (again, now):

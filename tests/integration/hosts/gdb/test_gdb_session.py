@@ -75,7 +75,7 @@ def test_sourcing_from_any_folder(typed: str) -> None:
 
 
 def test_sourcing_again_takes_a_changed_version(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "gdbext", tmp_path / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    shutil.copytree(ROOT / "gdbext", tmp_path / "gdbext", ignore=shutil.ignore_patterns("data"))
     registry = tmp_path / "gdbext" / "tools" / "table.py"
     change = f"""python
 import pathlib, re

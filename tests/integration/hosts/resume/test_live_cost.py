@@ -14,7 +14,8 @@ from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, UNDEMANGLED
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 ROUNDS = 10
-"""Tries until the best of both is within the bound: the machine has other work, which only ever makes things slower."""
+"""Tries until ours is within the bound: the machine has other work, which only ever makes things slower. What it did to
+the empty breakpoint made the bound no tighter, so that is measured once."""
 SCRIPT = INFERIORS / "costs.py"
 MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
 
@@ -66,13 +67,12 @@ def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: 
     words, calls = ("mm", "200", "10"), 1 + 200 * 10
     settings = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off", *UNDEMANGLED]
     bare = ["gdb", "-nx", "-batch", *settings, "-x", script, "--args", *program(*words)]
-    empty: list[float] = []
+    empty = number(BEST, output(bare))
+    assert empty > 20, f"the breakpoint was not hit: {empty} µs a call"
     ours: list[float] = []
-    while not empty or (min(ours) > 1.5 * min(empty) and len(empty) < ROUNDS):
-        empty.append(number(BEST, output(bare)))
-        assert empty[-1] > 20, f"the breakpoint was not hit: {empty[-1]} µs a call"
+    while not ours or (min(ours) > 1.5 * empty and len(ours) < ROUNDS):
         text = output(traced(*words))
         assert number(r"^([\d,]+) dispatches traced", text) == 2 * calls, "of each call: AutogradCPU, then CPU"
         assert number(STOPS, text) > 0, "of the traced one each call stops"
         ours.append(number(BEST, text) / 2)
-    assert min(ours) <= 1.5 * min(empty), (empty, ours)
+    assert min(ours) <= 1.5 * empty, (empty, ours)
