@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -86,6 +87,7 @@ said = [run(f"{name} {how}") for name in OPERATORS for how in ("grad", "nograd")
 assert all(line.startswith("done") for line in said), said
 truth.thread("main", waits="read")
 truth.note(verdict="idle", operators=list(expectations()))
+truth.note(package=str(Path(torch.__file__).parent), registered=torch._C._dispatch_get_all_op_names())
 truth.ready()
 for line in sys.stdin:
     print(run(line), flush=True)

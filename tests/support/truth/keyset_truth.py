@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, interpreter, start, wait_until
+from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, Inferior, start, wait_until
 
 PROBE = Path(__file__).with_name("keyset_probe.py")
-_LISTING = "import json, torch; print(json.dumps([torch.__file__, torch._C._dispatch_get_all_op_names()]))"
 CALLED = """empty copy_ fill_ zero_ view expand _softmax native_layer_norm t as_strided clone convolution
     _convolution mkldnn_convolution transpose unsqueeze select index max_pool2d_with_indices _unsafe_view
     reshape detach alias squeeze gt _to_copy"""
@@ -34,7 +33,7 @@ def _compare(python: str, folder: Path) -> dict[str, Any]:
         with (folder / "log").open("w") as log:
             settings = ["-iex", "set auto-load off", *UNDEMANGLED]
             command = ["gdb", "-nx", "-batch", *settings, "-p", str(inferior.pid), "-x", str(PROBE)]
-            gdb = subprocess.Popen(command, env=_environment(python, names, folder), stdin=subprocess.DEVNULL,
+            gdb = subprocess.Popen(command, env=_environment(inferior, names, folder), stdin=subprocess.DEVNULL,
                                    stdout=log, stderr=log)  # fmt: skip
         ready = folder / "ready"
         wait_until(lambda: ready.exists() or gdb.poll() is not None, "the probe is ready")
@@ -51,13 +50,9 @@ def _compare(python: str, folder: Path) -> dict[str, Any]:
         inferior.close()
 
 
-def _environment(python: str, wanted: list[str], folder: Path) -> dict[str, str]:
-    executable, extra = interpreter(python)
-    done = subprocess.run([executable, "-W", "ignore", "-c", _LISTING], env={**os.environ, **extra}, check=True,
-                          capture_output=True, text=True)  # fmt: skip
-    package, operators = json.loads(done.stdout.splitlines()[-1])
-    library = Path(package).parent / "lib" / "libtorch_cpu.so"
-    listing = subprocess.run(["nm", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+def _environment(inferior: Inferior, wanted: list[str], folder: Path) -> dict[str, str]:
+    operators, library = inferior.truth["registered"], Path(inferior.truth["package"]) / "lib" / "libtorch_cpu.so"
+    listing = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
     bases = {*wanted, *CALLED.split()}
     return {
         **os.environ,
