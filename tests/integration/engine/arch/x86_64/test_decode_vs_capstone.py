@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import capstone
 import pytest
@@ -50,37 +51,46 @@ def functions_of_libc(image: ElfImage) -> Iterator[tuple[int, int]]:
         yield fde.start, fde.end - fde.start
 
 
+class Decoded(NamedTuple):
+    """A function of the sample."""
+
+    start: int
+    code: bytes
+    ours: list[Instruction]
+
+
 @pytest.fixture(scope="module", params=["libc", pytest.param("at::_ops", marks=pytest.mark.torch)])
-def functions(request: pytest.FixtureRequest) -> list[tuple[int, bytes]]:
-    """(address, code) of each function of the sample."""
+def functions(request: pytest.FixtureRequest) -> list[Decoded]:
     image = ElfImage.open(own_libc() if request.param == "libc" else torch_library("libtorch_cpu.so"))
     libc = request.param == "libc"
     found = sorted(set((functions_of_libc if libc else operators)(image)))
     assert len(found) > 2_000
-    return [(start, image.read(start, size) or b"") for start, size in found[:: 1 if libc else STRIDE]]
+    codes = [(start, image.read(start, size) or b"") for start, size in found[:: 1 if libc else STRIDE]]
+    return [Decoded(start, code, list(instructions(code, start))) for start, code in codes]
 
 
-def test_boundaries(functions: list[tuple[int, bytes]]) -> None:
+def test_boundaries(functions: list[Decoded]) -> None:
     machine = capstone.Cs(*_MODE)
     wrong = []
-    for start, code in functions:
+    for start, code, found in functions:
         theirs = [(address, size) for address, size, _, _ in machine.disasm_lite(code, start)]
-        ours = [(one.address, one.length) for one in instructions(code, start)]
+        ours = [(one.address, one.length) for one in found]
         if ours != theirs:
             at = next((a for (a, s), other in zip(theirs, [*ours, None]) if (a, s) != other), start)
             wrong.append((hex(at), code[at - start : at - start + 15].hex()))
     assert not wrong, f"{len(wrong)} of {len(functions)} functions: {wrong[:10]}"
 
 
-def test_operands_and_effects(functions: list[tuple[int, bytes]]) -> None:
+def test_operands_and_effects(functions: list[Decoded]) -> None:
     machine = capstone.Cs(*_MODE)
     machine.detail = True
     seen: set[tuple[str, bytes]] = set()
     wrong: Counter[str] = Counter()
     examples: dict[str, str] = {}
-    for start, code in functions:
-        for one in instructions(code, start):
-            raw = code[one.address - start : one.end - start]
+    for start, code, ours in functions:
+        for one in ours:
+            at = one.address - start
+            raw = code[at : at + one.length]
             key = (one.kind, raw[: -4 if one.target is not None and one.length > 4 else None])
             if key in seen:
                 continue
@@ -133,10 +143,9 @@ def _memory(ours: Instruction, theirs: capstone.CsInsn) -> str:
 
 def _vectors(theirs: capstone.CsInsn, registers: list[int]) -> set[str]:
     """Vector registers by their narrowest names; those beyond 15 exist in AVX-512 only."""
-    if theirs.mnemonic == "vzeroupper":
-        return set()  # what lies above them
     names = {theirs.reg_name(each) for each in registers}
-    return {f"xmm{name[3:]}" for name in names if name[1:3] == "mm" and name[0] in "xyz" and int(name[3:]) < 16}
+    found = {f"xmm{name[3:]}" for name in names if name[1:3] == "mm" and name[0] in "xyz" and int(name[3:]) < 16}
+    return set() if found and theirs.mnemonic == "vzeroupper" else found  # which writes what lies above them
 
 
 def _moves(ours: Instruction, theirs: capstone.CsInsn) -> str:
@@ -156,12 +165,13 @@ def _moves(ours: Instruction, theirs: capstone.CsInsn) -> str:
 
 
 def _writes(ours: Instruction, theirs: capstone.CsInsn) -> str:
-    written = {PARTS[name] for name in map(theirs.reg_name, theirs.regs_access()[1]) if name in PARTS}
+    registers = theirs.regs_access()[1]
+    written = {PARTS[name] for name in map(theirs.reg_name, registers) if name in PARTS}
     if ours.kind != "call":
         missed = written - ours.writes - INVENTED.get(theirs.mnemonic, set()) - _only_stack(ours)
         if missed:
             return f"writes {sorted(missed)}, too"
-        missed = _vectors(theirs, theirs.regs_access()[1]) - ours.float_writes
+        missed = _vectors(theirs, registers) - ours.float_writes
         if missed:
             return f"writes {sorted(missed)}, too"
     stored = max((each.size for each in theirs.operands if each.type == x86.X86_OP_MEM
