@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, UNDEMANGLED
+from support.programs import native_build
+from support.programs.harness import DISPATCH, INFERIORS, NO_SYMBOLS, PATIENCE
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 ROUNDS = 10
-"""Tries until ours is within the bound: the machine has other work, which only ever makes things slower. What it did to
-the empty breakpoint made the bound no tighter, so that is measured once."""
+"""Tries until the best of both is within the bound: the machine has other work, which only ever makes things slower."""
+BOUND = 2
 SCRIPT = INFERIORS / "costs.py"
 MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
 
@@ -50,9 +53,21 @@ def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
     assert number(STOPS, output(traced("add", "20000", "1"))) < 200
 
 
-@pytest.mark.alone
-def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
-    script = tmp_path / "bare.py"
+@pytest.fixture
+def one_processor() -> Iterator[None]:
+    """Whatever is started meanwhile runs on one processor. On two, a stop takes twice as long whenever the debugger and
+    the program happen to be on different ones."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def empty_breakpoint(script: Path) -> list[str | Path]:
+    """A gdb without symbols, as ours is, with a breakpoint at mm whose stop() does nothing, on the program behind it."""
+    library = native_build.torch_folder() / "lib" / "libtorch_cpu.so"
+    listing = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
+    place = next(line.split()[0] for line in listing.splitlines() if line.endswith(f" {MM_CALL}"))
     script.write_text(
         "import gdb\n"
         "class Empty(gdb.Breakpoint):\n"
@@ -61,18 +76,27 @@ def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: 
         "gdb.execute('set pagination off')\n"
         "gdb.execute('catch load libtorch_python')\n"
         "gdb.execute('run')\n"
-        f"Empty('*(char*)&{MM_CALL}')\n"
+        "maps = open(f'/proc/{gdb.selected_inferior().pid}/maps').read().splitlines()\n"
+        f"base = next(line for line in maps if line.endswith({library.name!r})).partition('-')[0]\n"
+        f"Empty(f'*{{int(base, 16) + 0x{place}:#x}}')\n"
         "gdb.execute('continue')\n"
     )
-    words, calls = ("mm", "200", "10"), 1 + 200 * 10
-    settings = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off", *UNDEMANGLED]
-    bare = ["gdb", "-nx", "-batch", *settings, "-x", script, "--args", *program(*words)]
-    empty = number(BEST, output(bare))
-    assert empty > 20, f"the breakpoint was not hit: {empty} µs a call"
+    return ["gdb", "-nx", "-batch", "-iex", "set auto-load off", *NO_SYMBOLS, "-x", script, "--args"]
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
+    """At most twice as much, which is about what an empty one costs in a gdb that has read torch's symbols: 170, 280
+    (ours) and 300 µs where this was written. Of many times five calls the best counts: other work is not in it."""
+    words, calls = ("mm", "5", "200"), 1 + 5 * 200
+    bare = [*empty_breakpoint(tmp_path / "bare.py"), *program(*words)]
+    empty: list[float] = []
     ours: list[float] = []
-    while not ours or (min(ours) > 1.5 * empty and len(ours) < ROUNDS):
+    while not empty or (min(ours) > BOUND * min(empty) and len(empty) < ROUNDS):
+        empty.append(number(BEST, output(bare)))
+        assert empty[-1] > 20, f"the breakpoint was not hit: {empty[-1]} µs a call"
         text = output(traced(*words))
         assert number(r"^([\d,]+) dispatches traced", text) == 2 * calls, "of each call: AutogradCPU, then CPU"
         assert number(STOPS, text) > 0, "of the traced one each call stops"
         ours.append(number(BEST, text) / 2)
-    assert min(ours) <= 1.5 * empty, (empty, ours)
+    assert min(ours) <= BOUND * min(empty), (empty, ours)
