@@ -187,10 +187,11 @@ class GdbBreakpointSetter:
         with _refusals():
             return self._keep(GdbCall(address, reached), address)
 
-    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """One at a function of a library that gdb may not have seen yet."""
+    def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
+        """One at a function of a library that gdb may not have seen yet. A gdb that is told to demangle no names, which
+        makes it read torch's four times as fast, finds none by the function's name in C++."""
         with _refusals():
-            return GdbPending(symbol, reached)
+            return GdbPending(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
     def set_placeholder(self, address: int) -> Breakpoint:
         """Set a breakpoint that does nothing, for the user to see."""

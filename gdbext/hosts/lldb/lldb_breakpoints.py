@@ -200,10 +200,10 @@ class LldbBreakpointSetter:
 
         return self._at(address, hit)
 
-    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:
+    def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> LldbBreakpoint:  # noqa: ARG002
         """One at a function of a library that LLDB may not have seen yet."""
         self._watch_runs()
-        return self._named((symbol,), lambda _: reached())
+        return self._named((function,), lambda _: reached())
 
     def set_placeholder(self, address: int) -> LldbBreakpoint:
         """Set a breakpoint that does nothing, for the user to see."""

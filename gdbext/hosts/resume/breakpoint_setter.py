@@ -212,8 +212,9 @@ class BreakpointSetter(Protocol):
     def set_call(self, address: int, reached: Reached) -> Breakpoint:
         """One that calls ``reached`` at each hit, and goes on."""
 
-    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """One at a function of a library that need not be loaded yet; the process stops where ``reached`` says so."""
+    def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
+        """One at a function of a library that need not be loaded yet; the process stops where ``reached`` says so.
+        ``symbol`` is its mangled name."""
 
     def set_placeholder(self, address: int) -> Breakpoint:
         """One that does nothing but stand in the user's list."""

@@ -20,7 +20,7 @@ from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch, is
 from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, Placed, end_site, is_readable, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.breaks.stop_report import StopReports
-from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
+from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS, STEP_CALLBACKS_FUNCTION
 from gdbext.torch.registry.operator_names import matcher
 
 if TYPE_CHECKING:
@@ -217,7 +217,8 @@ class BreakSet:
         self._known.clear()
         self._hits.clear()
         if self._pending is None or not self._pending.breakpoint.is_alive():
-            self._pending = Placed(self._setter.set_pending(STEP_CALLBACKS_FUNCTION, self._torch_is_used))
+            function, symbol = STEP_CALLBACKS_FUNCTION, STEP_CALLBACKS.names[0]
+            self._pending = Placed(self._setter.set_pending(function, symbol, self._torch_is_used))
 
     def _torch_is_used(self) -> bool:
         """The first dispatch: set the real ones; True where that fails, so that the user sees it."""

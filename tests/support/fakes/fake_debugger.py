@@ -62,8 +62,8 @@ class FakeSetter:
         self.made.append(FakeBreakpoint(len(self.made) + 1, place, reached))
         return self.made[-1]
 
-    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> FakeBreakpoint:
-        return self._make(symbol, reached)
+    def set_pending(self, function: str, _symbol: str, reached: Callable[[], bool]) -> FakeBreakpoint:
+        return self._make(function, reached)
 
     def set_call(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
         return self._make(address, reached)

@@ -64,7 +64,7 @@ def one_processor() -> Iterator[None]:
 
 
 def empty_breakpoint(script: Path) -> list[str | Path]:
-    """A gdb without symbols, as ours is, with a breakpoint at mm whose stop() does nothing, on the program behind it."""
+    """A gdb without symbols, as ours is, with a breakpoint at mm that does nothing, on the program behind it."""
     library = native_build.torch_folder() / "lib" / "libtorch_cpu.so"
     listing = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
     place = next(line.split()[0] for line in listing.splitlines() if line.endswith(f" {MM_CALL}"))

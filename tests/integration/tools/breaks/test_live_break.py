@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.programs.harness import BRISK, DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run, started
+from support.programs.harness import BRISK, DISPATCH, INFERIORS, ROOT, UNDEMANGLED, Inferior, Outcome, run, started
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -21,7 +21,8 @@ LATE = INFERIORS / "late_operators.py"
 
 def gdb(commands: Sequence[str], program: str = "linear", *options: str, script: Path = SCRIPT) -> Outcome:
     """A user's gdb on the script: init.py sourced, then the commands."""
-    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", *options]
+    settings = ["-iex", "set debuginfod enabled off", "-iex", "set debug-file-directory /nonexistent"]
+    words = ["gdb", "-nx", "-q", "-batch", *settings, *options]
     for command in (f"source {ROOT}/gdbext/init.py", *commands):
         words += ["-ex", command]
     return run([*words, "--args", sys.executable, script, program], timeout=300)
@@ -162,7 +163,8 @@ def test_children_keep_their_breakpoints_to_themselves() -> None:
 
 
 def test_following_the_child() -> None:
-    outcome = gdb(["set follow-fork-mode child", "dispatch-break call aten::mm --continue", "run"], "children")
+    commands = ["set follow-fork-mode child", "dispatch-break call aten::mm --continue", "run"]
+    outcome = gdb(commands, "children", *UNDEMANGLED)
     assert outcome.stdout.count("aten::mm at call") == 2, outcome  # one in the parent before, one in the child
     assert "exited with code 03" in outcome.stdout
 
@@ -172,7 +174,7 @@ def test_an_operator_that_does_not_exist_yet() -> None:
     outcome = gdb(
         ["dispatch-break call late::twice", "run", "dispatch-break --list", "continue", "continue",
          "dispatch-break --delete", "maint info breakpoints"],
-        script=LATE,
+        "linear", *UNDEMANGLED, script=LATE,
     )  # fmt: skip
     text = outcome.stdout
     assert "pending: set when torch is loaded and used" in text, outcome
@@ -192,8 +194,8 @@ CONDITIONS = "conditions follow"
 
 @pytest.fixture(scope="module")
 def in_linear() -> Outcome:
-    """One session for two tests, since a user's gdb reads torch's symbols for six seconds: torch is loaded when an
-    operator that is never registered is asked for; then conditions are put on breakpoints."""
+    """One session for two tests, since a user's gdb reads torch's symbols for two seconds, six where it demangles them:
+    torch is loaded when an operator that is never registered is asked for; then conditions are put on breakpoints."""
     return gdb(
         ["dispatch-break call aten::mm", "run", "dispatch-break call aten::nothin", "info breakpoints",
          "dispatch-break --list", "dispatch-break --delete", "maint info breakpoints", f"echo {CONDITIONS}\\n",
@@ -202,6 +204,7 @@ def in_linear() -> Outcome:
          "python gdb.execute('delete ' + n)", "dispatch-break redispatch aten::mm.default",
          "python b = gdb.breakpoints()[-1]", "python b.condition = '$rsp != 0'", "python b.commands = 'continue'",
          "continue"],
+        "linear", *UNDEMANGLED,
     )  # fmt: skip
 
 
@@ -209,7 +212,7 @@ def test_an_operator_that_never_comes(in_linear: Outcome) -> None:
     """Accepted, visible, deletable."""
     text = in_linear.stdout
     assert "note: no operator 'aten::nothin' is registered in the target (did you mean" in text, in_linear
-    assert re.search(r"^\d+ +breakpoint .*<c10::impl::OperatorEntry::registerSchema", text, re.MULTILINE), in_linear
+    assert re.search(r"^\d+ +breakpoint .*<_ZN3c104impl13OperatorEntry14registerSchemaE", text, re.MULTILINE), in_linear
     assert text.count("pending: set when aten::nothin is registered") == 2
     listing = text[text.index("breakpoints deleted") : text.index(CONDITIONS)]
     assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
