@@ -97,6 +97,8 @@ class BreakPlan:
         self._keys = session.dispatcher.keys
         self._functions = OperatorFunctions(session)
         self._all_calls = AllCalls(session, self._functions)
+        self._leads: dict[int, frozenset[int]] = {}
+        """The same functions are on the way from a hundred kernels of an operator."""
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
@@ -273,16 +275,20 @@ class BreakPlan:
 
     def _reaches(self, function: int, target: int, depth: int = _CALLS_DEEP) -> bool:
         """The function calls or jumps to the target, or what it calls does."""
+        leads = self._leads.get(function)
+        if leads is None:
+            leads = self._leads[function] = self._leads_to(function)
+        return target in leads or (depth > 1 and any(self._reaches(each, target, depth - 1) for each in leads))
+
+    def _leads_to(self, function: int) -> frozenset[int]:
+        """The functions that one calls or jumps to by their addresses."""
         sites = self._session.dispatch_stacks.sites
         code = sites.function_at(function)
         if code is None or code.start != function:
-            return False
-        leads = {follow_stub(self._session.memory, one.target) for one in sites.decoded(code).instructions
-                 if one.kind in ("call", "jmp") and one.target is not None}  # fmt: skip
-        outside = {each for each in leads if each is not None and not code.start <= each < code.start + code.size}
-        if target in outside:
-            return True
-        return depth > 1 and any(self._reaches(each, target, depth - 1) for each in outside)
+            return frozenset()
+        targets = {one.target for one in sites.decoded(code).instructions if one.kind in ("call", "jmp")}
+        leads = {follow_stub(self._session.memory, target) for target in targets if target is not None}
+        return frozenset(each for each in leads if each is not None and not 0 <= each - code.start < code.size)
 
 
 def end_site(
