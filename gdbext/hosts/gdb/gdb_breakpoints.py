@@ -188,8 +188,7 @@ class GdbBreakpointSetter:
             return self._keep(GdbCall(address, reached), address)
 
     def set_pending(self, function: str, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
-        """One at a function of a library that gdb may not have seen yet. A gdb that is told to demangle no names, which
-        makes it read torch's four times as fast, finds none by the function's name in C++."""
+        """One at a function of a library that gdb may not have seen yet, if need be by a name that is not demangled."""
         with _refusals():
             return GdbPending(symbol if gdb.parameter("demangle-style") == "none" else function, reached)
 
