@@ -176,6 +176,11 @@ class Debugger(ABC):
     def let_go(self, job: Job, runs_on: bool) -> None:
         """Detach; a program that we started ends, or with ``runs_on`` runs to its own end. Never raises."""
 
+    def leave(self, job: Job) -> None:
+        """End the debugger at once, where it has nothing more to do and its own way to end takes long. All that the job
+        had to say has been written."""
+        del job
+
 
 def launch(name: str) -> DebuggerLaunch:
     """Say how that debugger is started: ``launch()`` of the module NAME_launch of its folder."""

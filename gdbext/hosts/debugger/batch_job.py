@@ -31,10 +31,9 @@ def run(name: str, job: Job) -> None:
     debugger = base_debugger.debugger(name)
     called = CommandLine(job.program, job.source) if job.program else None
     host = DebuggerHost(debugger, output=job.output, called=called)
-    live = table.find(job.command).resumes and job.core is None
-    recorded = _recorded(job)
-    memory = 0 if table.find(job.command).runs_on(job.argv) else job.memory
-    watched = BudgetWatch(0, memory)  # the launcher counts the seconds
+    row, recorded = table.find(job.command), _recorded(job)
+    live = row.resumes and job.core is None
+    watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
         if job.pid is not None:
@@ -64,6 +63,7 @@ def run(name: str, job: Job) -> None:
     if recorded is not None:
         recorded.save(outcome)
     _write(outcome, job.result)
+    debugger.leave(job)
 
 
 def _write(outcome: table.Outcome, descriptor: int) -> None:

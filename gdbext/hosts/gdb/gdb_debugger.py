@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -139,6 +141,16 @@ class GdbDebugger(Debugger):
         from gdbext.hosts.gdb.gdb_batch import let_go
 
         let_go(job, runs_on)
+
+    def leave(self, job: Job) -> None:
+        """End gdb without taking its Python apart, which is a fifth of the time of a look; where it holds nobody, and
+        no thread of ours is at work. What asked to be called at the end is called."""
+        is_free = job.core is not None or (job.pid is not None and not any(each.pid for each in gdb.inferiors()))
+        if is_free and threading.active_count() == 1:
+            atexit._run_exitfuncs()
+            gdb.flush(gdb.STDOUT)
+            gdb.flush(gdb.STDERR)
+            os._exit(0)
 
 
 def debugger() -> Debugger:
