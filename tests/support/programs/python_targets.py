@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -106,6 +107,10 @@ def view_of(python: str, kind: str, truth: dict[str, Any], target: Target) -> Vi
     return View(python, kind, truth, target, memory, modules, symbolizer, runtime, runtime.threads_by_tid())
 
 
+_SMALL_CORES = {"MALLOC_ARENA_MAX": "1"}
+"""Else a program with many threads reserves 64 MB of addresses for each of 16 arenas, and gdb writes all of it."""
+
+
 class PythonInferior:
     """A running tests/inferiors/NAME.py, and its core when somebody asks for it."""
 
@@ -119,7 +124,8 @@ class PythonInferior:
             shutil.rmtree(self.folder)
             pytest.skip(str(error))
         command = [path, "-X", "utf8", str(INFERIORS / f"{name}.py"), str(truth), *args]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = {**os.environ, **_SMALL_CORES}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         if ready != b"ready\n":
