@@ -15,7 +15,7 @@ from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
 from gdbext.hosts.resume.registrations import check_pattern, is_generated
 from gdbext.hosts.resume.timed_run import SilenceNotice
 from gdbext.render import Style, counted, escape, short_name
-from gdbext.tools.breaks.break_plan import PLACES, check_keys
+from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_keyset
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def _request(session: Session, args: Namespace) -> BreakRequest:
         if is_generated(pattern):
             check_pattern(pattern, args.where)
     request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on, args.why)
+    check_keyset(request)
     if session.has_torch:
         check_keys(session.dispatch_keys, request)
     return request

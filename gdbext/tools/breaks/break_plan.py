@@ -332,6 +332,11 @@ def check_keys(keys: KeyNames, request: BreakRequest) -> None:
     for name in (request.key, request.has):
         if name:
             keys.bits_of(name)
+    check_keyset(request)
+
+
+def check_keyset(request: BreakRequest) -> None:
+    """Raises UsageError for keys at a place that has no keyset, which can be told before there is any torch."""
     if (request.key or request.has) and request.where not in WITH_KEYSET:
         raise UsageError(
             f"at {request.where} there is no keyset that could be tested", help=f"use one of: {', '.join(WITH_KEYSET)}"

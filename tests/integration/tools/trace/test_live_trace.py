@@ -295,8 +295,10 @@ def places_of(pid: int, prefix: str) -> list[tuple[int, int]]:
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     line = next(each for each in maps if each.endswith("libtorch_cpu.so"))
     base, path = int(line.split("-")[0], 16), line.split()[-1]
-    listing = subprocess.run(["nm", "-S", path], capture_output=True, text=True, check=True).stdout
-    entries = [entry.split() for entry in listing.splitlines() if f" {prefix}" in entry]
+    with subprocess.Popen(["nm", "-p", "-S", path], stdout=subprocess.PIPE) as names:
+        wanted = ["grep", "-F", f" {prefix}"]
+        listing = subprocess.run(wanted, stdin=names.stdout, capture_output=True, text=True, check=True).stdout
+    entries = [entry.split() for entry in listing.splitlines()]
     return [(base + int(words[0], 16), int(words[1], 16)) for words in entries if len(words) == 4]
 
 
