@@ -7,8 +7,10 @@ import os
 import random
 import struct
 import subprocess
-from collections import defaultdict
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -32,23 +34,52 @@ def names(symbols: list[Symbol]) -> list[str]:
     return [symbol.name for symbol in symbols]
 
 
-def nm(path: str, *options: str) -> tuple[dict[int, set[str]], dict[str, set[int]], set[str]]:
-    """Names by address and addresses by name as binutils see them (thread-local ones by name only)."""
-    output = subprocess.run(
-        ["nm", "--defined-only", "--format=sysv", *options, path], capture_output=True, text=True, check=True
-    ).stdout
-    by_address, by_name, thread_local = defaultdict(set), defaultdict(set), set()
-    for line in output.splitlines():
-        fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 7 or not fields[1] or fields[3] in ("SECTION", "FILE") or fields[6] == "*ABS*":
+@cache
+def stripped(field: str) -> str:
+    """Of kinds and sections there are a few, of symbols half a million."""
+    return field.strip()
+
+
+class Listing(NamedTuple):
+    """Symbols as binutils see them: name, address, and whether it is one of thread-local memory. Lists side by side,
+    for half a million tuples are as many for the garbage collector."""
+
+    names: list[str]
+    addresses: list[int]
+    are_local: list[bool]
+
+    def by_address(self, wanted: Collection[int]) -> dict[int, set[str]]:
+        """Names of what stands at these addresses."""
+        found: dict[int, set[str]] = {address: set() for address in wanted}
+        for name, address, is_local in zip(*self):
+            if address in found and not is_local:
+                found[address].add(name)
+        return found
+
+    def by_name(self, wanted: Collection[str]) -> dict[str, set[int]]:
+        """Addresses of what has these names."""
+        found: dict[str, set[int]] = {name: set() for name in wanted}
+        for name, address in zip(self.names, self.addresses):
+            if name in found:
+                found[name].add(address)
+        return found
+
+
+def nm(path: str, *options: str) -> Listing:
+    """What binutils list."""
+    command = ["nm", "--defined-only", "--format=sysv", *options, path]
+    listing = Listing([], [], [])
+    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        fields = line.split("|")
+        if len(fields) != 7 or not fields[1].strip():
             continue
-        name = fields[0].partition("@")[0]
-        by_name[name].add(int(fields[1], 16))
-        if fields[3] == "TLS":
-            thread_local.add(name)
-        else:
-            by_address[int(fields[1], 16)].add(name)
-    return by_address, by_name, thread_local
+        kind, section = stripped(fields[3]), stripped(fields[6])
+        if kind in ("SECTION", "FILE") or section == "*ABS*":
+            continue
+        listing.names.append(fields[0].strip().partition("@")[0])
+        listing.addresses.append(int(fields[1], 16))
+        listing.are_local.append(kind == "TLS")
+    return listing
 
 
 @pytest.mark.parametrize(
@@ -69,15 +100,18 @@ def test_index_equals_nm(library: str, options: tuple[str, ...], tmp_path: Path)
         path = os.path.realpath(pythons.need(library[6:]))
     else:
         path = os.path.realpath(library) if library.startswith("/") else torch_library(library)
-    by_address, by_name, thread_local = nm(path, *options)
-    assert by_address, "the oracle read nothing"
+    listing = nm(path, *options)
+    thread_local = {name for name, is_local in zip(listing.names, listing.are_local) if is_local}
+    addresses = {address for address, is_local in zip(listing.addresses, listing.are_local) if not is_local}
+    assert addresses, "the oracle read nothing"
     index = SymbolIndex(ElfImage.open(path), SymbolCache(tmp_path))
     generator = random.Random(library)
-    for address in generator.sample(sorted(by_address), min(8000, len(by_address))):
+    for address, theirs in listing.by_address(generator.sample(sorted(addresses), min(8000, len(addresses)))).items():
         if address:
-            assert {symbol.name for symbol in index.at(address)} == by_address[address]
-    for name in generator.sample(sorted(by_name), min(8000, len(by_name))):
-        assert {symbol.vaddr for symbol in index.lookup(name)} == by_name[name]
+            assert {symbol.name for symbol in index.at(address)} == theirs
+    names = {*listing.names}
+    for name, places in listing.by_name(generator.sample(sorted(names), min(8000, len(names)))).items():
+        assert {symbol.vaddr for symbol in index.lookup(name)} == places
         assert all((symbol.type == STT_TLS) == (name in thread_local) for symbol in index.lookup(name))
 
 
@@ -104,11 +138,11 @@ def test_containing_equals_a_linear_search(tmp_path: Path) -> None:
 def test_exported_equals_lookup_for_all_exported_names() -> None:
     path = own_libc()
     index = SymbolIndex(ElfImage.open(path), NO_CACHE)
-    _, by_name, _ = nm(path, "-D")
-    for name in by_name:
+    listing = nm(path, "-D")
+    for name, places in listing.by_name(listing.names).items():
         symbol = index.exported(name)
         assert symbol is not None, name
-        assert symbol.vaddr in by_name[name]
+        assert symbol.vaddr in places
     assert index.exported("no_such_function") is None
     assert index.exported("") is None
 
