@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.installed.probing import PROBES, probes_placed
-from support.programs.harness import DISPATCH, Inferior, run, started, wait_until
+from support.programs.harness import DISPATCH, Inferior, run, wait_until
 from support.source import contract_schema
 
-pytestmark = [pytest.mark.torch, PROBES]
+pytestmark = [pytest.mark.torch, pytest.mark.program("counted-calls"), PROBES]
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Inferior]:
-    with started("counted-calls") as inferior:
-        yield inferior
+@pytest.fixture
+def counted(inferior: Callable[..., Inferior]) -> Inferior:
+    return inferior("counted-calls")
 
 
 def measured(inferior: Inferior, *work: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,15 @@ from support.installed.probing import PROBES, links_on, probes_placed
 from support.programs import procfs
 from support.programs.harness import DISPATCH, Inferior, run, started, wait_until
 
-pytestmark = [pytest.mark.torch, PROBES]
+pytestmark = [pytest.mark.torch, pytest.mark.program("counted-calls"), PROBES]
 
 UNOBSERVED = {"aten::size", "aten::is_leaf", "aten::output_nr", "aten::_version", "aten::is_complex"}
 """RecordFunction leaves these out (ATen/core/dispatch/ObservedOperators.cpp)."""
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Inferior]:
-    with started("counted-calls") as inferior:
-        yield inferior
+@pytest.fixture
+def counted(inferior: Callable[..., Inferior]) -> Inferior:
+    return inferior("counted-calls")
 
 
 def traced(inferior: Inferior, work: str, *args: str) -> tuple[str, str]:

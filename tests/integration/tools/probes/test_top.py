@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,15 @@ import pytest
 
 from support.installed.probing import PROBES, keeper_of, links_on, places_of, probes_placed
 from support.programs import procfs
-from support.programs.harness import DISPATCH, INFERIORS, Inferior, run, started, wait_until
+from support.programs.harness import DISPATCH, INFERIORS, Inferior, run, wait_until
 from support.source import contract_schema
 
-pytestmark = [pytest.mark.torch, PROBES]
+pytestmark = [pytest.mark.torch, pytest.mark.program("counted-calls"), PROBES]
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Inferior]:
-    with started("counted-calls") as inferior:
-        yield inferior
+@pytest.fixture
+def counted(inferior: Callable[..., Inferior]) -> Inferior:
+    return inferior("counted-calls")
 
 
 def turns(inferior: Inferior) -> int:
@@ -112,8 +111,9 @@ def test_the_lines_that_dispatch(counted: Inferior) -> None:
 
 def test_what_is_odd_is_marked(counted: Inferior, tmp_path: Path) -> None:
     def work() -> None:
+        before = turns(counted)
         counted.send(f"profile {tmp_path / 'unused'}")
-        wait_until(lambda: "done profile" in counted.output(), "the step is done")
+        wait_until(lambda: turns(counted) > before, "the step is done")
 
     marks = {(row["op"], row["key"]): row["mark"] for row in top(counted, work, "--limit", "200")["top"]["rows"]}
     assert marks["gdbext_counted::twice", "AutogradCPU"] == "boxed fallback"
