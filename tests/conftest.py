@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -35,11 +36,21 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # the cache of built helpers stays where it is from run to run
     os.environ.setdefault("GDBEXT_TEST_CACHE", str(Path(before or Path.home() / ".cache") / "gdbext-tests"))
     os.environ["XDG_CACHE_HOME"] = str(folder)
+    _keep_lldbs_index(folder)
     yield folder
     if before is None:
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+def _keep_lldbs_index(cache: Path) -> None:
+    """LLDB's own index of torch stays from run to run, too: making it takes longer than two attaches without one."""
+    from support.installed import lldbs
+
+    (cache / "gdbext").mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # another worker was first
+        (cache / "gdbext" / "lldb").symlink_to(lldbs.kept_index(), target_is_directory=True)
 
 
 @pytest.fixture(scope="session")

@@ -58,11 +58,18 @@ def _kept() -> Path:
     return Path(os.environ.get("GDBEXT_TEST_CACHE") or cache)
 
 
+def kept_index() -> Path:
+    """The folder of LLDB's own index, which is ours alone (gdbext/cache.py)."""
+    folder = _kept() / "lldb-index"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
 def reading_little() -> list[str]:
     """Options for an LLDB on torch: it reads the symbols that are asked for. Where it looks something up by itself (in
     each library) it takes them from an index that an earlier one has left: 2.8 s of the processor instead of 4.3."""
     index = "settings set symbols.lldb-index-cache"
-    settings = ["settings set target.preload-symbols false", f"{index}-path '{_kept() / 'lldb-index'}'",
+    settings = ["settings set target.preload-symbols false", f"{index}-path '{kept_index()}'",
                 f"{index}-max-byte-size {1 << 29}", "settings set symbols.enable-lldb-index-cache true"]  # fmt: skip
     return [word for line in settings for word in ("-O", line)]
 
