@@ -36,7 +36,7 @@ class Block(torch.nn.Module):
         return x
 
 
-model = torch.nn.Sequential(Block(16), Block(16))
+model = torch.nn.Sequential(Block(16))
 batch = torch.randn(2, 5, 16)
 loss = model(batch).pow(2).mean()
 loss.backward()
