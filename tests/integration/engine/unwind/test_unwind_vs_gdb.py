@@ -95,7 +95,7 @@ def start() -> Iterator[Start]:
 def programs() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def run(*command: str, stack: int = 0, **environment: str) -> subprocess.Popen[str]:
+    def run(*command: str, stack: int = 0, settle: float = 0.3, **environment: str) -> subprocess.Popen[str]:
         def limit() -> None:
             if stack:
                 resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.RLIM_INFINITY))
@@ -107,7 +107,7 @@ def programs() -> Iterator[Start]:
         running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.3)  # from printing "ready" to the state to look at
+        time.sleep(settle)  # from printing "ready" to the state to look at
         return process
 
     try:
@@ -266,7 +266,7 @@ def test_torch_live_and_core(tmp_path: Path, start: Start) -> None:
 def test_busy_torch(tmp_path: Path, start: Start) -> None:
     """Stopped anywhere in a training loop. Much of MKL and what oneDNN generates has no CFI: there gdb only guesses,
     and ours must still come to the end of the stack."""
-    process = start(sys.executable, "-c", BUSY)
+    process = start(sys.executable, "-c", BUSY, settle=0)
     stops = probe(tmp_path / "out", "-p", str(process.pid), PROBE_SAMPLES="6")
     process.send_signal(signal.SIGKILL)
     complete(stops)
@@ -282,7 +282,7 @@ def test_busy_torch(tmp_path: Path, start: Start) -> None:
 @pytest.mark.slow
 def test_busy_in_code_without_cfi(start: Start) -> None:
     """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
-    process = start(sys.executable, "-c", MATRIX_PRODUCTS)
+    process = start(sys.executable, "-c", MATRIX_PRODUCTS, settle=0)
     followed = 0
     for _ in range(12):
         time.sleep(0.05)
