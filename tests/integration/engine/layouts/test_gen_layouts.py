@@ -71,11 +71,11 @@ WANTS = Wants(
 )  # fmt: skip
 
 
-@pytest.fixture
-def measured(tmp_path: Path, request: pytest.FixtureRequest) -> Measured:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Measured:
     assert CXX is not None
     flags = ["-std=c++17", "-fno-access-control", "-femit-class-debug-always", request.param]
-    return measure(WANTS, CXX, flags, tmp_path)
+    return measure(WANTS, CXX, flags, tmp_path_factory.mktemp("measured"))
 
 
 @pytest.mark.parametrize("measured", ["-gdwarf-4", "-gdwarf-5"], indirect=True)
