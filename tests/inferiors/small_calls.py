@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import brisk  # noqa: F401 - makes importing torch cheaper
 import torch
 import truth
 
