@@ -36,7 +36,7 @@ def test_a_stopped_thread_is_noticed() -> None:
 def test_a_tracer_is_noticed() -> None:
     with harness.started(STATELESS) as inferior:
         gdb = subprocess.Popen(
-            ["gdb", "-nx", "-q", "-iex", "set auto-solib-add off", "-p", str(inferior.pid)],
+            ["gdb", "-nx", "-q", *harness.NO_SYMBOLS, "-p", str(inferior.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

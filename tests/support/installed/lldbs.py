@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from support.programs.native_build import cache_folder
+
 _LOADS = "script import lldb; print('loads', lldb.SBDebugger.GetVersionString().split()[2])"
 
 
@@ -49,18 +51,12 @@ def every() -> dict[str, str]:
 
 def unpacked() -> Path:
     """The folder of the LLDBs that scripts/test has unpacked."""
-    return _kept() / "lldbs"
-
-
-def _kept() -> Path:
-    """The folder of what stays from run to run."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
-    return Path(os.environ.get("GDBEXT_TEST_CACHE") or cache)
+    return cache_folder() / "lldbs"
 
 
 def kept_index() -> Path:
     """The folder of LLDB's own index, which is ours alone (gdbext/cache.py)."""
-    folder = _kept() / "lldb-index"
+    folder = cache_folder() / "lldb-index"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

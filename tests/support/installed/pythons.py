@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from support.programs.native_build import cache_folder
+
 
 def _roots() -> Iterator[Path]:
     """Folders with one installed version each below; $HOME may be an empty one made for a test."""
@@ -17,8 +19,7 @@ def _roots() -> Iterator[Path]:
         yield Path(os.environ["PYENV_ROOT"]) / "versions"
     yield Path.home() / ".pyenv" / "versions"
     yield Path(pwd.getpwuid(os.getuid()).pw_dir) / ".pyenv" / "versions"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
-    yield Path(os.environ.get("GDBEXT_TEST_CACHE") or cache) / "pythons"
+    yield cache_folder() / "pythons"
     if Path(sys.base_prefix).parent.name == "versions":
         yield Path(sys.base_prefix).parent
 

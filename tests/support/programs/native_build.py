@@ -20,8 +20,9 @@ USE = re.compile(r"""native_library\.(?:load(?:_operators)?|path)\(["'](\w+)["']
 
 
 def cache_folder() -> Path:
-    """Where built libraries stay between runs; GDBEXT_TEST_CACHE overrides it."""
-    return Path(os.environ.get("GDBEXT_TEST_CACHE") or Path.home() / ".cache" / "gdbext-tests")
+    """Where built libraries, and all else that is kept, stay between runs; GDBEXT_TEST_CACHE overrides it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdbext-tests"
+    return Path(os.environ.get("GDBEXT_TEST_CACHE") or cache)
 
 
 def build_for(script: Path) -> str:

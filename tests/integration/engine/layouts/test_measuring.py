@@ -17,7 +17,7 @@ from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import child, measurement
 from support.programs import procfs
-from support.programs.harness import ROOT, Inferior, wait_until
+from support.programs.harness import NO_SYMBOLS, ROOT, Inferior, wait_until
 
 pytestmark = [pytest.mark.torch]
 
@@ -118,7 +118,7 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_in_a_gdb_that_is_attached_already(inferior: Start, place: Place, number: int) -> None:
     hang = inferior("meta-mm")
-    words = ["gdb", "-nx", "-q", "-readnever", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
+    words = ["gdb", "-nx", "-q", "-readnever", *NO_SYMBOLS]
     with place.start(*words, "-p", str(hang.pid), "-ex", f"source {place.tree}/gdbext/init.py") as gdb:
         assert gdb.stdin is not None
         gdb.stdin.write(b"dispatch-bt\n")

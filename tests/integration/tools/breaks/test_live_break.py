@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from support.programs.harness import BRISK, DISPATCH, INFERIORS, ROOT, UNDEMANGLED, Inferior, Outcome, run, started
+from support.programs.harness import (
+    BRISK,
+    DISPATCH,
+    INFERIORS,
+    NO_SYMBOLS,
+    ROOT,
+    UNDEMANGLED,
+    Inferior,
+    Outcome,
+    run,
+    started,
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -109,7 +120,7 @@ def test_continue_tells_and_goes_on() -> None:
 
 def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Callable[..., Inferior]) -> None:
     process = inferior("triton-calls")
-    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off"]
+    words = ["gdb", "-nx", "-q", "-batch", *NO_SYMBOLS]
     for command in (f"source {ROOT}/gdbext/init.py", "dispatch-break kernel triton_* --why", "continue", "continue",
                     "dispatch-break --delete", "dispatch-break kernel triton_unused_2", "detach"):  # fmt: skip
         words += ["-ex", command]
