@@ -35,6 +35,7 @@ DECLARED = {
     "engine/targets/recording/container.py": USERS,
     "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
     "engine/targets/live/debugger_guard.py": "memory that it shares with the process that started it",
+    "engine/targets/live/kernel_probes.py": "tracefs, by constants; of files that the kernel names, the status",
     "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
     "engine/targets/system/machine.py": "files of /proc, and of control groups where our own mountinfo has them",
     "engine/targets/system/nvidia.py": "the log of the kernel, by a constant",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
-from gdbext.hosts.debugger.base_debugger import Job
+from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
 from gdbext.tools import table
 
@@ -59,11 +59,16 @@ def run(name: str, job: Job) -> None:
         outcome = table.failure(job.command, job.argv, memory_error())
         recorded = None
     finally:
-        debugger.let_go(job, host.lets_finish)
+        _let_go(debugger, job, host)
     if recorded is not None:
         recorded.save(outcome)
     _write(outcome, job.result)
     debugger.leave(job)
+
+
+def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:
+    debugger.let_go(job, host.lets_finish)
+    host.end_guard()
 
 
 def _write(outcome: table.Outcome, descriptor: int) -> None:

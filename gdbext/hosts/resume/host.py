@@ -112,6 +112,7 @@ class Host(ToolHost):
         end."""
         self._running = ""
         self._kept: dict[type, object] = {}
+        self._guards: DebuggerGuards | None = None
 
     def run_control(self, session: Session) -> RunControl:
         """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
@@ -128,12 +129,18 @@ class Host(ToolHost):
     def guard(self, control: RunControl, pid: int) -> None:
         """Have somebody look after the process of this machine, 0 for none yet, should the debugger be killed."""
         if pid and control.can_run_beside:
-            self._guards().watch_over(pid)
+            self._guard().watch_over(pid)
 
-    def _guards(self) -> DebuggerGuards:
+    def _guard(self) -> DebuggerGuards:
         from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 
-        return self.kept(DebuggerGuards, DebuggerGuards)
+        self._guards = self._guards or DebuggerGuards()
+        return self._guards
+
+    def end_guard(self) -> None:
+        """The debugger has let the process go: nobody has to look after it any more."""
+        if self._guards is not None:
+            self._guards.close()
 
     def engines(self, wanted: str | None, session: Session) -> tuple[str, ...]:
         """The engines to try, in their order: in a user's debugger first the one that does no harm."""
@@ -160,7 +167,7 @@ class Host(ToolHost):
         why = "--engine probes has none" if _is_here(session) else "on its own machine scripts/dispatch needs none"
         if refused is not None:
             why = f"kernel probes, which do no harm, cannot be used: {refused.what} ({refused.why})"
-        harms = not self._guards().has_server
+        harms = not self._guard().has_server
         notes = (
             f"a gdb that is killed (kill -9) while breakpoints are in the code may end the process; {why}",
         ) * harms

@@ -14,6 +14,7 @@ fetches what the threads have got to, and lets them go as the guard tells it to.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -23,15 +24,14 @@ import re
 import select
 import signal
 import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
+from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.engine.targets.live.proc_checks import parent, thread_states, tracer
 from gdbext.engine.targets.system.linux import parse_maps, start_survivor, stat_fields
 from gdbext.errors import GdbextError
@@ -101,12 +101,19 @@ class DebuggerGuards:
 
     def __init__(self) -> None:
         self._guard: DebuggerGuard | None = None
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """The debugger has let the process go, or ends in its own way: what it leaves there from now on is another
+        tool's, the probes of the next command at the same places for example. Idempotent."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def watch_over(self, pid: int) -> None:
         """Guard that process, which stands still, until it is let go."""
         if self._guard is None or self._guard.pid != pid or not self._guard.is_there:
-            if self._guard is not None:
-                self._guard.close()
+            self.close()
             self._guard = DebuggerGuard(pid)
 
     @property
@@ -172,12 +179,15 @@ class _Watch:
             self._healer.heal()
 
     def _heal(self) -> None:
+        """Once nobody traces the process, what is put into its code is another tool's, where the kernel knows of it."""
         end = time.monotonic() + _SECONDS
         while tracer(self._pid, self._pid) in (0, self._tracer) and time.monotonic() < end:  # else another one has it
             is_free = not tracer(self._pid, self._pid)
             self._healer.heal()
-            if is_free and thread_states(self._pid).get(self._pid) == _STOPPED:
-                os.kill(self._pid, signal.SIGCONT)
+            if is_free:
+                self._healer.forget()
+                if thread_states(self._pid).get(self._pid) == _STOPPED:
+                    os.kill(self._pid, signal.SIGCONT)
             time.sleep(_PAUSE)
 
 
@@ -255,73 +265,6 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
         return b""
 
 
-_NEXT_LINK, _LINK_BY_ID, _LINK_INFO = 31, 30, 15
-"""The numbers of BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID and BPF_OBJ_GET_INFO_BY_FD (include/uapi/linux/bpf.h)."""
-_PERF_LINK, _PROBES_LINK = 7, 12
-"""Numbers of BPF_LINK_TYPE_PERF_EVENT and BPF_LINK_TYPE_UPROBE_MULTI (enum bpf_link_type)."""
-_INFO, _LONGEST_PATH = 256, 4096
-_PROBE_LINE = re.compile(r"[pr]\S*\s+(.+?):(0x[0-9a-fA-F]+)")
-_PROBE_LINES = ("/sys/kernel/tracing/uprobe_events", "/sys/kernel/debug/tracing/uprobe_events")
-"""Probes that perf probe has defined (Documentation/trace/uprobetracer.rst)."""
-
-
-def listed_probes(pid: int) -> set[tuple[int, int, int]]:
-    """The device, the inode and the offset of each probe that the kernel lists, of whatever tool, and not for another
-    process: in links of BPF since Linux 6.8, 6.6 for single ones, and in tracefs. It needs CAP_SYS_ADMIN."""
-    found: set[tuple[int, int, int]] = set()
-    own = architectures.own()
-    places = [] if own is None or own.probing is None else [*_linked_places(own.probing.bpf_call, pid)]
-    for name in _PROBE_LINES:
-        with contextlib.suppress(OSError), open(name, errors="surrogateescape") as file:
-            lines = map(_PROBE_LINE.match, file)
-            places += [(line[1], [int(line[2], 16)]) for line in lines if line is not None]
-    for path, offsets in places:
-        with contextlib.suppress(OSError, ValueError):
-            status = os.stat(path)  # noqa: PTH116 - pathlib is slow to import
-            found.update((status.st_dev, status.st_ino, offset) for offset in offsets)
-    return found
-
-
-def _linked_places(number: int, pid: int) -> Iterator[tuple[str, list[int]]]:
-    """The file and the offsets of each link of BPF that has probes; ``number`` is that of bpf(2)."""
-    system_call = ctypes.CDLL(None).syscall
-    link = ctypes.create_string_buffer(12)
-    while system_call(number, _NEXT_LINK, link, len(link)) == 0:
-        following = link.raw[4:8]
-        descriptor = system_call(number, _LINK_BY_ID, ctypes.create_string_buffer(following + bytes(8), 12), 12)
-        link = ctypes.create_string_buffer(following + bytes(8), 12)
-        if descriptor < 0:
-            continue  # it is gone meanwhile
-        try:
-            yield from _places_of(partial(_describe, system_call, number, descriptor), pid)
-        finally:
-            os.close(descriptor)
-
-
-def _describe(system_call: Callable[..., int], number: int, link: int, given: bytes) -> bytes:
-    """The kernel's ``struct bpf_link_info`` of a link, asked with these first bytes; b"" where it refuses."""
-    info = ctypes.create_string_buffer(given, _INFO)
-    attributes = ctypes.create_string_buffer(struct.pack("<IIQ", link, _INFO, ctypes.addressof(info)), 16)
-    return info.raw if system_call(number, _LINK_INFO, attributes, len(attributes)) == 0 else b""
-
-
-def _places_of(describe: Callable[[bytes], bytes], pid: int) -> Iterator[tuple[str, list[int]]]:
-    """The file and the offsets of a link, if it has probes: its members uprobe_multi and perf_event.uprobe."""
-    path = ctypes.create_string_buffer(_LONGEST_PATH)
-    first = describe(b"")
-    kind = int.from_bytes(first[:4], "little")
-    if kind == _PROBES_LINK and int.from_bytes(first[60:64], "little") in (0, pid):
-        count = int.from_bytes(first[52:56], "little")
-        offsets = (ctypes.c_uint64 * count)()
-        where = (ctypes.addressof(path), ctypes.addressof(offsets), 0, 0, _LONGEST_PATH, count)
-        if describe(struct.pack("<16xQQQQII", *where)):
-            yield os.fsdecode(path.value), [*offsets]
-    elif kind == _PERF_LINK:
-        second = describe(struct.pack("<24xQI", ctypes.addressof(path), _LONGEST_PATH))
-        if int.from_bytes(second[16:20], "little") in (1, 2):  # BPF_PERF_EVENT_UPROBE, BPF_PERF_EVENT_URETPROBE
-            yield os.fsdecode(path.value), [int.from_bytes(second[36:40], "little")]
-
-
 class Healer:
     """Puts a process's code back as its files have it, where breakpoint instructions have come since note()."""
 
@@ -341,6 +284,10 @@ class Healer:
     def look(self) -> None:
         """Find the places beforehand, while the debugger lives. Raises OSError."""
         self._known.update(self.traps())
+
+    def forget(self) -> None:
+        """The debugger's breakpoints are gone: who has the kernel put a probe at such a place from now on is let."""
+        self._known.clear()
 
     def heal(self) -> None:
         """Put the files' bytes back: first where they are known to be missing. Raises OSError."""

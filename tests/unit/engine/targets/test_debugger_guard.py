@@ -17,21 +17,22 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.live import debugger_guard
+from gdbext.engine.targets.live import kernel_probes
 from gdbext.engine.targets.live.debugger_guard import (
     DebuggerGuard,
     Healer,
     RobustMutex,
     ServerConnection,
     connection_to,
-    listed_probes,
 )
+from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import attach_one_by_one
 from support.installed.probing import PROBES
 
 INT3 = b"\xcc"
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -129,6 +130,30 @@ def test_probes_of_other_tools_are_left_alone(
 
 
 @PROBES
+def test_a_probe_that_comes_where_a_breakpoint_was(
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path
+) -> None:
+    """The next command of the user begins as soon as his debugger was killed."""
+    architecture = architectures.own()
+    assert architecture is not None
+    (address, original), (ours, _) = code, memory
+    healer = Healer(INT3, os.getpid(), *memory)
+    healer.note()
+    os.pwrite(ours, INT3, address + 5)
+    healer.look()
+    healer.heal()
+    assert ctypes.string_at(address, len(original)) == original
+    healer.forget()
+    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getpid())
+    try:
+        _elsewhere(healer.heal)
+        assert ctypes.string_at(address + 5, 1) == INT3
+    finally:
+        for each in links:
+            os.close(each)
+
+
+@PROBES
 def test_a_probe_for_another_process_is_not_in_this_one(
     code: tuple[int, bytes], memory: tuple[int, int], file: Path
 ) -> None:
@@ -159,7 +184,7 @@ def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "",
     )
     events.write_text("\n".join(lines))
-    monkeypatch.setattr(debugger_guard, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
+    monkeypatch.setattr(kernel_probes, "_PROBE_LINES", (str(events), str(tmp_path / "none")))
     status = library.stat()
     ours = {
         offset
@@ -209,6 +234,54 @@ def test_a_guard_ends_with_its_work() -> None:
             guard.close()
         finally:
             process.kill()
+
+
+TRACER = """
+import ctypes, os, sys, time
+pid = os.fork()
+if not pid:
+    os.closerange(0, 3)
+    time.sleep(600)
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
+libc = ctypes.CDLL(None)
+libc.ptrace(16, pid, None, None)  # PTRACE_ATTACH
+os.waitpid(pid, 0)
+guards = DebuggerGuards()
+guards.watch_over(pid)
+address = ctypes.cast(libc.abort, ctypes.c_void_p).value
+memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+original = os.pread(memory, 1, address)
+os.pwrite(memory, bytes.fromhex(sys.argv[1]), address)
+time.sleep(0.7)  # the guard has looked, and will again in 0.3 s
+print(pid, address, original.hex(), flush=True)
+libc.ptrace(17, pid, None, None)  # PTRACE_DETACH
+if sys.argv[2] == "killed":
+    os._exit(0)
+"""
+"""A debugger that leaves a breakpoint in a process of its own that it lets go, and ends."""
+
+
+@pytest.mark.parametrize("end", ["killed", "ordinary"])
+def test_who_ends_in_its_own_way_is_not_taken_for_killed(end: str) -> None:
+    """What it leaves in the code is not touched: it may be the next command's already."""
+    words = [sys.executable, "-c", TRACER, INT3.hex(), end]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    pid, address, original = said.split()
+    memory = Path(f"/proc/{pid}/mem")
+
+    def now() -> bytes:
+        with memory.open("rb", buffering=0) as file:
+            file.seek(int(address))
+            return file.read(1)
+
+    try:
+        limit = time.monotonic() + (30 if end == "killed" else 1)
+        while now() == INT3 and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert now() == (INT3 if end == "ordinary" else bytes.fromhex(original))
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
 
 
 def test_the_server_of_a_killed_debugger_is_told_to_let_go() -> None:
