@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -129,13 +130,24 @@ def test_probes_of_other_tools_are_left_alone(
             os.close(each)
 
 
+@contextlib.contextmanager
+def _probed(file: Path, pid: int) -> Iterator[None]:
+    """A kernel probe is at the fifth byte of that file, in that process alone."""
+    architecture = architectures.own()
+    assert architecture is not None
+    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], pid)
+    try:
+        yield
+    finally:
+        for each in links:
+            os.close(each)
+
+
 @PROBES
 def test_a_probe_that_comes_where_a_breakpoint_was(
     code: tuple[int, bytes], memory: tuple[int, int], file: Path
 ) -> None:
     """The next command of the user begins as soon as his debugger was killed."""
-    architecture = architectures.own()
-    assert architecture is not None
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
     healer.note()
@@ -144,13 +156,9 @@ def test_a_probe_that_comes_where_a_breakpoint_was(
     healer.heal()
     assert ctypes.string_at(address, len(original)) == original
     healer.forget()
-    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getpid())
-    try:
+    with _probed(file, os.getpid()):
         _elsewhere(healer.heal)
         assert ctypes.string_at(address + 5, 1) == INT3
-    finally:
-        for each in links:
-            os.close(each)
 
 
 @PROBES
@@ -158,18 +166,12 @@ def test_a_probe_for_another_process_is_not_in_this_one(
     code: tuple[int, bytes], memory: tuple[int, int], file: Path
 ) -> None:
     """A breakpoint at the same place of the file is somebody's who has left it there."""
-    architecture = architectures.own()
-    assert architecture is not None
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
-    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getppid())
-    try:
+    with _probed(file, os.getppid()):
         os.pwrite(ours, INT3, address + 5)
         _elsewhere(healer.heal)
         assert ctypes.string_at(address, len(original)) == original
-    finally:
-        for each in links:
-            os.close(each)
 
 
 def test_probes_of_perf_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
