@@ -244,19 +244,20 @@ pid = os.fork()
 if not pid:
     os.closerange(0, 3)
     time.sleep(600)
+from gdbext.engine.targets.live import ptrace
 from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
-libc = ctypes.CDLL(None)
-libc.ptrace(16, pid, None, None)  # PTRACE_ATTACH
+ptrace.seize(pid)
+ptrace.interrupt(pid)
 os.waitpid(pid, 0)
 guards = DebuggerGuards()
 guards.watch_over(pid)
-address = ctypes.cast(libc.abort, ctypes.c_void_p).value
+address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
 memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
 original = os.pread(memory, 1, address)
 os.pwrite(memory, bytes.fromhex(sys.argv[1]), address)
 time.sleep(0.7)  # the guard has looked, and will again in 0.3 s
 print(pid, address, original.hex(), flush=True)
-libc.ptrace(17, pid, None, None)  # PTRACE_DETACH
+ptrace.detach(pid)
 if sys.argv[2] == "killed":
     os._exit(0)
 """
