@@ -11,7 +11,7 @@ from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
 from gdbext.engine.targets.live.proc_checks import thread_states
 from gdbext.engine.targets.live.thread_motion import activities, is_settled, is_stopped, will_stop
-from gdbext.engine.targets.system.linux import signals_handled
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger
 from gdbext.log import logger
@@ -30,11 +30,11 @@ _log = logger(__name__)
 SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
 
 GRACE_SECONDS = 3.0
-"""Seconds in which the debugger may detach after SIGTERM, before it is killed."""
+"""Seconds in which a debugger that has nothing more to do may exit, before it is killed."""
 
-SAME_SECONDS = 1.0
-"""Seconds within which a second interrupt is of the same wish: ``timeout -s INT`` sends it to its child, and to the
-process group that the child is in."""
+DETACH_SECONDS = 60.0
+"""Seconds in which the debugger may end a live command, remove its breakpoints and detach. To kill it earlier would
+leave the breakpoints in the process."""
 
 STOP_SECONDS = 5.0
 """Most seconds in which the SIGSTOP of a debugger that was ended reaches its process: each thread when it has a
@@ -53,11 +53,13 @@ class DebuggerProcess:
         words: list[str],
         environment: Callable[[], dict[str, str]],
         result: int,
+        end_request: int,
         pid: int | None,
         starts_program: bool,
         live: bool,
     ) -> None:
-        """Start it. ``result`` is the pipe that the outcome comes through, ``pid`` the process to attach to.
+        """Start it. ``result`` is the pipe that the outcome comes through, ``end_request`` the pipe that is closed to
+        end a live command (EndRequests), ``pid`` the process to attach to.
 
         A debugger that starts a program gets our environment and terminal, any other one ``environment``. With ``live``
         the command resumes the process. Raises TargetError.
@@ -66,10 +68,12 @@ class DebuggerProcess:
         self._attached_to = pid
         self._stopped_before = is_stopped(pid)
         self._program = starts_program
-        self._live = live
+        self.is_live = live
+        """The command resumes the process."""
         self._may_change_it = starts_program or live
         self._printed = os.memfd_create(name, os.MFD_CLOEXEC)
         self._result = result
+        self._end_request = [end_request]
         self._pid = self._spawn(words, environment)
         self._exit = _descriptor_of(self._pid)
         self._status: int | None = None
@@ -107,26 +111,23 @@ class DebuggerProcess:
         from gdbext.engine.targets.budget import time_error
 
         deadline = None if timeout is None else time.monotonic() + timeout
-        parts = []
-        interrupted: float | None = None
+        parts, ending = [], False
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 ready = self._wait(left)
             except KeyboardInterrupt:
-                if interrupted is not None and time.monotonic() - interrupted < SAME_SECONDS:
-                    continue
-                if not self._live or interrupted is not None:
+                if not self.is_live:
                     raise
-                interrupted = time.monotonic()  # that ends what the live command does; its report follows
-                os.kill(self._pid, SIGINT)
-                continue
+                ready, left = [], 0.0
             if not ready:
-                if self._may_change_it and deadline is not None:
-                    deadline = None
-                    os.kill(self._pid, SIGINT)
-                    continue
-                raise time_error(timeout or 0)
+                if ending and left == 0.0 and deadline is not None and time.monotonic() < deadline:
+                    continue  # interrupted again: the debugger detaches already
+                if ending or not self._may_change_it:
+                    raise time_error(timeout or 0)
+                self._ask_to_end()  # the report of the live command follows
+                ending, deadline = True, time.monotonic() + DETACH_SECONDS
+                continue
             if self._result not in ready:
                 self._end_children()
                 break
@@ -144,7 +145,7 @@ class DebuggerProcess:
         from gdbext.engine.targets.live.supervision import check_can_stop
 
         descriptors = [self._result, *self._exit]
-        while self._attached_to is not None and not self._live and (left is None or left > _LOOK_SECONDS):
+        while self._attached_to is not None and not self.is_live and (left is None or left > _LOOK_SECONDS):
             ready = select.select(descriptors, [], [], _LOOK_SECONDS)[0]
             if ready:
                 return ready
@@ -154,19 +155,40 @@ class DebuggerProcess:
         return select.select(descriptors, [], [], left)[0]
 
     def end(self) -> None:
-        """End the debugger, so that the process goes on; with it the helper that gdb forks while it attaches.
+        """End the debugger, so that the process is resumed; with it the helper that gdb forks while it attaches.
 
-        SIGKILL is the gentle way here: the kernel lets all threads go and nothing was changed in the process. Asked
-        to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. Only commands that set
-        breakpoints need the debugger's own way out. A second Ctrl+C must not end us before the process goes on.
+        SIGKILL does no harm to a process that is only read: the kernel resumes all threads and nothing was changed.
+        Asked to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. A debugger with breakpoints
+        in the process has to remove them first. A second Ctrl+C must not end us before the process is resumed.
         """
         with _undisturbed():
-            for number in (SIGTERM, SIGKILL) if self._may_change_it else (SIGKILL,):
+            if self.is_live and self._status is None:
+                self._ask_to_end()
+                self._drain(DETACH_SECONDS)
+            for number in (SIGTERM, SIGKILL) if self._program else (SIGKILL,):
                 if self._status is None:
                     _log.info("%s gets signal %d", self._name, number)
                     os.kill(self._pid if self._program else -self._pid, number)
                     self._reap(GRACE_SECONDS)
             self._resume()
+
+    def _ask_to_end(self) -> None:
+        """Have the debugger end the command as Ctrl+C does, once it has attached."""
+        if self.is_live:
+            while self._end_request:
+                os.close(self._end_request.pop())
+        else:
+            os.kill(self._pid, SIGINT)
+
+    def _drain(self, seconds: float) -> None:
+        """Wait for the debugger to exit, reading what it has to say: a full pipe would hold it up."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and self._status is None:
+            if self._result in select.select([self._result, *self._exit], [], [], left)[0] and os.read(
+                self._result, 1 << 20
+            ):
+                continue
+            self._reap(max(0.0, deadline - time.monotonic()))
 
     def _end_children(self) -> None:
         """End what the debugger has left behind, which is not reaped yet: its process group is still its own."""
@@ -235,7 +257,7 @@ def run(options: Options, debugger: str, color: bool) -> table.Outcome:
     launch = base_debugger.launch(debugger)
     process = _start(launch, options, color)
     try:
-        _end_by_exception()
+        _end_by_exception(KeyboardInterrupt() if process.is_live else None)
         data = process.result(options.time_limit)
     except BaseException:
         process.end()
@@ -256,11 +278,14 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     if not options.program:  # that gets what the caller left open, as from a shell
         _keep_descriptors()
     result, theirs = os.pipe()
-    os.set_inheritable(theirs, True)
+    launcher, end_request = os.pipe()
+    for descriptor in (theirs, launcher):
+        os.set_inheritable(descriptor, True)
     output = _inheritable(1) if live else None
     terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
     job = base_debugger.Job(
-        options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
+        options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, launcher=launcher,
+        pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
         sysroot=options.sysroot, record=options.record, color=color,
         memory=options.memory, program=options.called.program, source=options.called.source,
@@ -268,12 +293,13 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     code = base_debugger.job_code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, program, live)]
     try:
-        return DebuggerProcess(launch.name, words, environment, result, options.pid, bool(options.program), live)
+        return DebuggerProcess(
+            launch.name, words, environment, result, end_request, options.pid, bool(options.program), live
+        )
     finally:
-        os.close(theirs)
-        for descriptor in (output, terminal_of_ours):
-            if descriptor is not None:
-                os.close(descriptor)
+        for each in (theirs, launcher, output, terminal_of_ours):
+            if each is not None:
+                os.close(each)
 
 
 def runnable(program: Sequence[str]) -> list[str]:
@@ -327,20 +353,20 @@ def _inheritable(descriptor: int) -> int:
 
 
 def _undisturbed() -> AbstractContextManager[None]:
-    """Keep whoever wants to end us from doing it meanwhile."""
+    """Ignore requests to end this process meanwhile."""
     import signal
 
-    return signals_handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)
+    return signals_handled((signal.SIGINT, *ENDING_SIGNALS), signal.SIG_IGN)
 
 
-def _end_by_exception() -> None:
-    """Make SIGTERM and SIGHUP raise SystemExit, so that the debugger lets the process go before we end."""
+def _end_by_exception(error: BaseException | None) -> None:
+    """Make the ending signals raise this, SystemExit for None, so that the debugger detaches before we end."""
     import signal  # 3 ms, while the debugger starts
 
     def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise error or SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, leave)
 

@@ -98,9 +98,18 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
         why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
-        interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
+        interrupted = GdbextError("interrupted", why=why, help=_state(options.pid))
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
     return deliver(outcome, typed, options.called)
+
+
+def _state(pid: int | None) -> str:
+    """What became of the examined process, "" without one; read from it now."""
+    if pid is None:
+        return ""
+    from gdbext.engine.targets.live.debugger_guard import state_after_detach
+
+    return state_after_detach(pid)
 
 
 @contextmanager

@@ -30,14 +30,14 @@ class Job:
 
     ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what a
     live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it has
-    one, for progress before a process is stopped. ``record`` is the path for a recording, ``memory`` what the look may
-    take of it in bytes (0 for no limit); ``program`` and ``source`` those of engine.terminal.CommandLine. At most
+    one, for progress before a process is stopped. ``launcher`` is the descriptor that EndRequests listens to.
+    ``record`` is the path for a recording, ``memory`` what the look may take of it in bytes (0 for no limit); ``program`` and ``source`` those of engine.terminal.CommandLine. At most
     one of ``pid`` and ``core`` is given; without either the debugger's command line names a program to start.
     """
 
     __slots__ = (
-        "argv", "color", "command", "core", "memory", "output", "pid", "program", "record", "result", "source",
-        "sysroot", "terminal",
+        "argv", "color", "command", "core", "launcher", "memory", "output", "pid", "program", "record", "result",
+        "source", "sysroot", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,7 @@ class Job:
         result: int,
         output: int | None = None,
         terminal: int | None = None,
+        launcher: int = -1,
         pid: int | None = None,
         core: str | None = None,
         sysroot: str = "",
@@ -62,6 +63,7 @@ class Job:
         self.result = result
         self.output = output
         self.terminal = terminal
+        self.launcher = launcher
         self.pid = pid
         self.core = core
         self.sysroot = sysroot
@@ -73,7 +75,7 @@ class Job:
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color", "memory",
+        options = ("result", "output", "terminal", "launcher", "pid", "core", "sysroot", "record", "color", "memory",
                    "program", "source")  # fmt: skip
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"

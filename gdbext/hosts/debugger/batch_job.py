@@ -7,13 +7,17 @@ it. People wait while the debugger's Python imports this: it imports what each j
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
+from gdbext.hosts.resume.end_requests import EndRequests
 from gdbext.tools import table
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ def run(name: str, job: Job) -> None:
     debugger = base_debugger.debugger(name)
     called = CommandLine(job.program, job.source) if job.program else None
     host = DebuggerHost(debugger, output=job.output, called=called)
+    host.end_requests = EndRequests(job.launcher)
+    host.end_requests.hold()
     row, recorded = table.find(job.command), _recorded(job)
     live = row.resumes and job.core is None
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
@@ -67,7 +73,8 @@ def run(name: str, job: Job) -> None:
 
 
 def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:
-    debugger.let_go(job, host.lets_finish)
+    with signals_held((signal.SIGINT,)) if job.pid is not None else nullcontext():
+        debugger.let_go(job, host.lets_finish)
     host.end_guard()
 
 
@@ -78,8 +85,8 @@ def _write(outcome: table.Outcome, descriptor: int) -> None:
 
 def _keep_descriptors(job: Job) -> None:
     """A program that the debugger starts must not get the pipe that its own report goes through."""
-    for descriptor in (job.result, job.output, job.terminal):
-        if descriptor is not None:
+    for descriptor in (job.result, job.output, job.terminal, job.launcher):
+        if descriptor is not None and descriptor >= 0:
             os.set_inheritable(descriptor, False)
 
 

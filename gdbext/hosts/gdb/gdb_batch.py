@@ -122,7 +122,7 @@ def let_go(job: Job, runs_on: bool) -> None:
         if gdb.selected_inferior().pid:
             gdb.execute("detach" if job.pid is not None else "kill", False, True)
     except KeyboardInterrupt:
-        gdb.execute("kill", False, True)
+        gdb.execute("detach" if job.pid is not None else "kill", False, True)
     except (gdb.error, GdbextError):
         return  # it is gone
 

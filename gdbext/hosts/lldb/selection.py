@@ -26,7 +26,7 @@ from types import FrameType, SimpleNamespace
 
 import lldb
 
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held
 from gdbext.errors import TargetError
 
 _ACTION_SIZE = 512
@@ -122,7 +122,7 @@ class Interruption:
             number = os.read(signals, 1)
             if not number:
                 return
-            if number[0] == signal.SIGINT:
+            if number[0] in (signal.SIGINT, *ENDING_SIGNALS):
                 self.happened = True
                 stop()
 

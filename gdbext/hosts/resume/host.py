@@ -14,6 +14,7 @@ from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
+from gdbext.hosts.resume.end_requests import EndRequests
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -113,6 +114,7 @@ class Host(ToolHost):
         self._running = ""
         self._kept: dict[type, object] = {}
         self._guards: DebuggerGuards | None = None
+        self.end_requests = EndRequests()
 
     def run_control(self, session: Session) -> RunControl:
         """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
@@ -205,7 +207,8 @@ class Host(ToolHost):
             )
         self._running = command
         try:
-            yield
+            with self.end_requests.heard():
+                yield
         finally:
             self._running = ""
 

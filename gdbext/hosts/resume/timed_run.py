@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.targets.live.local_process import read_file
 from gdbext.engine.targets.live.thread_motion import activities
-from gdbext.engine.targets.system.linux import has_ended, signals_handled, signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, has_ended, signals_handled, signals_held
 from gdbext.errors import GdbextError, TargetError, TargetGone
 from gdbext.render import counted
 
@@ -187,7 +187,7 @@ def ending_of_failure(error: BaseException, debugger: str) -> Ending:
 _STEP = 0.05
 _SAME_SECONDS = 1.0
 """Seconds within which a second SIGINT is of the same wish."""
-_SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
 
 
 class DeferredInterrupt:

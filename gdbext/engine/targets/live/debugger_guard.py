@@ -265,6 +265,35 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
         return b""
 
 
+def state_after_detach(pid: int) -> str:
+    """What became of a process that a debugger of ours has detached from: a sentence without its full stop. That its
+    code is whole is stated only after a comparison with its files."""
+    state = thread_states(pid).get(pid, "") if os.path.isdir(f"/proc/{pid}") else ""  # noqa: PTH112
+    if state in ("", "Z", "X"):
+        return f"process {pid} has exited"
+    if holder := tracer(pid, pid):
+        return f"process {pid} is still traced, by process {holder}"
+    if state == _STOPPED:
+        return f"process {pid} is stopped; kill -CONT {pid} resumes it"
+    own = architectures.own()
+    try:
+        descriptors = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mem", "pagemap")]
+    except OSError:
+        return f"process {pid} was let go and goes on"
+    try:
+        left = len([*Healer(own.breakpoint_code, pid, *descriptors).traps()]) if own is not None else 0
+    except OSError:
+        return f"process {pid} has exited"
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    if left:
+        return (
+            f"{left} breakpoint instructions are left in the code of process {pid}: a thread that reaches one is killed"
+        )
+    return f"process {pid} was let go and goes on"
+
+
 class Healer:
     """Puts a process's code back as its files have it, where breakpoint instructions have come since note()."""
 

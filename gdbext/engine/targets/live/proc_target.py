@@ -174,12 +174,12 @@ class ProcTarget(LocalProcess):
         self._handlers.clear()
 
     def _catch_termination(self) -> None:
-        """Make SIGTERM and SIGHUP end us by SystemExit, so that signals held back are handed on first."""
+        """Make the ending signals end us by SystemExit, so that signals held back are handed on first."""
 
         def leave(number: int, _: FrameType | None) -> None:
             raise SystemExit(128 + number)
 
-        for number in (signals.SIGTERM, signals.SIGHUP):
+        for number in (signals.SIGTERM, signals.SIGHUP, signals.SIGQUIT):
             if signals.getsignal(number) is signals.SIG_DFL:
                 try:
                     self._handlers[number] = signals.signal(number, leave)

@@ -43,6 +43,9 @@ SIGNAL_NAMES = {
 """Linux's numbers (asm-generic/signal.h; Alpha, MIPS, PA-RISC and SPARC have others): the host's own table would be
 wrong for a core from elsewhere."""
 
+ENDING_SIGNALS = (15, 1, 3)
+"""TERM, HUP, QUIT: `kill`, `timeout`, a scheduler, a closed terminal and Ctrl+\\ send them to end a command."""
+
 CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11, 31})
 """ILL, ABRT, BUS, FPE, SEGV, SYS: a thread stopped by one of these crashed, whoever looks at it.
 
@@ -162,6 +165,25 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
     finally:
         for number, old in before:
             signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+@contextmanager
+def actions_restored(numbers: Collection[int]) -> Iterator[None]:
+    """Restore the actions of these signals afterwards, also those that Python did not set (sigaction(2))."""
+    import ctypes
+
+    libc, before = ctypes.CDLL(None), {number: ctypes.create_string_buffer(_ACTION_SIZE) for number in numbers}
+    for number, action in before.items():
+        libc.sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            libc.sigaction(number, action, None)
+
+
+_ACTION_SIZE = 512
+"""More bytes than ``struct sigaction`` has on any architecture."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gdbext.engine.arch import Architecture
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
-from gdbext.engine.targets.system.linux import signals_held, start_survivor
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held, start_survivor
 from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf import probe_keeper
 from gdbext.tools.probes.bpf.bpf_kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, ProbePlace, refused
@@ -107,7 +107,7 @@ _NAME = "gdbext-probes"
 """The name that ps shows, at most 15 characters (TASK_COMM_LEN, include/linux/sched.h)."""
 
 
-INTERRUPTS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
+INTERRUPTS = (signal.SIGINT, signal.SIGALRM, *ENDING_SIGNALS)
 """The signals that may raise an exception anywhere: held while a ProbeKeeper is made and noted, for the links that it
 has received would be left open, and the probes with them."""
 
