@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, suppress
 
 from gdbext import log
 from gdbext.cache import cache_folder, find_program, may_fill
-from gdbext.engine.targets.live.proc_checks import thread_states
-from gdbext.engine.targets.live.thread_motion import activities, is_settled, is_stopped, will_stop
+from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 
 GRACE_SECONDS = 3.0
 """Seconds in which a debugger that has nothing more to do may exit, before it is killed."""
@@ -35,10 +34,6 @@ GRACE_SECONDS = 3.0
 DETACH_SECONDS = 60.0
 """Seconds in which the debugger may end a live command, remove its breakpoints and detach. To kill it earlier would
 leave the breakpoints in the process."""
-
-STOP_SECONDS = 5.0
-"""Most seconds in which the SIGSTOP of a debugger that was ended reaches its process: each thread when it has a
-turn."""
 
 _LOOK_SECONDS = 0.5
 """Seconds after which is looked whether the process can be stopped at all."""
@@ -225,19 +220,8 @@ class DebuggerProcess:
                 pause = min(pause * 2, 0.05)
 
     def _resume(self) -> None:
-        """A debugger that ended while it attached leaves SIGSTOPs behind, one a thread. Undo that, and only that."""
-        pid = self._attached_to
-        if pid is None or self._stopped_before:
-            return
-        deadline, begun = time.monotonic() + STOP_SECONDS, activities(pid)
-        with suppress(OSError):  # it has just ended
-            while time.monotonic() < deadline:
-                if is_stopped(pid) or will_stop(pid):
-                    _log.info("process %d was left stopped, and gets SIGCONT", pid)
-                    os.kill(pid, SIGCONT)
-                elif all(is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
-                    return
-                time.sleep(0.005)
+        if self._attached_to is not None and not self._stopped_before:
+            undo_stop(self._attached_to)
 
 
 def _descriptor_of(pid: int) -> list[int]:

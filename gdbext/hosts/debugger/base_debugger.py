@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 class Job:
     """The command, what it is about, and where its result goes.
 
-    ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what a
-    live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it has
-    one, for progress before a process is stopped. ``launcher`` is the descriptor that EndRequests listens to.
-    ``record`` is the path for a recording, ``memory`` what the look may take of it in bytes (0 for no limit); ``program`` and ``source`` those of engine.terminal.CommandLine. At most
-    one of ``pid`` and ``core`` is given; without either the debugger's command line names a program to start.
+    ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what
+    a live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it
+    has one, for progress before a process is stopped. ``launcher`` is the descriptor that EndRequests listens to.
+    ``record`` is the path for a recording, ``memory`` what the look may take of it in bytes (0 for no limit);
+    ``program`` and ``source`` those of engine.terminal.CommandLine. At most one of ``pid`` and ``core`` is given;
+    without either the debugger's command line names a program to start.
     """
 
     __slots__ = (

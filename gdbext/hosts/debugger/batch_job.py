@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
+from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
@@ -39,6 +40,7 @@ def run(name: str, job: Job) -> None:
     host.end_requests.hold()
     row, recorded = table.find(job.command), _recorded(job)
     live = row.resumes and job.core is None
+    was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
@@ -66,6 +68,8 @@ def run(name: str, job: Job) -> None:
         recorded = None
     finally:
         _let_go(debugger, job, host)
+        if live and job.pid is not None and not was_stopped:
+            undo_stop(job.pid)
     if recorded is not None:
         recorded.save(outcome)
     _write(outcome, job.result)

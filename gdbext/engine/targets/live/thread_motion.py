@@ -16,7 +16,10 @@ nothing there: what it does stands in its system call. How long ago it ran is se
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import time
+from contextlib import suppress
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
@@ -319,3 +322,20 @@ def is_stopped(pid: int | None) -> bool:
         return "T" in thread_states(pid).values()
     except OSError:
         return False
+
+
+def undo_stop(pid: int) -> None:
+    """Resume a process that was left with SIGSTOPs, one a thread, by a debugger that detached or exited as it stopped
+    it; it does nothing to one that runs."""
+    deadline, begun = time.monotonic() + _STOP_SECONDS, activities(pid)
+    with suppress(OSError):  # it has just exited
+        while time.monotonic() < deadline:
+            if is_stopped(pid) or will_stop(pid):
+                os.kill(pid, signal.SIGCONT)
+            elif all(is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
+                return
+            time.sleep(0.005)
+
+
+_STOP_SECONDS = 5.0
+"""Most seconds until the SIGSTOP of a debugger reaches its process: each thread when it has a turn."""
