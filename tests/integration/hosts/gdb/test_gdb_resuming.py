@@ -18,6 +18,7 @@ import pytest
 from support.installed import gdbs
 from support.installed.probing import PROBES, links_on
 from support.programs import harness
+from support.programs.code_bytes import changed_text
 from support.programs.dap_session import DapSession
 from support.programs.harness import ROOT, Inferior, wait_until
 from support.programs.mi_session import WELL_FORMED, MiSession, console_text
@@ -357,23 +358,6 @@ def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
         finally:
             editor.close()  # kill -9
         goes_on(job)
-
-
-def changed_text(pid: int, only: str = "/") -> list[str]:
-    """The mapped files, with that in their path, whose executable pages in memory are not those of the file."""
-    changed = []
-    with open(f"/proc/{pid}/mem", "rb") as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span, permissions, offset, _, _, *path = line.split(maxsplit=5)
-            if permissions != "r-xp" or not path or not path[0].startswith("/") or only not in path[0]:
-                continue
-            start, end = (int(each, 16) for each in span.split("-"))
-            memory.seek(start)
-            with open(path[0], "rb") as file:
-                file.seek(int(offset, 16))
-                if memory.read(end - start) != file.read(end - start):
-                    changed.append(path[0])
-    return changed
 
 
 @pytest.mark.parametrize("way", ["script", "option", "gdbinit", "nested"])
