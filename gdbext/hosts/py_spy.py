@@ -23,7 +23,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import all_frames
 from gdbext.engine.targets import budget
-from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.local_process import read_command
 from gdbext.engine.targets.system.linux import command_text
 from gdbext.engine.terminal import escape, shown_json
 from gdbext.errors import GdbextError, PythonUnsupported
@@ -185,7 +185,7 @@ def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _command(target: Target) -> str:
     if target.is_core:
         return str(getattr(target, "command", ""))
-    return command_text(read_file(target.pid, "cmdline"))
+    return command_text(read_command(target.pid))
 
 
 def _executable(target: Target) -> str:

@@ -27,6 +27,7 @@ ORDER = (
     "engine.formats",
     "engine.arch",
     "engine.targets.system.peer",
+    "engine.targets.system.proc_files",
     "engine.targets.rooted_paths",
     "engine.targets.foreign_files",
     "engine.targets.host_files",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,15 @@ from gdbext.tools import table
 from gdbext.tools.ranks import rank_report_reader, ranks_document
 from gdbext.tools.ranks.collector import COMMAND, RankSource, collect
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, rows
-from gdbext.tools.ranks.rank_processes import has_torch, job_of_process, ranks_of_node, read_process
+from gdbext.tools.ranks.rank_processes import (
+    endless_environments,
+    has_torch,
+    job_of_process,
+    local_processes,
+    ranks_of_node,
+    read_process,
+    user_of,
+)
 from gdbext.tools.ranks.report_shapes import ReportParser
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
 _MOMENT, _MOMENTS = 0.05, 6
 """Seconds in which a job that runs comes out of the collective that it was seen in; so many times on a busy machine."""
+_ENDLESS = "its environment is longer than any program is started with, so that its job and rank are not known"
 _ROUNDS = 3
 """So often those that have run meanwhile are looked at again."""
 
@@ -48,12 +56,14 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
     from gdbext.torch.measure import measure_for_process
 
-    pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
+    known = local_processes()
+    pids = job_of_process(options.pid, known) if options.pid is not None else ranks_of_node(options.job, known)
     if not supervision.is_suspect(pids[0]):
         with lifted():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _parted(_found([_process(pid) for pid in pids], options))
+    unreached += [Unreached(f"pid {pid}", _ENDLESS) for pid in endless_environments(known, pids)]
     if not is_settled(reports):
         _let_them_run(progress, reports)
     again: dict[int, RankReport] = {}
@@ -170,10 +180,7 @@ def _user(name: str) -> int | None:
     pid = name.rpartition(" ")[2]
     if name != f"pid {pid}":
         return None
-    try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
-    except OSError:
-        return None
+    return user_of(int(pid)) if pid.isdecimal() else None
 
 
 def _has_ended(name: str) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.system import proc_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def has_ended(stat: str | bytes) -> bool:
 def is_alive(pid: int) -> bool:
     """The process is there, and is no zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return not has_ended(file.read())
+        return not has_ended(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
         return False
 
@@ -213,10 +213,14 @@ def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoRe
         os._exit(0)
 
 
+_MOST_VARIABLES = 1 << 16
+
+
 def parse_environ(data: bytes) -> dict[str, str]:
-    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv."""
+    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv. Only the
+    first 65,536 count: whoever made more did it to exhaust us."""
     found: dict[str, str] = {}
-    for entry in data.split(b"\0"):
+    for entry in data.split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]:
         name, equals, value = entry.partition(b"=")
         if equals and name:
             found.setdefault(os.fsdecode(name), os.fsdecode(value))

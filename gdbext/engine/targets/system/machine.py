@@ -10,6 +10,7 @@ from functools import cached_property
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import SERVED
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import number, stat_fields
 
 TYPE_CHECKING = False
@@ -280,8 +281,7 @@ def _first(path: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        with open(path, errors="replace") as file:
-            return file.read(1 << 20).splitlines()
+        return proc_files.head(path, proc_files.ONE).decode(errors="replace").splitlines()
     except OSError:
         return []
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.host_files import link_of
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import number
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 
@@ -81,8 +82,8 @@ _MULTIPLEXERS = ("/dev/ptmx", "/dev/pts/ptmx")
 def _told(pid: int, fd: str, name: str) -> list[str]:
     """The values of a line of /proc/PID/fdinfo/FD."""
     try:
-        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-            return [line.split()[-1] for line in text if line.startswith(name)]
+        lines = proc_files.text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+        return [line.split()[-1] for line in lines if line.startswith(name)]
     except (OSError, IndexError):
         return []
 
@@ -108,10 +109,9 @@ def _names(folder: str) -> list[str]:
 
 def _access(pid: int, fd: str) -> int | None:
     try:
-        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-            for line in text:
-                if line.startswith("flags:"):
-                    return int(line.split()[1], 8) & _ACCESS
+        for line in proc_files.head(f"/proc/{pid}/fdinfo/{fd}", 256).splitlines():
+            if line.startswith(b"flags:"):
+                return int(line.split()[1], 8) & _ACCESS
     except (OSError, ValueError, IndexError):
         return None
     return None
@@ -315,8 +315,7 @@ def _lock_holders(of: Callable[[], os.stat_result], kinds: Collection[str]) -> l
 
 def _locks() -> list[list[str]]:
     """The rows of /proc/locks. Raises OSError."""
-    with open("/proc/locks") as text:
-        return [line.split() for line in text]
+    return [line.split() for line in proc_files.text("/proc/locks", proc_files.TABLE).splitlines()]
 
 
 def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Collection[str]) -> list[str]:
@@ -338,8 +337,7 @@ def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterat
     for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
         for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
             try:
-                with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-                    told = text.read()
+                told = proc_files.text(f"/proc/{pid}/fdinfo/{fd}")
                 if kind in told and f":{status.st_ino} " in told:
                     yield pid
                     break
