@@ -23,6 +23,7 @@ ORDER = (
     "cache",
     "engine.record",
     "engine.entry_points",
+    "engine.numbers",
     "engine.vocabulary",
     "engine.formats",
     "engine.arch",

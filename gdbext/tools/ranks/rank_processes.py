@@ -7,11 +7,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 
 from gdbext.diagnosis.job import job_names, rank_of
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import number, parse_environ, split_stat
+from gdbext.engine.targets.system.linux import parse_environ, split_stat
 from gdbext.errors import TargetError, or_root
 
 _TORCH = "libtorch_cpu.so"

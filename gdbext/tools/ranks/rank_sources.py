@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import parse_json, read_file
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state
@@ -178,18 +179,17 @@ def _numbered(report: RankReport) -> RankReport:
 def _user(name: str) -> int | None:
     """The user of the process of that look; None for a file, and for a process that has ended."""
     pid = name.rpartition(" ")[2]
-    if name != f"pid {pid}":
-        return None
-    return user_of(int(pid)) if pid.isdecimal() else None
+    found = number(pid) if name == f"pid {pid}" else None
+    return None if found is None else user_of(found)
 
 
 def _has_ended(name: str) -> bool:
     """The process of that look is dead."""
-    pid = name.rpartition(" ")[2]
-    if not pid.isdecimal():
+    pid = number(name.rpartition(" ")[2])
+    if pid is None:
         return False
     try:
-        return thread_state(int(pid), pid) in "ZX"
+        return thread_state(pid, pid) in "ZX"
     except OSError:
         return True
 

@@ -34,7 +34,8 @@ sys.stdin.read()
 @contextmanager
 def endless(files: Sequence[Path] = (), user: int | None = None) -> Iterator[int]:
     """The pid of a process whose ``cmdline`` and ``environ`` have 64 GB each, with these files mapped as code."""
-    command = [sys.executable, "-c", _PROGRAM.replace("SIZE", str(SIZE)), *map(str, files)]
+    python = sys.executable if user is None else "/usr/bin/python3"  # ours may lie in a folder of root alone
+    command = [python, "-c", _PROGRAM.replace("SIZE", str(SIZE)), *map(str, files)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as process:
         assert process.stdout is not None
         try:

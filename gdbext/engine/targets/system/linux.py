@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import contextmanager, suppress
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.system import proc_files
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PAGE_SIZE = 4096
-
-_MOST_DIGITS = 20
-
-
-def number(text: str, base: int = 10) -> int | None:
-    """The number that a file of /proc, a variable of the environment or a name has in it, as the target's user or a
-    recording wrote it; None for anything else, and for one that no word of memory holds."""
-    try:
-        return int(text, base) if 0 < len(text) <= _MOST_DIGITS and text.isalnum() else None
-    except ValueError:
-        return None
-
 
 SIGNAL_NAMES = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",

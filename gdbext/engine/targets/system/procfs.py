@@ -7,11 +7,11 @@ import stat
 import time
 from functools import cached_property
 
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles, link_of
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
-    number,
     signal_name,
     signals_in,
     split_stat,

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system import control_groups as groups
 from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.control_groups import Texts
-from gdbext.engine.targets.system.linux import number, split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
