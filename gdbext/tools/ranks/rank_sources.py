@@ -15,14 +15,13 @@ from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.tools import table
-from gdbext.tools.ranks import rank_report_reader, ranks_document
+from gdbext.tools.ranks import rank_processes, rank_report_reader, ranks_document
 from gdbext.tools.ranks.collector import COMMAND, RankSource, collect
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, rows
 from gdbext.tools.ranks.rank_processes import (
     endless_environments,
     has_torch,
     job_of_process,
-    local_processes,
     ranks_of_node,
     read_process,
     user_of,
@@ -57,7 +56,7 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
     from gdbext.torch.measure import measure_for_process
 
-    known = local_processes()
+    known = rank_processes.local_processes()
     pids = job_of_process(options.pid, known) if options.pid is not None else ranks_of_node(options.job, known)
     if not supervision.is_suspect(pids[0]):
         with lifted():
