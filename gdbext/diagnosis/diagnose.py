@@ -11,6 +11,7 @@ from gdbext.diagnosis.reporting import (
     with_arguments,
 )
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.numbers import integer
 from gdbext.errors import GdbextError
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ class Diagnose(Tool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Several looks, and child processes."""
-        parser.add_argument("--samples", type=int, metavar="N",
+        parser.add_argument("--samples", type=integer, metavar="N",
                             help="look N times and tell stuck from slow; lets the process run in between")  # fmt: skip
         parser.add_argument(
             "--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)"

@@ -4,6 +4,8 @@ users write them.
 
 from __future__ import annotations
 
+from gdbext.engine import numbers
+from gdbext.engine.numbers import integer
 from gdbext.engine.record import late_pattern
 from gdbext.errors import UsageError
 
@@ -26,7 +28,7 @@ _REGISTER = late_pattern(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 
 def number(text: str) -> int:
     """The number that ``NUMBER`` matches, as C's programmers mean it but without octal: 010 is ten."""
-    return int(text, 16 if text.startswith("0x") else 10)
+    return integer(text, 16 if text.startswith("0x") else 10)
 
 
 def register_value(session: Session, expression: str, instead: str) -> int | None:
@@ -54,7 +56,7 @@ def find_thread(target: Target, word: str) -> TargetThread:
     threads = target.threads()
     known = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
     try:
-        number = int(word, 0)
+        number = integer(word, 0)
     except ValueError:
         raise UsageError(f"{word!r} is neither a thread number nor a tid", help=f"tids are {known}") from None
     for thread in threads:
@@ -66,10 +68,11 @@ def find_thread(target: Target, word: str) -> TargetThread:
 def running_thread(process: RunningProcess, word: str) -> int:
     """The tid of a thread of a process that nobody stops. Raises UsageError."""
     names = process.thread_names()
-    if not word.isdecimal() or int(word) not in names:
+    tid = numbers.number(word)
+    if tid is None or tid not in names:
         known = ", ".join(f"{tid} ({name})" for tid, name in sorted(names.items())[:20])
         raise UsageError(f"there is no thread {word!r}", help=f"name one by its thread id: {known}")
-    return int(word)
+    return tid
 
 
 TENSOR = late_pattern(f"(?:tensor:|@){NUMBER}")
@@ -233,7 +236,7 @@ def names_file(action: argparse.Action) -> bool:
 def positive(word: str) -> int:
     """A number greater than 0. Raises ArgumentTypeError."""
     try:
-        number = int(word)
+        number = integer(word)
     except ValueError:
         number = 0
     if number <= 0:

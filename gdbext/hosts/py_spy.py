@@ -22,8 +22,9 @@ from gdbext.diagnosis.report.thread_report import FrameKind, RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import all_frames
+from gdbext.engine.numbers import integer
 from gdbext.engine.targets import budget
-from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.local_process import read_command
 from gdbext.engine.targets.system.linux import command_text
 from gdbext.engine.terminal import escape, shown_json
 from gdbext.errors import GdbextError, PythonUnsupported
@@ -185,7 +186,7 @@ def _variables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _command(target: Target) -> str:
     if target.is_core:
         return str(getattr(target, "command", ""))
-    return command_text(read_file(target.pid, "cmdline"))
+    return command_text(read_command(target.pid))
 
 
 def _executable(target: Target) -> str:
@@ -257,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", "-V", action="version", version=f"{VERSION} (gdbext)")
     dump = parser.add_subparsers(dest="command", required=True).add_parser("dump", help="stacks of a running program")
     what = dump.add_mutually_exclusive_group(required=True)
-    what.add_argument("--pid", "-p", type=lambda text: int(text, 0), metavar="PID", help="the process, decimal or 0x…")
+    what.add_argument("--pid", "-p", type=lambda text: integer(text, 0), metavar="PID", help="the process")
     what.add_argument("--core", "-c", metavar="FILE", help="a core dump")
     dump.add_argument("--full-filenames", action="store_true", help="whole paths of files")
     dump.add_argument("--locals", "-l", action="count", default=0, help="also the variables of each frame")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.errors import AddOnError, BadData
 
@@ -63,10 +64,15 @@ class Affected(Record):
         return begun and not over
 
 
+_BEYOND = 1 << 70
+"""A part of a version that is longer than any number: it is greater than all of them."""
+
+
 def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     """Versions in their order: ``2.9`` < ``2.10.0rc1`` < ``2.10`` = ``2.10.0+cpu``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in found.group().split(".")] if found is not None else []
+    parts = found.group().split(".") if found is not None else []
+    numbers = [_BEYOND if (value := number(part)) is None else value for part in parts]
     while numbers and not numbers[-1]:
         numbers.pop()
     rest = version[found.end() :] if found is not None else version

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
-from gdbext.engine.targets.live.local_process import read_file
+from gdbext.engine.targets.live.local_process import read_command, read_file
 from gdbext.engine.targets.system.linux import command_text, is_alive
 from gdbext.engine.terminal import cut
-from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
+from gdbext.errors import GdbextError, TargetError
 from gdbext.render import escape
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _children(pid: int) -> list[int]:
     try:
         for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
             found += map(int, read_file(pid, f"task/{tid}/children").split())
-    except (OSError, TargetGone, NotPermitted):
+    except (OSError, TargetError):
         return found
     return found
 
@@ -288,7 +288,7 @@ def is_rank(pid: int) -> bool:
 
 def _program(pid: int) -> str:
     try:
-        return cut(command_text(read_file(pid, "cmdline")), _WIDTH)
+        return cut(command_text(read_command(pid)), _WIDTH)
     except GdbextError:
         return "?"
 

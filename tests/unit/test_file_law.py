@@ -3,6 +3,9 @@
 No test can see whose path it is that a function is given. So every module that opens, lists or asks for a file by
 itself is declared here, with the reason why nobody else can have named it. Files of the kernel whose names are written
 out (``f"/proc/{pid}/maps"``) are everybody's, save those that are links to what a process chose.
+
+A process also chooses how long its files of /proc are: they are read by engine/targets/system/proc_files.py, which
+takes a limit, and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ DECLARED = {
     "engine/targets/core_target.py": USERS,
     "engine/targets/mapped_files.py": "maps what the door has opened",
     "engine/targets/recording/container.py": USERS,
+    "engine/targets/system/proc_files.py": DOOR,
     "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
     "engine/targets/live/debugger_guard.py": "memory that it shares with the process that started it",
     "engine/targets/live/kernel_probes.py": "tracefs, by constants; of files that the kernel names, the status",
@@ -101,6 +105,7 @@ FUNCTIONS = {
     "lzma": {"open"},
     "shutil": {"copyfile", "copy", "copy2", "copytree"},
     "runpy": {"run_path"},
+    "proc_files": {"head", "read", "text"},
 }  # fmt: skip
 METHODS = {
     "read_text", "read_bytes", "iterdir", "glob", "rglob", "is_file", "is_dir", "is_symlink", "is_fifo", "lstat",
@@ -112,6 +117,43 @@ LINKS = ("/root", "/cwd", "/fd/", "/exe", "/map_files/")
 """Names in /proc/PID that lead to what the process chose."""
 ASKING = {"os.readlink", "os.listdir", "os.path.samefile", "os.stat"}
 """What says something of such a link, or of the file at its end, and opens nothing."""
+
+
+OPENERS = {"open", "io.open", "os.open", ".open", ".read_text", ".read_bytes"}
+OWN = ("/proc/self/", "/proc/thread-self/", "/proc/sys/")
+"""Files whose length this process or root chooses."""
+MEMORY = ("/mem", "/pagemap")
+"""Files that are read where and as far as the reader says."""
+BY_A_VARIABLE = {("engine/targets/live/debugger_guard.py", "/proc/PID/PID")}
+"""Those two, opened in a loop."""
+
+
+def unbounded(package: Path, declared: dict[str, str]) -> list[str]:
+    """Every file of /proc that is opened elsewhere than in its reader, as "file:line: what". A module that reads files
+    of /proc by the caller's word opens none itself."""
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package).as_posix()
+        is_told = "files of /proc" in declared.get(relative, "")
+        calls = [] if declared.get(relative) == DOOR else _openings(file.read_text())
+        for line, name, path in calls:
+            is_theirs = path.startswith("/proc/") and not path.startswith(OWN) and _is_text(path)
+            if ((is_told and not path) or is_theirs) and (relative, path) not in BY_A_VARIABLE:
+                found.append(f"{relative}:{line}: {name} of a file of /proc, without a limit")
+    return found
+
+
+def _is_text(path: str) -> bool:
+    return not path.endswith(MEMORY) and not any(link in f"{path}/" for link in LINKS)
+
+
+def _openings(source: str) -> Iterator[tuple[int, str, str]]:
+    """(line, name, path as far as it is written out) of each call that opens a file."""
+    for node in nodes(source):
+        if isinstance(node, ast.Call) and (name := _name(node)) in OPENERS:
+            where = node.func.value if name.startswith(".") and isinstance(node.func, ast.Attribute) else node
+            first = where.args[0] if isinstance(where, ast.Call) and where.args else None
+            yield node.lineno, name, _written(first) if first is not None else ""
 
 
 def breaches(package: Path, declared: dict[str, str]) -> list[str]:
@@ -179,9 +221,36 @@ def test_files_are_opened_by_the_door() -> None:
     assert breaches(PACKAGE, DECLARED) == []
 
 
+def test_files_of_proc_are_read_with_a_limit() -> None:
+    assert unbounded(PACKAGE, DECLARED) == []
+
+
+@pytest.mark.parametrize("source", [
+    "open(f'/proc/{pid}/environ', 'rb')", "os.open(f'/proc/{pid}/maps', os.O_RDONLY)", "open('/proc/locks')",
+    "Path(f'/proc/{pid}/task/{tid}/children').read_text()", "Path(f'/proc/{pid}/cmdline').open()",
+])  # fmt: skip
+def test_a_reader_without_a_limit_is_found(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
+    assert len(unbounded(tmp_path, {})) == 1
+    (tmp_path / "reader.py").write_text("import os\nopen(path)\n")
+    assert unbounded(tmp_path, {}) == []
+    assert len(unbounded(tmp_path, {"reader.py": "files of /proc, by the caller's word"})) == 1
+
+
+@pytest.mark.parametrize("source", [
+    "os.open(f'/proc/{pid}/mem', os.O_RDWR)", "open('/proc/self/maps')", "open(f'/proc/{pid}/exe', 'rb')",
+    "proc_files.read(f'/proc/{pid}/environ')", "os.open(f'/proc/self/fd/{named}', how)",
+])  # fmt: skip
+def test_what_has_a_limit_of_its_own(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
+    assert unbounded(tmp_path, {}) == []
+
+
 BREACHES = [
     "open(path)",
     "open(f'{root}/etc/passwd')",
+    "proc_files.read(path)",
+    "proc_files.head(f'/proc/{pid}/root{path}', 5)",
     "with open(self._target.local_path(file)) as stream:\n    pass",
     "open(f'/proc/{pid}/root{path}')",
     "open(f'/proc/{pid}/cwd/x')",

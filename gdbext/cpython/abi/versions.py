@@ -11,6 +11,7 @@ from gdbext.cpython import abi as python_abi
 from gdbext.cpython.abi import Published, PythonAbi
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.assumed_names import Waitable
+from gdbext.engine.numbers import integer, number
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
 
@@ -320,9 +321,10 @@ def _from_path(module: Module) -> VersionEvidence:
     """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
-    if found is None:
+    minor = number(found.group(2)) if found is not None else None
+    if found is None or minor is None:
         return VersionEvidence(None, silent, "")
-    version = int(found.group(1)), int(found.group(2))
+    version = integer(found.group(1)), minor
     if version < silent[0].version:
         raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
     named = tuple(abi for abi in silent if abi.version == version)

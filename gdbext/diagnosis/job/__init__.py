@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from gdbext.cpython.threads.runtime import module_global
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.pool_table import BACKENDS, PoolFunction
-from gdbext.engine.targets.system.linux import number
+from gdbext.engine.numbers import number
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, RPC_FILE
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 1 << 20
 """Ranks of a job, and of a set: claims of more are not believed."""
-_DIGITS = 40
-"""Most characters of a range."""
 
 
 class RankRanges(Collection[int]):
@@ -89,14 +87,12 @@ def expand(text: str, limit: int = MOST_RANKS) -> list[int]:
     found: list[int] = []
     for piece in text.split(",") if text else ():
         first, _, last = piece.partition("-")
-        if not first.isdecimal() or not (last.isdecimal() if "-" in piece else True):
-            raise BadData(f"{text!r} is not a set of ranks")
-        if len(piece) > _DIGITS:
-            raise BadData("a set of ranks has a number that is none")
-        end = int(last or first)
-        if end < int(first) or len(found) + end - int(first) >= limit:
+        begin, end = number(first), number(last if "-" in piece else first)
+        if begin is None or end is None:
+            raise BadData(f"{text[:80]!r} is not a set of ranks")
+        if end < begin or len(found) + end - begin >= limit:
             raise BadData(f"{text[:80]!r} is not a set of up to {limit} ranks")
-        found.extend(range(int(first), end + 1))
+        found.extend(range(begin, end + 1))
     return sorted(set(found))
 
 

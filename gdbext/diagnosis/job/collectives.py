@@ -15,8 +15,8 @@ from gdbext.diagnosis.job.collectives_section import (
     JobRank,
     ProcessGroup,
 )
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
-from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import RPC_AGENT
 from gdbext.torch.distributed import flight_recorder

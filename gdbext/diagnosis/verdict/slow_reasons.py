@@ -17,6 +17,7 @@ from gdbext.diagnosis.verdict.shortages import (
     used_up,
 )
 from gdbext.diagnosis.waits import pool_workers
+from gdbext.engine.numbers import number
 from gdbext.engine.vocabulary import counted, of_many
 
 TYPE_CHECKING = False
@@ -310,7 +311,7 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     text = (
         f"{computing[0].label} computes alone, with {', '.join(ones)}{by}; it may run on {counted(room, 'processor')}"
     )
-    shared = int(local) if local.isdecimal() else 1
+    shared = number(local) or 1
     against = (f"{shared} processes of the job share this machine",) if shared > 1 else ()
     most = max(1, room // max(1, shared))
     cure = f"torch.set_num_threads({most})." if called == 1 else f"OMP_NUM_THREADS={most} for each process."

@@ -17,6 +17,7 @@ from gdbext.engine.formats.mangled_expressions import (
     Unparsable,
     larger,
 )
+from gdbext.engine.numbers import integer
 
 _QUALIFIERS = re.compile(r"(?:[rVK]|D[xowO])+")
 
@@ -286,7 +287,10 @@ class MangledName(MangledExpressions):
             self._fixed += STANDARD
             return
         number = self._skip(SEQUENCE)[:-1]
-        index = int(number, 36) + 1 if number else 0
+        try:
+            index = integer(number, 36) + 1 if number else 0
+        except ValueError:
+            raise Unparsable from None
         if index >= len(self._components):
             raise Unparsable
         self._add(self._components[index])

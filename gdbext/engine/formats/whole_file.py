@@ -17,6 +17,7 @@ import os
 from contextlib import suppress
 from types import TracebackType
 
+from gdbext.engine.numbers import integer
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError
 
@@ -285,7 +286,7 @@ def _open_magic(place: FolderEntry) -> int:
     """Open what a link in /proc leads to: of our own descriptors a copy, so that nothing that is there is
     overwritten."""
     if os.path.samestat(os.fstat(place.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
-        return os.dup(int(place.name))
+        return os.dup(integer(place.name))
     return os.open(place.name, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place.folder)
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from gdbext import cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.layouts import SCHEMA, SECTIONS, Layout, shared_file, unpack, validate
+from gdbext.engine.numbers import number
 from gdbext.engine.record import late_pattern
 from gdbext.errors import BadData, LayoutError, SymbolFileError
 
@@ -245,9 +246,10 @@ def release(version: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in version.partition("+")[0].split(".")[:3]:
         digits = part[: len(part) - len(part.lstrip("0123456789"))]  # "0" of "0a0"
-        if not digits:
+        value = number(digits)
+        if value is None:
             break
-        numbers.append(int(digits))
+        numbers.append(value)
     return tuple(numbers)
 
 

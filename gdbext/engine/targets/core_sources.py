@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from gdbext.cache import find_program
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats import at_once, elf_header
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record, late_pattern
 from gdbext.engine.targets.base_target import TargetThread
 from gdbext.engine.targets.core_target import PIPE, CoreFileThread, open_core, signal_of
@@ -88,7 +89,7 @@ def stored(name: str, store: str = STORE) -> str:
         known = ", ".join(sorted({match["pid"] for match in found})[-8:])
         what = f"of process {wanted}" if wanted else ""
         raise BadCore(f"there is no core {what} in {store}".replace("  ", " "), why=known and f"there are: {known}")
-    return f"{store}/{max(fitting, key=lambda match: int(match['time'])).string}"
+    return f"{store}/{max(fitting, key=lambda match: number(match['time']) or 0).string}"
 
 
 def unpacked(path: str) -> str:
@@ -332,11 +333,15 @@ class DyingProcess(LocalProcess):
     @classmethod
     def named(cls, name: str) -> DyingProcess:
         """The target of that name (``PIPE``). Raises BadCore."""
-        words = name[len(PIPE) :].split(":")
-        if len(words) != 3 or not all(word.isdecimal() for word in words):
-            raise BadCore(f"{name} is no pipe of the kernel's", help="core-handler makes such names")
-        pid, memory, pipe = map(int, words)
-        return cls(pid, memory, pipe)
+        words = [number(word) for word in name[len(PIPE) :].split(":")]
+        found = [word for word in words if word is not None and word < 1 << 31]
+        if len(words) != 3 or len(found) != 3:
+            raise BadCore(f"{name[:80]} is no pipe of the kernel's", help="core-handler makes such names")
+        try:
+            return cls(*found)
+        except OSError as error:
+            why = f"no such process, memory or pipe was given to this one: {error.strerror}"
+            raise BadCore(f"{name} cannot be read", why=why, help="core-handler makes such names") from error
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""

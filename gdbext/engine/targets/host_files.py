@@ -12,6 +12,7 @@ from functools import cached_property
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.system import proc_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ class HostFiles:
 
 def _text(path: str, limit: int) -> str:
     try:
-        with open(path, errors="replace") as file:
-            return file.read(limit)
+        return proc_files.head(path, limit).decode(errors="replace")
     except OSError:
         return ""
 

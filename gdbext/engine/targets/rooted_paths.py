@@ -28,6 +28,7 @@ from functools import lru_cache
 
 from gdbext.engine.arch.architectures import own_calls
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system import proc_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def capabilities_of(pid: int | str) -> int:
 
 def _status(pid: int | str) -> dict[str, str]:
     """The values of the file, as engine/targets/system/linux.py reads them, which stands above this."""
-    with open(f"/proc/{pid}/status", errors="surrogateescape") as file:
-        return dict(line.rstrip("\n").partition(":")[::2] for line in file)
+    lines = proc_files.text(f"/proc/{pid}/status").split("\n")
+    return dict(line.partition(":")[::2] for line in lines)
 
 
 def _least(ids: list[int]) -> int:

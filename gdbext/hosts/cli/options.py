@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
 from gdbext.errors import UsageError
@@ -171,8 +172,10 @@ def _is_program(word: str) -> bool:
 def _take_pid(rest: list[str], options: Options) -> None:
     """Take a number in the place of the command as a process, behind options, too: ``--debugger none 7392``."""
     place = _first_word(rest)
-    if place is not None and rest[place].isdecimal() and not options.called.source:
-        options.pid = int(rest.pop(place))
+    pid = number(rest[place]) if place is not None and rest[place].isdecimal() else None
+    if place is not None and pid is not None and not options.called.source:
+        options.pid = pid
+        rest.pop(place)
 
 
 def _first_word(rest: Sequence[str]) -> int | None:
@@ -203,9 +206,9 @@ def _check_default(rest: Sequence[str]) -> None:
 
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def pid(value: str) -> None:
-        if not value.isdecimal():
+        options.pid = number(value)
+        if options.pid is None:
             raise UsageError(f"{value!r} is not a process id", help="find it with: dispatch ps")
-        options.pid = int(value)
 
     def core(value: str) -> None:
         options.core = value

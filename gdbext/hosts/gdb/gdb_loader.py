@@ -33,6 +33,7 @@ import gdb
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer, thread_states
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_maps, signals_held
 from gdbext.errors import TargetError
 from gdbext.hosts.gdb.gdb_target import connection_type, execute, interrupt_all, is_running, post_whole
@@ -234,16 +235,16 @@ def _code_written_to(pid: int) -> bytes:
 def program_of(pid: int) -> str:
     """A value that is different in every program that a process executes; "" where that is unknown (remote)."""
     try:
-        with open(f"/proc/{pid}/auxv", "rb") as auxv:  # the addresses of its program headers and entry
-            return auxv.read().hex()
+        return proc_files.read(f"/proc/{pid}/auxv").hex()  # the addresses of its program headers and entry
     except OSError:
         return ""
 
 
 def _libraries(pid: int) -> set[tuple[str, int]]:
     """The files that are mapped as code, and where; none of a process that is gone."""
-    with suppress(OSError), open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
-        return {(each.path, each.start) for each in parse_maps(file.read()) if "x" in each.permissions and each.inode}
+    with suppress(OSError):
+        mappings = parse_maps(proc_files.text(f"/proc/{pid}/maps"))
+        return {(each.path, each.start) for each in mappings if "x" in each.permissions and each.inode}
     return set()
 
 

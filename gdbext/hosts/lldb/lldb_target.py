@@ -17,7 +17,7 @@ from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.live.proc_checks import parent, tracer
-from gdbext.engine.targets.system import linux
+from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone, UsageError
 from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
 
@@ -277,8 +277,8 @@ class LldbTarget(LentProcess):
         if not name or name in registers or not self.is_native:
             return
         try:
-            with open(f"/proc/{self.pid}/task/{tid}/syscall", "rb") as file:
-                registers[name] = int(file.read().split(maxsplit=1)[0]) & _WORD
+            text = proc_files.read(f"/proc/{self.pid}/task/{tid}/syscall")
+            registers[name] = int(text.split(maxsplit=1)[0]) & _WORD
         except (OSError, ValueError, IndexError):
             return  # forbidden here, or the thread ran: what is known without it stays known
 

@@ -25,6 +25,7 @@ from gdbext.cpython.abi.python_structures import PyObject
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.layouts import store
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError, LayoutError
@@ -269,7 +270,7 @@ class ForwardLineReader:
 
 
 def _forward_line(match: re.Match[str]) -> ForwardLine:
-    line = int(match["line"])
+    line = number(match["line"]) or 0
     return ForwardLine(match["file"], line, match["function"], match["source"].strip(), ANOMALY_MODE)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report
+from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
 from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
@@ -82,7 +83,7 @@ class BreakTool(LiveTool):
             "--engine", choices=ENGINES, help="kernel probes (default in gdb for --continue) or breakpoints, see above"
         )
         parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
-        parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
+        parser.add_argument("--delete", nargs="*", type=integer, metavar="N", help="delete these, or all")
 
     def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
         """Set, list or delete; the latter two beside a core, too. Raises UsageError, TargetError."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Report
 from gdbext.diagnosis.reporting import make_report, torch_version
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.numbers import number
 from gdbext.engine.record import late_pattern
 from gdbext.errors import NotTorch
 from gdbext.render import Style, counted, escape
@@ -381,6 +382,7 @@ def resumptions(
     found = []
     for name, count in counters.get(names.RESUMES, {}).items():
         match = _RESUMED.match(name)
-        if match:
-            found.append(compile_section.Resumption(match["function"], int(match["line"]), files.get(name), count))
+        line = number(match["line"]) if match else None
+        if match and line is not None:
+            found.append(compile_section.Resumption(match["function"], line, files.get(name), count))
     return tuple(found)

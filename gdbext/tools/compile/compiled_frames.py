@@ -26,6 +26,7 @@ from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import local_of, used_names
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.threads.source_lines import SourceReader
+from gdbext.engine import numbers
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.compile import dynamo_names as names
@@ -135,7 +136,8 @@ def _innermost(trace: str) -> SourcePlace | None:
     places = list(_PLACE.finditer(trace))
     if not places:
         return None
-    return SourcePlace(names.function_of(places[-1]["function"]), places[-1]["file"], int(places[-1]["line"]))
+    line = numbers.number(places[-1]["line"]) or 0
+    return SourcePlace(names.function_of(places[-1]["function"]), places[-1]["file"], line)
 
 
 _COMMENT = 300

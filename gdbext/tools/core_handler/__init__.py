@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cache import is_ours
 from gdbext.engine.formats import whole_file
+from gdbext.engine.numbers import integer
 from gdbext.engine.targets.core_target import PIPE
 from gdbext.engine.targets.live.local_process import thread_name
 from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_of
@@ -84,17 +85,17 @@ class CoreHandlerProgram(Program):
         """Add what the kernel gives, and the limits."""
         parser.epilog = _EPILOG
         parser.add_argument(
-            "pid", type=int, metavar="PID", help="%%P of core_pattern: the process, as this machine counts"
+            "pid", type=integer, metavar="PID", help="%%P of core_pattern: the process, as this machine counts"
         )
         parser.add_argument(
-            "mode", type=int, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; 1, or nothing is kept"
+            "mode", type=integer, nargs="?", default=1, metavar="MODE", help="%%d: its dump mode; 1, or nothing is kept"
         )
         parser.add_argument("--dir", default=FOLDER, metavar="DIR", help=f"where crashes are kept (default {FOLDER})")
         parser.add_argument(
-            "--keep", type=int, default=KEPT, metavar="N", help=f"crashes that are kept (default {KEPT})"
+            "--keep", type=integer, default=KEPT, metavar="N", help=f"crashes that are kept (default {KEPT})"
         )
         parser.add_argument(
-            "--disk", type=int, default=DISK_MB, metavar="MB", help=f"megabytes for all of them (default {DISK_MB})"
+            "--disk", type=integer, default=DISK_MB, metavar="MB", help=f"megabytes for all of them (default {DISK_MB})"
         )
         parser.add_argument(
             "--seconds", type=float, default=SECONDS, metavar="S",

@@ -10,6 +10,7 @@ from math import isfinite
 
 from gdbext.diagnosis.report import Report
 from gdbext.engine.formats import whole_file
+from gdbext.engine.numbers import number
 from gdbext.errors import TargetError, UsageError
 from gdbext.render import Style, escape
 from gdbext.torch.state.setting_sources import (
@@ -213,8 +214,9 @@ def _generators(section: SettingsSection, setting: Setting | None) -> Iterator[s
         yield f"torch.set_rng_state(torch.frombuffer({state}, dtype=torch.uint8))"
     for each in _mappings(setting):
         device = str(each["device"])
-        if device.startswith("cuda:"):
-            generator = f"torch.cuda.default_generators[{int(device[5:])}]"
+        index = number(device[5:]) if device.startswith("cuda:") else None
+        if index is not None:
+            generator = f"torch.cuda.default_generators[{index}]"
             yield "torch.cuda.init()"
             yield f"{generator}.manual_seed({each['seed']})"
             yield f"{generator}.set_offset({each['offset']})"

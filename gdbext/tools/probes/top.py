@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.engine.numbers import integer
 from gdbext.errors import GdbextError, ProbesRefused, TargetGone, UsageError
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter
@@ -88,7 +89,7 @@ class TopTool(Tool):
         parser.add_argument("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
         parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
         parser.add_argument(
-            "--count", type=int, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
+            "--count", type=integer, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
         )
         parser.add_argument("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
         parser.add_argument(
@@ -96,7 +97,7 @@ class TopTool(Tool):
             metavar="FILE",
             help="also write the rows of the last report for flame graphs: .collapsed stacks, or .speedscope.json",
         )
-        parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows to show (default 40)")
+        parser.add_argument("--limit", type=integer, default=40, metavar="N", help="rows to show (default 40)")
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Count for that long. Raises UsageError, ProbesRefused."""

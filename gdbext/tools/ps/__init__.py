@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.job import rank_of
 from gdbext.engine.record import Record
+from gdbext.engine.targets.budget import MEMORY, SECONDS, MemoryLimit
+from gdbext.engine.targets.live.supervision import read_file_of
 from gdbext.engine.targets.live.thread_motion import SchedulerClocks
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import command_text, parse_environ, stat_fields
 from gdbext.engine.terminal import cut, shown_json
 from gdbext.engine.vocabulary import duration
@@ -36,6 +40,8 @@ _SIZE = 23 - 3
 """vsize of proc_pid_stat(5), counted from the state, its third field."""
 _WIDTH = 100
 """Most letters of a program's command line that are shown; the rest is cut."""
+_COMMAND = 1 << 16
+"""Bytes of a command line that are read."""
 _HEAD = ("PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM")
 
 
@@ -53,29 +59,40 @@ class TorchProcess(Record):
     """The same of its main thread: helpers of a process that hangs (gloo's, a profiler's) may wake up all the time."""
 
 
-def torch_processes() -> list[TorchProcess]:
-    """The processes of this machine that have libtorch_cpu.so mapped and may be read, by number."""
-    clocks = SchedulerClocks()
+class Listing(Record):
+    """The processes that have libtorch_cpu.so mapped and may be read, by number."""
+
+    processes: tuple[TorchProcess, ...]
+    left: int
+    """Processes of this machine that nobody looked at, for the time was up."""
+
+
+def torch_processes(seconds: float = SECONDS) -> Listing:
+    """Look at all processes of this machine, for that long at most."""
+    deadline, clocks = time.monotonic() + seconds, SchedulerClocks()
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+    found: list[TorchProcess] = []
     try:
-        found = [_process(pid, clocks) for pid in pids if pid != os.getpid()]
+        for number, pid in enumerate(pids):
+            if time.monotonic() > deadline:
+                return Listing(tuple(found), len(pids) - number)
+            process = _process(pid, clocks) if pid != os.getpid() else None
+            found += [process] if process is not None else []
     finally:
         clocks.restore()
-    return [each for each in found if each is not None]
+    return Listing(tuple(found), 0)
 
 
 def _process(pid: int, clocks: SchedulerClocks) -> TorchProcess | None:
     """The process; None where it has no PyTorch, has ended, or may not be read."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat_fields(stat.read())
+        fields = stat_fields(proc_files.read(f"/proc/{pid}/stat"))
         if len(fields) <= _SIZE or int(fields[_SIZE]) < _LEAST_SIZE:
             return None
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            if not _RUNS_TORCH.search(maps.read()):
-                return None
-        with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/environ", "rb") as environ:
-            program, rank = cut(command_text(words.read()), _WIDTH), rank_of(parse_environ(environ.read()))
+        if not _RUNS_TORCH.search(read_file_of(pid, "maps")):
+            return None
+        program = cut(command_text(read_file_of(pid, "cmdline", _COMMAND)), _WIDTH)
+        rank = rank_of(parse_environ(read_file_of(pid, "environ", proc_files.WORDS)))
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
         user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
     except OSError:
@@ -115,12 +132,14 @@ class PsProgram(Program):
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Write a line for each process that was found. Raises UsageError."""
         args = self.parse(argv)
-        found = torch_processes()
+        with MemoryLimit(MEMORY):
+            found, left = torch_processes()
+        error = f"{left} processes were not looked at within {SECONDS:g} s\n" if left else ""
         if args.json:
-            return Outcome(0, shown_json(json.dumps(plain(found))) + "\n")
+            return Outcome(0, shown_json(json.dumps(plain(found))) + "\n", error)
         if not found:
-            return Outcome(0, "No process that this user may read has PyTorch loaded.\n")
-        return Outcome(0, "".join(f"{escape(line)}\n" for line in _lines(found)))
+            return Outcome(0, "No process that this user may read has PyTorch loaded.\n", error)
+        return Outcome(0, "".join(f"{escape(line)}\n" for line in _lines(found)), error)
 
 
 def _lines(processes: Sequence[TorchProcess]) -> Iterator[str]:

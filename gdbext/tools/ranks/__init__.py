@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.numbers import integer, number
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit, TimeIsUp, TimeLimit, duration, memory_size, time_error
 from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
@@ -137,15 +138,17 @@ def _add_other_machines(found: argparse.ArgumentParser, what: argparse._Mutually
 
 
 def _pid(text: str) -> int:
-    if not text.isdecimal():
+    found = number(text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
-    return int(text)
+    return found
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1 << 16:
+    found = number(text) or 0
+    if not 0 < found <= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 65536")
-    return int(text)
+    return found
 
 
 def _memory(text: str) -> int:
@@ -169,7 +172,7 @@ def ask_ras(address: str, seconds: float = _RAS_SECONDS) -> RasAnswer:
     host, _, port = address.rpartition(":")
     ends = time.monotonic() + seconds
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=1) as connection:
+        with socket.create_connection((host.strip("[]"), integer(port)), timeout=1) as connection:
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
                 return RasAnswer(address, problem="what listens there is no RAS of NCCL")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping, Sequence
 
 from gdbext.diagnosis.job import job_names, rank_of
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import check_exists
-from gdbext.engine.targets.system.linux import number, parse_environ, split_stat
+from gdbext.engine.targets.system import proc_files
+from gdbext.engine.targets.system.linux import parse_environ, split_stat
 from gdbext.errors import TargetError, or_root
 
 _TORCH = "libtorch_cpu.so"
@@ -35,6 +38,8 @@ class RankProcess(Record):
     """A Python whose environment may not be read."""
     local_rank: str = ""
     """LOCAL_RANK of its initial environment: its number on this machine."""
+    is_endless: bool = False
+    """Its environment is longer than execve(2) makes any: it may be of any job."""
     tasks: int = 0
     """The number of tasks of its step of Slurm's; 0 for a process of none, and for one that looks at the others."""
 
@@ -53,22 +58,21 @@ def local_processes() -> dict[int, RankProcess]:
 def read_process(pid: int) -> RankProcess | None:
     """The facts of a process; None where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            name, rest = split_stat(stream.read())
+        name, rest = split_stat(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
         return None
     fields = rest.split()
     environ: Mapping[str, str] = {}
-    is_closed = False
+    is_closed = is_endless = False
     try:
         environ = parse_environ(supervision.read_file_of(pid, "environ"))
     except PermissionError:
         is_closed = name.startswith(_PYTHONS)
-    except OSError:
-        pass
+    except OSError as error:
+        is_endless = error.errno == errno.EFBIG
     is_zombie = fields[0] in ("Z", "X")
     return RankProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed,
-                       environ.get("LOCAL_RANK", ""), _tasks(environ))  # fmt: skip
+                       environ.get("LOCAL_RANK", ""), is_endless, _tasks(environ))  # fmt: skip
 
 
 def _tasks(environ: Mapping[str, str]) -> int:
@@ -77,10 +81,10 @@ def _tasks(environ: Mapping[str, str]) -> int:
     return number(environ.get("SLURM_NTASKS", "")) or 1
 
 
-def job_of_process(pid: int) -> list[int]:
+def job_of_process(pid: int, known: Mapping[int, RankProcess] | None = None) -> list[int]:
     """The ranks of the job that process ``pid`` is of, or launched, dead ones included. Raises TargetError."""
     check_exists(pid)
-    known = local_processes()
+    known = local_processes() if known is None else known
     own = known.get(pid)
     if own is None:
         raise TargetError(f"process {pid} ended while its job was looked for")
@@ -93,10 +97,10 @@ def job_of_process(pid: int) -> list[int]:
     return siblings if pid in siblings else [pid]
 
 
-def ranks_of_node(job: str | None) -> list[int]:
+def ranks_of_node(job: str | None, known: Mapping[int, RankProcess] | None = None) -> list[int]:
     """Every rank on this machine that a launcher started; of one ``job`` only, where one is given. Raises TargetError:
     there is none."""
-    known = local_processes()
+    known = local_processes() if known is None else known
     found = _ranks(known, job)
     if found:
         return found
@@ -114,6 +118,21 @@ def ranks_of_node(job: str | None) -> list[int]:
         why="a rank is a process with torch in it whose launcher set RANK in its environment",
         help="name one of the processes: dispatch ranks -p PID",
     )
+
+
+def endless_environments(known: Mapping[int, RankProcess], ranks: Collection[int]) -> list[int]:
+    """The processes whose environment is too long to be read, of the users of those ranks: others are of other jobs."""
+    found = [each.pid for each in known.values() if each.is_endless]
+    users = {user_of(pid) for pid in ranks} if found else set()
+    return [pid for pid in found if user_of(pid) in users]
+
+
+def user_of(pid: int) -> int | None:
+    """The user of a process; None where it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except OSError:
+        return None
 
 
 def _ranks(known: Mapping[int, RankProcess], job: str | None) -> list[int]:

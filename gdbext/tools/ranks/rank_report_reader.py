@@ -14,6 +14,7 @@ from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.thread_report import RunState, is_users_file
 from gdbext.diagnosis.report.wait import CollectiveWait, DeviceWait, DeviceWork
 from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.numbers import integer
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
@@ -148,7 +149,7 @@ def _device(value: Mapping[str, Any] | None) -> str:
     """``cudaStreamSynchronize of stream 35 of cuda:0``; "" without such a wait."""
     if value is None:
         return ""
-    stream, event = (int(value[name], 16) if value.get(name) else None for name in ("stream", "event"))
+    stream, event = (integer(value[name], 16) if value.get(name) else None for name in ("stream", "event"))
     wait = DeviceWait(
         _text(value.get("call") or "a call of the driver"), DeviceWork.UNKNOWN, device=_number(value.get("device")),
         stream=None if stream is None else Hexadecimal(stream), event=None if event is None else Hexadecimal(event),

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.engine.formats import parse_json, read_file
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import lifted, no_garbage_collection
 from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.live.proc_checks import thread_state
 from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.tools import table
-from gdbext.tools.ranks import rank_report_reader, ranks_document
+from gdbext.tools.ranks import rank_processes, rank_report_reader, ranks_document
 from gdbext.tools.ranks.collector import COMMAND, RankSource, collect
 from gdbext.tools.ranks.job_report import SCHEMA, RankReport, RankReports, Unreached, merge, rows
-from gdbext.tools.ranks.rank_processes import has_torch, job_of_process, ranks_of_node, read_process
+from gdbext.tools.ranks.rank_processes import (
+    endless_environments,
+    has_torch,
+    job_of_process,
+    ranks_of_node,
+    read_process,
+    user_of,
+)
 from gdbext.tools.ranks.report_shapes import ReportParser
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
 _MOMENT, _MOMENTS = 0.05, 6
 """Seconds in which a job that runs comes out of the collective that it was seen in; so many times on a busy machine."""
+_ENDLESS = "its environment is longer than any program is started with, so that its job and rank are not known"
 _ROUNDS = 3
 """So often those that have run meanwhile are looked at again."""
 
@@ -48,12 +56,14 @@ def _live_rows(options: argparse.Namespace) -> RankReports:
     from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
     from gdbext.torch.measure import measure_for_process
 
-    pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
+    known = rank_processes.local_processes()
+    pids = job_of_process(options.pid, known) if options.pid is not None else ranks_of_node(options.job, known)
     if not supervision.is_suspect(pids[0]):
         with lifted():
             measure_for_process(pids[0], 2)
     progress = ProgressOfRanks(pids)
     reports, unreached = _parted(_found([_process(pid) for pid in pids], options))
+    unreached += [Unreached(f"pid {pid}", _ENDLESS) for pid in endless_environments(known, pids)]
     if not is_settled(reports):
         _let_them_run(progress, reports)
     again: dict[int, RankReport] = {}
@@ -168,21 +178,17 @@ def _numbered(report: RankReport) -> RankReport:
 def _user(name: str) -> int | None:
     """The user of the process of that look; None for a file, and for a process that has ended."""
     pid = name.rpartition(" ")[2]
-    if name != f"pid {pid}":
-        return None
-    try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
-    except OSError:
-        return None
+    found = number(pid) if name == f"pid {pid}" else None
+    return None if found is None else user_of(found)
 
 
 def _has_ended(name: str) -> bool:
     """The process of that look is dead."""
-    pid = name.rpartition(" ")[2]
-    if not pid.isdecimal():
+    pid = number(name.rpartition(" ")[2])
+    if pid is None:
         return False
     try:
-        return thread_state(int(pid), pid) in "ZX"
+        return thread_state(pid, pid) in "ZX"
     except OSError:
         return True
 

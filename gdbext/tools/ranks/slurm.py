@@ -24,6 +24,7 @@ from typing import Any
 
 from gdbext.cache import located
 from gdbext.engine.formats import MAX_BYTES, parse_json
+from gdbext.engine.numbers import integer
 from gdbext.errors import BadData
 from gdbext.tools.ranks import ranks_document
 from gdbext.tools.ranks.job_report import RankReports, Unreached, merge, rows
@@ -86,8 +87,8 @@ def framed_answers(stream: bytes) -> dict[str, bytes | None]:
     counts: dict[str, int] = {}
     for match in filter(None, map(_LINE.fullmatch, stream.split(b"\n"))):
         node = match[1].decode("ascii", "replace")
-        pieces.setdefault(node, {})[int(match[2])] = match[4]
-        counts[node] = int(match[3])
+        pieces.setdefault(node, {})[integer(match[2])] = match[4]
+        counts[node] = integer(match[3])
     left = MOST_OF_ALL
     found: dict[str, bytes | None] = {}
     for node in sorted(pieces):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.engine.formats import read_file, whole_file
 from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape, write
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.family import run_aside
@@ -71,7 +72,7 @@ class ReportProgram(Program):
     def arguments(self, parser: ArgumentParser) -> None:
         """Add whose report it is, and what is left out."""
         parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="a running process")
+        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="CORE", help="a core dump")
         parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
         parser.add_argument("--output", metavar="FILE", default="", help="the bundle (default: named by the time)")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import gdbext
 from gdbext.cache import is_ours
+from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import shown, write
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
@@ -33,7 +34,7 @@ class ShellProgram(Program):
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options: what to open, and whether it stands still."""
         parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="a running process")
+        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="a running process")
         parser.add_argument("-c", "--core", metavar="FILE", help="a core dump")
         parser.add_argument("-r", "--recording", metavar="FILE", help="a recording")
         parser.add_argument("--sysroot", metavar="DIR", default="", help="where the files of the core's machine are")

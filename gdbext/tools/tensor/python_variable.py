@@ -11,6 +11,7 @@ from gdbext.cpython.objects import ITEM_LIMIT, slot_attributes
 from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.threads.frame_variables import locals_of, namespace_of
 from gdbext.diagnosis.report.thread_report import is_users_file
+from gdbext.engine.numbers import integer, number
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, UsageError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import TargetThread
 
 _NAME = re.compile(r"[^\W\d]\w*")
-_STEP = re.compile(r"""\.(\w+)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
+_STEP = re.compile(r"""\.(\w+)|\[(-?\d{1,18})\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
 """A key without quotes is one, too: shells and debuggers take the quotes in a word away. An attribute may be a number:
 ``layers.0.weight`` is the name of a parameter."""
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
@@ -179,14 +180,14 @@ class VariableFinder:
         items = None if step.kind == "key" else self._sequence(address)
         if items is None:
             return self._module_item(address, step)
-        index = int(step.text)
+        index = integer(step.text)
         return items[index] if -len(items) <= index < len(items) else None
 
     def _module_item(self, address: int, step: Step) -> int | None:
         """The item of an nn.Sequential, ModuleList, ModuleDict, ParameterList or ParameterDict."""
         held = self._held(address)
-        if step.kind == "index" and int(step.text) < 0:  # they are called by their numbers
-            return held.get(str(sum(name.isdecimal() for name in held) + int(step.text)))
+        if step.kind == "index" and integer(step.text) < 0:  # they are called by their numbers
+            return held.get(str(sum(name.isdecimal() for name in held) + integer(step.text)))
         return held.get(step.text)
 
     def _sequence(self, address: int) -> Sequence[int] | None:
@@ -209,7 +210,7 @@ class VariableFinder:
         if step.kind == "key":
             return objects.text_equals(key, step.text)
         try:
-            return objects.integer(key) == int(step.text)
+            return objects.integer(key) == integer(step.text)
         except GdbextError:
             return False
 
@@ -320,8 +321,9 @@ def chosen_frames(session: Session, thread: TargetThread, wanted: str | None) ->
         level = next((number for number, frame in enumerate(stack) if frame.sp == pointer), 0)
         start = next((at for at, (frame, _) in enumerate(placed) if frame.level >= level), 0)
         return [*frames[start:], *frames[:start]]
-    if wanted.isdecimal():
-        found = frames[int(wanted) : int(wanted) + 1]
+    place = number(wanted)
+    if place is not None:
+        found = frames[place : place + 1]
     else:
         found = [frame for frame in frames if wanted in (frame.function, frame.function.rpartition(".")[2])]
     if found:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.reporting import make_report, page_origin
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.diagnosis.tool_arguments import NUMBER, WORD, number, register_value
+from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import escape
 from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.tools.tensor.tensor_section import TensorSection
@@ -136,7 +137,7 @@ def _saved(session: Session, section: TensorSection, path: str) -> str:
 def indices(words: str) -> tuple[int, ...]:
     """Parse indices such as ``3,0``. Raises ArgumentTypeError."""
     try:
-        return tuple(int(word) for word in words.split(","))
+        return tuple(integer(word) for word in words.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.engine import numbers
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import duration
@@ -144,10 +145,10 @@ def _signal(text: str) -> int:
     """The number of a signal by its name, with or without SIG, or by its number. Raises UsageError."""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     found = signal.Signals.__members__.get(name)
-    number = int(found) if found is not None else int(text) if text.isdecimal() else 0
-    if number not in set(signal.valid_signals()):
+    wanted = int(found) if found is not None else numbers.number(text) or 0
+    if wanted not in set(signal.valid_signals()):
         raise UsageError(f"there is no signal {text!r}")
-    return number
+    return wanted
 
 
 class _NotStarted(TargetError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.formats.whole_file import write_text
 from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.numbers import integer
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.engine.terminal import shown, shown_json
@@ -80,7 +81,7 @@ class WatchProgram(Program):
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options: what to watch, for how long, and what to keep."""
         parser.epilog = _EPILOG
-        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="the process; or start one: -- PROGRAM …")
+        parser.add_argument("-p", "--pid", type=integer, metavar="PID", help="the process; or start one: -- PROGRAM …")
         parser.add_argument(
             "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
         )

@@ -10,6 +10,7 @@ And what the last minutes looked like: dispatches by operator and where the thre
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -76,9 +77,9 @@ def uses_torch(pid: int) -> bool:
     """libtorch_cpu.so is mapped, and may be looked at: the kernel answers. Raises TargetGone."""
     try:
         return not is_suspect(pid) and b"/libtorch_cpu.so" in read_file_of(pid, "maps")
-    except TimeoutError:
-        return False
     except OSError as error:
+        if isinstance(error, TimeoutError) or error.errno == errno.EFBIG:
+            return False
         raise TargetGone.of(pid) from error
 
 

@@ -11,6 +11,7 @@ import os
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import HostFiles
+from gdbext.engine.targets.system import proc_files
 from gdbext.errors import GdbextError
 
 
@@ -31,10 +32,9 @@ def measure_for_process(pid: int, terminal: int | None) -> None:
 def _mapped_torch(pid: int) -> str | None:
     """The path of the libtorch_cpu.so whose code the process has mapped."""
     name = f"/{store.TORCH_LIBRARY}\n".encode()
-    with open(f"/proc/{pid}/maps", "rb") as file:
-        for line in file:
-            if line.endswith(name) and b" r-xp " in line:
-                return os.fsdecode(line[line.index(b"/") : -1])
+    for line in proc_files.read(f"/proc/{pid}/maps").splitlines(keepends=True):
+        if line.endswith(name) and b" r-xp " in line:
+            return os.fsdecode(line[line.index(b"/") : -1])
     return None
 
 

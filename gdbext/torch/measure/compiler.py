@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.cache import find_program
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_handled
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.wants import FILE, Wants
@@ -60,7 +61,7 @@ def end(pid: int) -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(word) for word in proc_files.text(f"/proc/{pid}/task/{pid}/children").split()]
     except OSError:
         return []
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from gdbext.engine.layouts.store import build_id_of_file, torch_version
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import LayoutError
 from gdbext.torch.distributed.group_structures import NCCL
@@ -259,7 +260,7 @@ def _standard(version: str) -> str:
 
     A compiler takes both kinds as C++20 where they are recent, hence the bound.
     """
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    numbers = tuple(number(n) or 0 for n in re.findall(r"\d+", version)[:2])
     return "c++20" if numbers >= (2, 9) else "c++17"
 
 

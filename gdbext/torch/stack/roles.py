@@ -17,6 +17,7 @@ operator, whose name would say it.
 from __future__ import annotations
 
 from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Enum, Record, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS, POINTER_FUNCTOR_CLASSES, RUNTIME_FUNCTOR_CLASS
@@ -194,9 +195,10 @@ def operator_method(name: str) -> tuple[str, str]:
     if not assumed_symbols.OPERATOR_STRUCT.begins(name):
         return "", ""
     length = _LENGTH.match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
-    if length is None:
+    letters = number(length.group()) if length is not None else None
+    if length is None or letters is None:
         return "", ""
-    end = length.end() + int(length.group())
+    end = length.end() + letters
     struct = name[length.end() : end]
     return next(((struct, event) for method, event in _METHODS.items() if name.startswith(method + "E", end)), ("", ""))
 

@@ -11,6 +11,7 @@ import struct
 
 from gdbext.engine.arch import Architecture, Passing, Slot
 from gdbext.engine.layouts.declarations import Space
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.values import value_structures as structures
@@ -120,8 +121,8 @@ class CppValues:
         if kind in FLOATS:
             return floating(kind, word)
         if kind.startswith("std::array<bool"):
-            count = int(re.sub(r"\D", "", kind.rpartition(",")[2]) or 0)
-            return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(count))}]")
+            count = number(re.sub(r"\D", "", kind.rpartition(",")[2])) or 0
+            return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(min(count, 8)))}]")
         size = WORDS.get(kind)
         if size is None:
             raise BadData(f"values of {kind} are not known")
@@ -301,10 +302,11 @@ class CppValues:
     def of_schema_type(self, kind: str, value: Value) -> Value:
         """The value as one of that type of the schema: an IValue has types of data and their like as numbers."""
         enumeration = f"c10::{kind.rstrip('?')}"
-        if enumeration not in ENUMS or not value.text.isdigit():
+        enumerator = number(value.text) if enumeration in ENUMS else None
+        if enumerator is None:
             return value
         try:
-            return value._replace(text=self._enumerator(enumeration, int(value.text)))
+            return value._replace(text=self._enumerator(enumeration, enumerator))
         except GdbextError:
             return value
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
+from gdbext.engine.numbers import integer
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
 
@@ -323,7 +324,7 @@ class KeyNames:
     def _parse_word(self, word: str) -> int:
         if re.match(r"^-?\d", word):
             try:
-                number = int(word, 0)
+                number = integer(word, 0)
             except ValueError:
                 raise UsageError(f"{word!r} is not a number", help=_EXAMPLES) from None
             if not 0 <= number < 1 << 64:

@@ -33,6 +33,7 @@ from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import LARGEST_LIBRARY, ForeignFiles
 from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.engine.targets.live.proc_checks import parent, thread_states, tracer
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import parse_maps, start_survivor, stat_fields
 from gdbext.errors import GdbextError
 
@@ -40,6 +41,10 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY, _STOPPED = 8, "T"
 _ANONYMOUS = bytes(int(byte & 0xE0 in (0x80, 0x40)) for byte in range(256))
 """The kind of a page, by the last byte of an entry of pagemap: bit 63 present, 62 swapped, 61 a page of the file."""
+_FEW_PAGES = 1 << 16
+"""Pages that are asked for at once: 256 MB of code."""
+_MOST_PAGES = 1 << 23
+"""Pages of code that are asked for in one look: 32 GB. Whoever maps more has made them to hold us up."""
 _SECONDS, _PAUSE = 2.0, 0.02
 _LOOK = 0.5
 """Seconds between two looks while the debugger lives."""
@@ -249,8 +254,7 @@ def _sockets(pid: int) -> dict[int, int]:
 def _is_ending(pid: int) -> bool:
     """The process is about to end, or has ended: its first thread has PF_EXITING (include/linux/sched.h)."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return bool(int(stat_fields(file.read())[6]) & 4)
+        return bool(int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[6]) & 4)
     except OSError:
         return True
 
@@ -337,16 +341,34 @@ class Healer:
 
     def _changed_places(self) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
         """The same with the device, the inode and the offset, also of probes for this process alone."""
-        with open(f"/proc/{self.pid}/maps", errors="surrogateescape") as file:
-            mappings = parse_maps(file.read())
+        mappings = parse_maps(proc_files.text(f"/proc/{self.pid}/maps"))
         code = [each for each in mappings if each.permissions == "r-xp" and each.inode and not each.deleted]
+        room = _MOST_PAGES
         for mapping in sorted(code, key=lambda each: each.end - each.start):
             with contextlib.suppress(OSError, GdbextError):
-                yield from self._traps_in(mapping)
+                pages = self._file_pages(mapping)
+                room -= pages
+                if room < 0:
+                    return
+                yield from self._traps_in(mapping, pages)
 
-    def _traps_in(self, mapping: MemoryMapping) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
-        changed = self._changed_pages(mapping)
-        file = ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY) if changed else -1
+    def _file_pages(self, mapping: MemoryMapping) -> int:
+        """The pages of a mapping, of a large one only as far as its file has any: no others can be written to."""
+        pages = (mapping.end - mapping.start) // PAGE
+        if pages <= _FEW_PAGES:
+            return pages
+        file = self._open(mapping)
+        try:
+            return max(0, min(pages, -((mapping.offset - os.fstat(file).st_size) // PAGE)))
+        finally:
+            os.close(file)
+
+    def _open(self, mapping: MemoryMapping) -> int:
+        return ForeignFiles.of_process(self.pid).open(mapping.path, LARGEST_LIBRARY)
+
+    def _traps_in(self, mapping: MemoryMapping, pages: int) -> Iterator[tuple[int, bytes, tuple[int, int, int]]]:
+        changed = self._changed_pages(mapping.start, pages)
+        file = self._open(mapping) if changed else -1
         try:
             status = os.fstat(file) if changed else None
             for page in changed:
@@ -364,13 +386,15 @@ class Healer:
             if file >= 0:
                 os.close(file)
 
-    def _changed_pages(self, mapping: MemoryMapping) -> list[int]:
-        """The addresses of the pages that somebody has written to."""
-        count = (mapping.end - mapping.start) // PAGE
-        entries = os.pread(self._pages, count * _ENTRY, mapping.start // PAGE * _ENTRY)
-        kinds, found = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS), []
-        place = kinds.find(1)
-        while place >= 0:
-            found.append(mapping.start + place * PAGE)
-            place = kinds.find(1, place + 1)
+    def _changed_pages(self, start: int, count: int) -> list[int]:
+        """The addresses of the pages that somebody has written to, of so many from ``start`` on."""
+        found = []
+        for done in range(0, count, _FEW_PAGES):
+            first = start + done * PAGE
+            entries = os.pread(self._pages, min(count - done, _FEW_PAGES) * _ENTRY, first // PAGE * _ENTRY)
+            kinds = entries[_ENTRY - 1 :: _ENTRY].translate(_ANONYMOUS)
+            place = kinds.find(1)
+            while place >= 0:
+                found.append(first + place * PAGE)
+                place = kinds.find(1, place + 1)
         return found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import cached_property
 
 from gdbext.engine.targets.base_target import MemoryMapping, Target
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live.proc_checks import alive_in, served_places, status_fields
-from gdbext.engine.targets.system import linux
+from gdbext.engine.targets.system import linux, proc_files
 from gdbext.engine.targets.system.procfs import started_at
-from gdbext.errors import MemoryFault, TargetGone
+from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +44,7 @@ def _what_became_of_it(pid: int) -> TargetGone:
 def thread_name(pid: int, tid: int) -> str | None:
     """The kernel's name of a thread (comm), None where it has ended."""
     try:
-        descriptor = os.open(f"/proc/{pid}/task/{tid}/comm", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.fsdecode(os.read(descriptor, 64).rstrip(b"\n"))
-        finally:
-            os.close(descriptor)
+        return os.fsdecode(proc_files.head(f"/proc/{pid}/task/{tid}/comm", 64).rstrip(b"\n"))
     except OSError:
         return None
 
@@ -63,10 +60,27 @@ def own_tid(pid: int, tid: int) -> int:
 
 
 def read_file(pid: int, name: str) -> bytes:
-    """A file of /proc/PID. Raises TargetGone."""
+    """A file of /proc/PID. Raises TargetGone, TargetError: it is longer than its limit."""
     try:
-        with open(f"/proc/{alive_in(pid)}/{name}", "rb") as file:
-            return file.read()
+        return proc_files.read(f"/proc/{alive_in(pid)}/{name}")
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise TargetError(
+                f"/proc/{pid}/{name} is {error.strerror}",
+                why="the process itself says how long it is, and may do so to exhaust whoever reads it",
+                help="",
+            ) from error
+        raise TargetGone.of(pid) from error
+
+
+_COMMAND = 1 << 16
+"""Bytes of a command line that are read: much less is shown."""
+
+
+def read_command(pid: int) -> bytes:
+    """The beginning of /proc/PID/cmdline. Raises TargetGone."""
+    try:
+        return proc_files.head(f"/proc/{alive_in(pid)}/cmdline", _COMMAND)
     except OSError as error:
         raise TargetGone.of(pid) from error
 
@@ -94,8 +108,14 @@ class LocalProcess(Target):
         return parse_auxv(read_file(self.pid, "auxv"))
 
     def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ: as it was at the start of the program."""
-        return linux.parse_environ(read_file(self.pid, "environ"))
+        """/proc/PID/environ: as it was at the start of the program. Of one that is longer than execve(2) makes any,
+        nothing is known."""
+        try:
+            return linux.parse_environ(read_file(self.pid, "environ"))
+        except TargetGone:
+            raise
+        except TargetError:
+            return {}
 
     def files_known_at(self) -> float | None:
         """The time when the process started."""

@@ -11,6 +11,7 @@ import time
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.formats.elf_header import identify
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
 
@@ -35,19 +36,14 @@ def thread_state(pid: int, tid: int | str) -> str:
 
 def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
     """The state letter of a thread and its name (comm). Raises OSError: it is gone."""
-    descriptor = os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
-    try:
-        name, fields = split_stat(os.read(descriptor, 1024))
-    finally:
-        os.close(descriptor)
+    name, fields = split_stat(proc_files.head(f"/proc/{pid}/task/{tid}/stat", 1024))
     return fields[:1], name
 
 
 def parent(pid: int) -> int:
     """The pid of its parent; 0 where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(stat_fields(file.read(1024))[1])
+        return int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[1])
     except OSError:
         return 0
 
@@ -96,8 +92,7 @@ def alive_in(pid: int) -> int:
 def status_fields(path: str) -> dict[str, str]:
     """The values in a status file, {} where it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return status_values(file.read())
+        return status_values(proc_files.read(path))
     except OSError:
         return {}
 
@@ -260,8 +255,7 @@ def has_ptrace_capability() -> bool:
 
 def _ptrace_scope() -> int:
     try:
-        with open(PTRACE_SCOPE) as file:
-            return int(file.read())
+        return int(proc_files.text(PTRACE_SCOPE))
     except (OSError, ValueError):
         return 0
 
@@ -275,8 +269,7 @@ _FLAGS = 9 - 3
 def _is_kernel_thread(pid: int) -> bool:
     """True for a kernel thread, by the flags of the task: one that ends has no program any more either."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return bool(int(stat_fields(file.read(1024))[_FLAGS]) & _KERNEL_THREAD)
+        return bool(int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[_FLAGS]) & _KERNEL_THREAD)
     except (OSError, ValueError, IndexError):
         return False
 
@@ -318,8 +311,8 @@ def served_places(pid: int) -> list[str]:
     """The places where file systems are mounted that need a server to answer (proc_pid_mountinfo(5)); that of the root
     does not count, for without it nothing goes on at all."""
     try:
-        with open(f"/proc/{pid}/mountinfo", errors="replace") as file:
-            mounts = [line.split(" - ", 1) for line in file]
+        lines = proc_files.head(f"/proc/{pid}/mountinfo", proc_files.TABLE).decode(errors="replace").splitlines()
+        mounts = [line.split(" - ", 1) for line in lines]
     except OSError:
         return []
     return [
@@ -351,7 +344,7 @@ def _paths_of(pid: int) -> Iterator[str]:
         except OSError:
             continue
     try:
-        with open(f"{folder}/maps", errors="replace") as file:
-            yield from (line[at:].rstrip() for line in file if (at := line.find("/")) > 0)
+        lines = proc_files.head(f"{folder}/maps", proc_files.TABLE).decode(errors="replace").splitlines()
+        yield from (line[at:].rstrip() for line in lines if (at := line.find("/")) > 0)
     except OSError:
         return

@@ -236,14 +236,17 @@ READ_SECONDS = 0.5
 """The same of a child that reads one file."""
 
 
-def read_file_of(pid: int, name: str) -> bytes:
-    """A file of /proc/PID that waits for the lock of its memory: ``environ``, ``maps``. Raises OSError: it cannot be
-    read, or the kernel does not answer."""
+def read_file_of(pid: int, name: str, beginning: int = 0) -> bytes:
+    """A file of /proc/PID that waits for the lock of its memory: ``environ``, ``maps``; only so many bytes of it where
+    its ``beginning`` is enough. Raises OSError: it cannot be read, is longer than its limit (EFBIG), or the kernel does
+    not answer."""
     from gdbext.engine.targets.live import proc_checks
+    from gdbext.engine.targets.system import proc_files
 
     def read() -> bytes:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
+        if beginning:
+            return proc_files.head(f"/proc/{pid}/{name}", beginning)
+        return proc_files.read(f"/proc/{pid}/{name}")
 
     if "D" not in proc_checks.thread_states(pid).values():
         return read()

@@ -24,6 +24,7 @@ from contextlib import suppress
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import signals_in, stat_fields
 
 TYPE_CHECKING = False
@@ -100,15 +101,9 @@ def turns_of(pid: int, tid: int) -> SleepPlace:
 
 def _text(path: str) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+        return proc_files.head(path, 256).decode(errors="replace").rstrip()
     except OSError:
         return ""
-    try:
-        return os.read(descriptor, 256).decode(errors="replace").rstrip()
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 _AREA = struct.Struct("<2IQ4I")
@@ -185,8 +180,7 @@ def _sum(path: str, names: tuple[str, ...]) -> int | None:
 
 def _read(path: str) -> str:
     try:
-        with open(path) as text:
-            return text.read()
+        return proc_files.text(path)
     except OSError:
         return ""
 

@@ -20,7 +20,7 @@ from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
 from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
 from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
-from gdbext.engine.targets.system import linux
+from gdbext.engine.targets.system import linux, proc_files
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 TYPE_CHECKING = False
@@ -84,8 +84,8 @@ class RunningProcess(LocalProcess):
             return {}
         for tid in tids:
             try:
-                with open(f"/proc/{self.pid}/task/{tid}/comm", errors="replace") as file:
-                    found[int(tid)] = file.read().rstrip("\n")
+                comm = proc_files.head(f"/proc/{self.pid}/task/{tid}/comm", 64)
+                found[int(tid)] = comm.decode(errors="replace").rstrip("\n")
             except OSError:
                 continue
         return found

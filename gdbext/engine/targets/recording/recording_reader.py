@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.recording import (
@@ -217,9 +218,10 @@ def _maps(fields: Fields) -> Iterator[MemoryMapping]:
 
 def _auxv(fields: Fields) -> dict[int, int]:
     numbers = fields.numbers()
-    if not all(key.isdecimal() and len(key) < 20 for key in numbers):
+    found = {number(key): value for key, value in numbers.items()}
+    if None in found:
         raise BadRecording("the recording's auxiliary vector has keys that are not numbers")
-    return {int(key): value for key, value in numbers.items()}
+    return {key: value for key, value in found.items() if key is not None}
 
 
 def _fact(name: str, value: Any) -> Fact:

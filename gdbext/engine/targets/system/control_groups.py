@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
-from gdbext.engine.targets.system.linux import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ import os
 import re
 from contextlib import contextmanager, suppress
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.system import proc_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,18 +22,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PAGE_SIZE = 4096
-
-_MOST_DIGITS = 20
-
-
-def number(text: str, base: int = 10) -> int | None:
-    """The number that a file of /proc, a variable of the environment or a name has in it, as the target's user or a
-    recording wrote it; None for anything else, and for one that no word of memory holds."""
-    try:
-        return int(text, base) if 0 < len(text) <= _MOST_DIGITS and text.isalnum() else None
-    except ValueError:
-        return None
-
 
 SIGNAL_NAMES = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
@@ -145,8 +135,7 @@ def has_ended(stat: str | bytes) -> bool:
 def is_alive(pid: int) -> bool:
     """The process is there, and is no zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return not has_ended(file.read())
+        return not has_ended(proc_files.read(f"/proc/{pid}/stat"))
     except OSError:
         return False
 
@@ -235,10 +224,14 @@ def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoRe
         os._exit(0)
 
 
+_MOST_VARIABLES = 1 << 16
+
+
 def parse_environ(data: bytes) -> dict[str, str]:
-    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv."""
+    """NUL-separated NAME=VALUE strings, as in /proc/PID/environ; the first of equal names wins, as in getenv. Only the
+    first 65,536 count: whoever made more did it to exhaust us."""
     found: dict[str, str] = {}
-    for entry in data.split(b"\0"):
+    for entry in data.split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]:
         name, equals, value = entry.partition(b"=")
         if equals and name:
             found.setdefault(os.fsdecode(name), os.fsdecode(value))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from functools import cached_property
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import SERVED
-from gdbext.engine.targets.system.linux import number, stat_fields
+from gdbext.engine.targets.system import proc_files
+from gdbext.engine.targets.system.linux import stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class Machine:
             for fd in _names(f"/proc/{self._pid}/fd")[:_DESCRIPTORS]:
                 flags = next((line.split()[-1] for line in _lines(f"/proc/{self._pid}/fdinfo/{fd}")[:2]
                               if line.startswith("flags:")), "0")  # fmt: skip
-                found = self.file_system(int(fd)) if number(flags, 8) and int(flags, 8) & os.O_ACCMODE else None
+                found = self.file_system(int(fd)) if (number(flags, 8) or 0) & os.O_ACCMODE else None
                 if found is not None and not found.is_served:
                     places.setdefault(found.phrase, f"/proc/{self._pid}/fd/{fd}")
             shared = self.file_system_of(_SHARED_MEMORY)
@@ -280,8 +282,7 @@ def _first(path: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        with open(path, errors="replace") as file:
-            return file.read(1 << 20).splitlines()
+        return proc_files.head(path, proc_files.ONE).decode(errors="replace").splitlines()
     except OSError:
         return []
 

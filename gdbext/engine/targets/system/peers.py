@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.host_files import link_of
-from gdbext.engine.targets.system.linux import number
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
 
 TYPE_CHECKING = False
@@ -81,8 +82,8 @@ _MULTIPLEXERS = ("/dev/ptmx", "/dev/pts/ptmx")
 def _told(pid: int, fd: str, name: str) -> list[str]:
     """The values of a line of /proc/PID/fdinfo/FD."""
     try:
-        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-            return [line.split()[-1] for line in text if line.startswith(name)]
+        lines = proc_files.text(f"/proc/{pid}/fdinfo/{fd}").splitlines()
+        return [line.split()[-1] for line in lines if line.startswith(name)]
     except (OSError, IndexError):
         return []
 
@@ -108,10 +109,9 @@ def _names(folder: str) -> list[str]:
 
 def _access(pid: int, fd: str) -> int | None:
     try:
-        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-            for line in text:
-                if line.startswith("flags:"):
-                    return int(line.split()[1], 8) & _ACCESS
+        for line in proc_files.head(f"/proc/{pid}/fdinfo/{fd}", 256).splitlines():
+            if line.startswith(b"flags:"):
+                return int(line.split()[1], 8) & _ACCESS
     except (OSError, ValueError, IndexError):
         return None
     return None
@@ -222,7 +222,8 @@ class Peers:
             return [f"{each.pid} {int(each.reads)} {int(each.writes)}" for each in self._all_holders.of(link)]
 
         words = (text.split() for text in self._list(f"holders of {link}", read))
-        return [(int(each[0]), each[1] == "1", each[2] == "1") for each in words if len(each) == 3]
+        found = ((number(each[0]), each[1] == "1", each[2] == "1") for each in words if len(each) == 3)
+        return [(pid, reads, writes) for pid, reads, writes in found if pid is not None]
 
     def _list(self, name: str, read: Callable[[], list[str]]) -> list[str]:
         unknown: list[str] = []
@@ -241,7 +242,8 @@ class Peers:
 
     def _find(self, link: str) -> list[str]:
         inode = link[len("socket:[") : -1]
-        found = self._sockets.find(int(inode)) if inode.isdecimal() else None
+        wanted = number(inode)
+        found = self._sockets.find(wanted) if wanted is not None else None
         if found is None:
             return []
         numbers = (found.peer, found.unsent, found.unread, found.listener, found.queued)
@@ -315,8 +317,7 @@ def _lock_holders(of: Callable[[], os.stat_result], kinds: Collection[str]) -> l
 
 def _locks() -> list[list[str]]:
     """The rows of /proc/locks. Raises OSError."""
-    with open("/proc/locks") as text:
-        return [line.split() for line in text]
+    return [line.split() for line in proc_files.text("/proc/locks", proc_files.TABLE).splitlines()]
 
 
 def _holders_of(status: os.stat_result, rows: Sequence[Sequence[str]], kinds: Collection[str]) -> list[str]:
@@ -338,8 +339,7 @@ def _description_holders(status: os.stat_result, kind: str = "OFDLCK") -> Iterat
     for pid in [name for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
         for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
             try:
-                with open(f"/proc/{pid}/fdinfo/{fd}") as text:
-                    told = text.read()
+                told = proc_files.text(f"/proc/{pid}/fdinfo/{fd}")
                 if kind in told and f":{status.st_ino} " in told:
                     yield pid
                     break
@@ -368,7 +368,8 @@ def _is_of_sqlite(row: Sequence[str]) -> bool:
     """The bytes that it locks are those of a database, or of its -shm file (PENDING_BYTE of SQLite's os.h, and
     UNIX_SHM_BASE of os_unix.c)."""
     first = row[6] if len(row) > 6 else ""
-    return row[1] != "FLOCK" and first.isdecimal() and (int(first) >= 1 << 30 or 120 <= int(first) <= 128)
+    begin = number(first)
+    return row[1] != "FLOCK" and begin is not None and (begin >= 1 << 30 or 120 <= begin <= 128)
 
 
 def _files_in(rows: Sequence[Sequence[str]], pid: int, own: bool) -> Iterator[list[str]]:

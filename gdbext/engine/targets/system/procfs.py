@@ -7,10 +7,11 @@ import stat
 import time
 from functools import cached_property
 
+from gdbext.engine.numbers import number
 from gdbext.engine.targets.host_files import HostFiles, link_of
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.linux import (
     command_text,
-    number,
     signal_name,
     signals_in,
     split_stat,
@@ -62,8 +63,7 @@ _START_TIME = 22 - 3
 def started_at(pid: int) -> float | None:
     """The time when a process of this machine started, in seconds since the epoch; None where that cannot be read."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            ticks = int(stat_fields(stream.read())[_START_TIME])
+        ticks = int(stat_fields(proc_files.read(f"/proc/{pid}/stat"))[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
     since_boot = ticks / os.sysconf("SC_CLK_TCK")
@@ -306,7 +306,6 @@ class ProcFs:
 
 def _maps(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/maps", errors="replace") as text:
-            return text.read()
+        return proc_files.read(f"/proc/{pid}/maps").decode(errors="replace")
     except OSError:
         return ""

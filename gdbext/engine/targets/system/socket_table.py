@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Iterator
 
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system import proc_files
 
 _TCP_STATES = (
     "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
@@ -146,15 +148,13 @@ def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
 def _rows(pid: int, family: str, least: int = _ENOUGH) -> Iterator[list[str]]:
     """The rows with at least so many words."""
     try:
-        with open(f"/proc/{pid}/net/{family}") as table:
-            for number, line in enumerate(table):
-                words = line.split()
-                if number and len(words) >= least:
-                    yield words
-                if number > _ROWS:
-                    return
+        lines = os.fsdecode(proc_files.head(f"/proc/{pid}/net/{family}", proc_files.TABLE)).split("\n", _ROWS + 2)
     except OSError:
         return
+    for line in lines[1 : _ROWS + 2]:
+        words = line.split()
+        if len(words) >= least:
+            yield words
 
 
 def _address(text: str) -> str:

@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from gdbext.engine.numbers import number
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import living_threads
 from gdbext.engine.targets.system import control_groups as groups
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.targets.system.control_groups import Texts
-from gdbext.engine.targets.system.linux import number, split_stat, stat_fields, status_values
+from gdbext.engine.targets.system.linux import split_stat, stat_fields, status_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,15 +202,9 @@ def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _text(path: str) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return proc_files.head(path, 1 << 16).decode(errors="replace")
     except OSError:
         return ""
-    try:
-        return os.read(descriptor, 1 << 16).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 def _descriptor_count(pid: int) -> int | None:

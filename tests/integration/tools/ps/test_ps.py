@@ -32,7 +32,7 @@ def test_the_processes_with_torch(inferior):
 
 
 def listed():
-    return {each.pid: each for each in torch_processes()}
+    return {each.pid: each for each in torch_processes().processes}
 
 
 def test_a_rank_that_stands_beside_one_that_runs():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.programs import harness, procfs
+from support.programs.endless_words import endless
 from support.programs.harness import Inferior
 from support.source import contract_schema
 
@@ -147,3 +148,18 @@ def test_files_that_are_no_cores(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a core")
     document = ranks("--cores", tmp_path, status=1)
     assert [Path(each["where"]).name for each in document["unreached"]] == ["core.1"]
+
+
+@pytest.mark.parametrize("user", [None, 65534])
+def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job: Inferior, user: int | None) -> None:
+    """Its user's jobs say that it may be one of them; other users' jobs do not know it."""
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root starts a process of another user")
+    pids = job.truth["pids"]["late_sleep"]
+    with endless(user=user) as stranger:
+        for words in (("-p", pids[0]), ("--node",)):
+            document = ranks(*words)
+            assert {*pids} <= {each["pid"] for each in document["reports"]}
+            told = [each["reason"] for each in document["unreached"] if each["where"] == f"pid {stranger}"]
+            assert told == (["its environment is longer than any program is started with, so that its job and rank "
+                             "are not known"] if user is None else [])  # fmt: skip

@@ -126,7 +126,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
         ([], "say what to watch"),
         (["-p", "1", "--", "true"], "say what to watch"),
         (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
-        (["-p", "x"], "invalid int value"),
+        (["-p", "x"], "invalid integer value"),
         (["--core", "--", "true"], "--core, --job, --trace and --history need --save"),
     ],
 )

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.live import kernel_probes
+from gdbext.engine.targets.budget import MemoryLimit
+from gdbext.engine.targets.live import debugger_guard, kernel_probes
 from gdbext.engine.targets.live.debugger_guard import (
     DebuggerGuard,
     Healer,
@@ -61,6 +62,48 @@ def memory() -> Iterator[tuple[int, int]]:
     yield descriptors
     for each in descriptors:
         os.close(each)
+
+
+@pytest.fixture
+def wide_code(file: Path) -> Iterator[int]:
+    """The address of a file of 8 kB that is mapped as code over 2 TB."""
+    file.write_bytes(b"\x90" * 8192)
+    size, no_reserve = 2 << 40, 0x4000
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    with file.open("rb") as opened:
+        flags = mmap.PROT_READ | mmap.PROT_EXEC
+        address = libc.mmap(None, size, flags, mmap.MAP_PRIVATE | no_reserve, opened.fileno(), 0)
+    assert 0 < address < 1 << 47
+    yield address
+    libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+
+def test_a_small_file_that_is_mapped_far_and_wide(wide_code: int, memory: tuple[int, int]) -> None:
+    """It is asked for as far as the file goes: healed at once, in little memory."""
+    healer = Healer(INT3, os.getpid(), *memory)
+    os.pwrite(memory[0], INT3, wide_code + 5)
+    began = time.monotonic()
+    with MemoryLimit(64 << 20):
+        assert [place - wide_code for place, _ in healer.traps() if wide_code <= place] == [5]
+        healer.heal()
+    assert ctypes.string_at(wide_code, 8192) == b"\x90" * 8192
+    assert time.monotonic() - began < 2
+
+
+def test_many_pages_are_asked_for_bit_by_bit(
+    monkeypatch: pytest.MonkeyPatch, code: tuple[int, bytes], memory: tuple[int, int]
+) -> None:
+    (address, original), (written, _) = code, memory
+    monkeypatch.setattr(debugger_guard, "_FEW_PAGES", 1)
+    healer = Healer(INT3, os.getpid(), *memory)
+    for place in (5, mmap.PAGESIZE + 2):
+        os.pwrite(written, INT3, address + place)
+    found = {place - address for place, _ in healer.traps() if 0 <= place - address < len(original)}
+    assert found == {5, mmap.PAGESIZE + 2}
+    monkeypatch.setattr(debugger_guard, "_MOST_PAGES", 0)
+    assert [*healer.traps()] == []
 
 
 def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple[int, int]) -> None:

@@ -1,0 +1,53 @@
+"""The one reader of files of /proc: never more than a limit, for the process itself sets the length of many of them.
+
+PR_SET_MM_MAP (prctl(2)) needs no privilege and makes ``environ`` or ``cmdline`` as long as the address space; mappings,
+mounts, threads, locks and watches are as many as the process wants. ``tests/unit/test_file_law.py`` finds who reads
+such a file in another way.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+ONE = 1 << 20
+"""Bytes of a file about one thing: ``status`` has the most, 65,536 groups (NGROUPS_MAX, linux/limits.h)."""
+WORDS = 6 << 20
+"""Bytes of ``cmdline`` or ``environ``: execve(2) takes no more of both (_STK_LIM / 4 * 3, fs/exec.c)."""
+TABLE = 64 << 20
+"""Bytes of a table: ``maps``, ``mountinfo``, ``/proc/locks``, ``net/tcp``."""
+_STEP = 1 << 16
+
+
+def limit_of(name: str) -> int:
+    """The limit of a file by its name in /proc/PID."""
+    return {"environ": WORDS, "cmdline": WORDS, "maps": TABLE}.get(name.rpartition("/")[2], ONE)
+
+
+def head(path: str, limit: int) -> bytes:
+    """The first ``limit`` bytes. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    try:
+        found = os.read(descriptor, min(limit, _STEP))
+        parts, room = [found], limit - len(found)
+        while found and room > 0:
+            found = os.read(descriptor, min(room, _STEP))
+            parts.append(found)
+            room -= len(found)
+    finally:
+        os.close(descriptor)
+    return parts[0] if len(parts) <= 2 and not found else b"".join(parts)
+
+
+def read(path: str, limit: int | None = None) -> bytes:
+    """The whole file; ``limit`` goes by its name unless given. Raises OSError; EFBIG where it is longer."""
+    most = limit_of(path) if limit is None else limit
+    found = head(path, most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"longer than {most} bytes", path)
+    return found
+
+
+def text(path: str, limit: int | None = None) -> str:
+    """The whole file as text, in which file names stay what they are. Raises OSError; EFBIG where it is longer."""
+    return os.fsdecode(read(path, limit))

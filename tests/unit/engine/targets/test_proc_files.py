@@ -1,0 +1,102 @@
+"""Files of /proc whose length the process chooses: nobody reads more of one than its limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets.budget import MemoryLimit
+from gdbext.engine.targets.host_files import HostFiles
+from gdbext.engine.targets.live.local_process import read_command, read_file
+from gdbext.engine.targets.live.supervision import read_file_of
+from gdbext.engine.targets.live.unstopped import UnreadableProcess
+from gdbext.engine.targets.system import proc_files
+from gdbext.engine.targets.system.linux import parse_environ
+from gdbext.errors import TargetError, TargetGone
+from gdbext.tools import family
+from gdbext.tools.ps import torch_processes
+from gdbext.tools.ranks import rank_processes
+from support.programs.endless_words import endless
+
+_FEW = 256 << 20
+"""Bytes that a reader may take: the files have 64 GB."""
+_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    library = tmp_path_factory.mktemp("torch") / "libtorch_cpu.so"
+    library.write_bytes(bytes(1 << 20))
+    with endless([library]) as found:
+        yield found
+
+
+READERS: dict[str, Callable[[int], object]] = {
+    "environment of the process looked at": lambda pid: UnreadableProcess(pid).environ(),
+    "its command line": read_command,
+    "environment and command line of a family": lambda pid: (family.is_rank(pid), family._program(pid)),
+    "a rank": rank_processes.read_process,
+    "children of a process": lambda pid: HostFiles().text(f"/proc/{pid}/cmdline", 4096),
+    "any text": lambda pid: HostFiles().text(f"/proc/{pid}/environ"),
+    "ps": lambda _: torch_processes(),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_takes_more_than_it_needs(pid: int, name: str) -> None:
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with MemoryLimit(_FEW):
+        READERS[name](pid)
+    assert time.monotonic() - began < _SECONDS
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < _FEW
+
+
+def test_what_is_too_long_is_an_error_that_says_so(pid: int) -> None:
+    for name in ("environ", "cmdline"):
+        with pytest.raises(OSError, match="longer than") as raised:
+            read_file_of(pid, name)
+        assert raised.value.errno == errno.EFBIG
+        with pytest.raises(TargetError, match=f"/proc/{pid}/{name} is longer than 6291456 bytes") as told:
+            read_file(pid, name)
+        assert not isinstance(told.value, TargetGone)
+
+
+def test_the_process_is_known_as_one_that_may_be_of_any_job(pid: int) -> None:
+    known = rank_processes.local_processes()
+    assert known[pid].is_endless
+    assert not known[os.getpid()].is_endless
+    assert pid in rank_processes.endless_environments(known, [os.getpid()])
+    assert rank_processes.endless_environments(known, []) == []
+
+
+def test_a_whole_file_and_its_beginning(tmp_path: Path) -> None:
+    own = Path("/proc/self/maps").read_bytes()
+    assert proc_files.read("/proc/self/maps").count(b"\n") == pytest.approx(own.count(b"\n"), abs=3)
+    file = tmp_path / "text"
+    for size in (0, 1, 1 << 16, (1 << 16) + 1, 3 << 16):
+        file.write_bytes(os.urandom(size))
+        assert proc_files.read(str(file), size) == proc_files.head(str(file), size + 1) == file.read_bytes()
+        assert proc_files.head(str(file), size // 2) == file.read_bytes()[: size // 2]
+        if size:
+            with pytest.raises(OSError, match="longer than"):
+                proc_files.read(str(file), size - 1)
+
+
+def test_ps_lists_it_and_ends_in_time(pid: int) -> None:
+    found = {each.pid: each for each in torch_processes().processes}
+    assert (found[pid].program, found[pid].rank) == ("", None)
+    late = torch_processes(0)
+    assert late.processes == ()
+    assert late.left > 1
+
+
+def test_an_environment_has_so_many_variables_at_most() -> None:
+    found = parse_environ(b"".join(b"%d=\0" % number for number in range(1_000_000)))
+    assert len(found) == 1 << 16
+    assert parse_environ(b"A=1\0B=2\0A=3\0") == {"A": "1", "B": "2"}

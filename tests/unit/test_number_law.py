@@ -1,0 +1,127 @@
+"""The number law: text that the target, a file or the command line has becomes a number in engine/numbers.py alone.
+
+int() raises for 5,000 digits, where nobody expects it. No test sees what is text; so whatever int() is given must be
+seen to be a number (an answer of struct, a comparison, a sum), or its module is declared with the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.source.parsed import nodes
+
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
+PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
+KERNEL = "words of the kernel's, which are numbers of a word of memory"
+DEBUGGER = "numbers and words of the debugger's"
+VALUES = "numbers already"
+OWN = "words that we wrote ourselves"
+CHECKED = "numbers of a document, whose shapes are checked first"
+DECLARED = {
+    "engine/numbers.py": "the parser",
+    "__main__.py": VALUES,
+    "cpython/": VALUES,
+    "diagnosis/verdict/slow_reasons.py": VALUES,
+    "engine/arch/__init__.py": VALUES,
+    "engine/formats/demangle.py": "text that is cut short",
+    "engine/formats/mangled_name.py": "text that is cut short",
+    "engine/formats/elf_core.py": VALUES,
+    "engine/layouts/__init__.py": CHECKED,
+    "engine/targets/budget.py": KERNEL,
+    "engine/targets/core_sources.py": "descriptors of our own; names in /proc",
+    "engine/targets/rooted_paths.py": KERNEL,
+    "engine/targets/live/": KERNEL,
+    "engine/targets/system/": KERNEL,
+    "hosts/cli/debugger_runner.py": KERNEL,
+    "hosts/gdb/": DEBUGGER,
+    "hosts/lldb/": DEBUGGER,
+    "hosts/hang_watcher.py": OWN,
+    "hosts/pytest_plugin.py": OWN,
+    "hosts/resume/operator_functions.py": OWN,
+    "tools/autograd/autograd_graph.py": VALUES,
+    "tools/family.py": KERNEL,
+    "tools/known/__init__.py": CHECKED,
+    "tools/probes/": KERNEL,
+    "tools/ps/__init__.py": KERNEL,
+    "tools/ranks/rank_processes.py": KERNEL,
+    "tools/ranks/rank_report_reader.py": CHECKED,
+    "tools/ranks/ranks_document.py": CHECKED,
+    "tools/table.py": OWN,
+    "tools/tensor/contents.py": VALUES,
+    "tools/tensor/numpy_statistics.py": VALUES,
+    "tools/tensor/tensor_report.py": VALUES,
+    "tools/timeout/__init__.py": VALUES,
+    "tools/watch/__init__.py": VALUES,
+    "tools/watch/progress_watch.py": KERNEL,
+    "torch/measure/": "words of the compiler and of the kernel",
+    "torch/registry/operator_names.py": OWN,
+    "torch/stack/kernel_match.py": OWN,
+    "torch/values/value_text.py": VALUES,
+}
+"""Module, or folder with a slash → why it may; what converts nothing must not be in the list."""
+
+
+def breaches(package: Path, declared: dict[str, str]) -> list[str]:
+    """Every breach in the package (a folder named gdbext), as "file:line: what"."""
+    found, needed = [], set()
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package).as_posix()
+        rows = {name for name in declared if name == relative or (name.endswith("/") and relative.startswith(name))}
+        calls = list(conversions(file.read_text()))
+        needed |= rows if calls else set()
+        found += [] if rows else [f"{relative}:{line}: {what}" for line, what in calls]
+    return found + [f"{name}: converts nothing, and must not be declared" for name in sorted(declared.keys() - needed)]
+
+
+def conversions(source: str) -> Iterator[tuple[int, str]]:
+    """(line, call) of each int() of what may be text, and of each place that int is handed to."""
+    for node in nodes(source):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) in ("isinstance", "issubclass", "cast"):
+            continue
+        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if any(isinstance(each, ast.Name) and each.id == "int" for each in handed):
+            yield node.lineno, ast.unparse(node)
+        is_int = isinstance(node.func, ast.Name) and node.func.id == "int"
+        if is_int and (len(node.args) > 1 or not all(map(_is_number, node.args))):
+            yield node.lineno, ast.unparse(node)
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, (ast.Compare, ast.BinOp, ast.UnaryOp)):
+        return True
+    if isinstance(node, ast.BoolOp):
+        return all(isinstance(each, ast.Compare) or _is_number(each) for each in node.values)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call):
+        return "unpack" in ast.unparse(node.value.func) or ast.unparse(node.value.func) == "_word"
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("bool", "min", "max", "time.time", "value_of")
+    return False
+
+
+def test_text_becomes_a_number_in_one_place() -> None:
+    assert breaches(PACKAGE, DECLARED) == []
+
+
+@pytest.mark.parametrize("source", [
+    "int(text)", "int(word, 16)", "int(match['line'])", "int(text.split()[0])", "list(map(int, words))",
+    "parser.add_argument('--limit', type=int)", "int(found.group(1))",
+])  # fmt: skip
+def test_a_planted_breach_is_found(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"{source}\n")
+    assert len(breaches(tmp_path, {})) == 1
+    assert breaches(tmp_path, {"reader.py": "declared"}) == []
+
+
+@pytest.mark.parametrize("source", [
+    "integer(text)", "int(a == b)", "int(struct.unpack('<I', data)[0])", "isinstance(x, int)", "int(seconds * 1000)",
+])  # fmt: skip
+def test_what_is_no_breach(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"{source}\n")
+    assert breaches(tmp_path, {}) == []
+    assert len(breaches(tmp_path, {"reader.py": "declared"})) == 1
