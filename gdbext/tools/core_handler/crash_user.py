@@ -1,4 +1,4 @@
-"""Whose process it is that crashes: a user, who has more than one uid.
+"""The user whose process crashes, who has more than one uid.
 
 /etc/subuid lends each user thousands of uids (subuid(5)). With a user namespace (user_namespaces(7)) a process takes
 on any of them, and by a program with the set-user-ID bit, made in there, one outside of it does, too.

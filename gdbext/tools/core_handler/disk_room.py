@@ -1,4 +1,4 @@
-"""What is kept of crashes has room: so many of them, so many megabytes with the users' caches.
+"""The room for what is kept of crashes: so many of them, so many megabytes with the users' caches.
 
 Whoever has the most of what there is too much of loses their oldest: nobody drives out what is others'. The files are
 their users', who may change times, and sizes without bytes: time, order and user of a crash are those of its name.
