@@ -108,6 +108,17 @@ def _is_of(status: os.stat_result, owners: Collection[int], groups: Collection[i
     return not (by_group or status.st_mode & stat.S_IWOTH)
 
 
+def file_key(status: os.stat_result) -> str:
+    """The name by which what was found in an opened file is kept: the kernel chose it, and the file has another one
+    once it is changed, so that no other file has it. "" where nothing is kept: we are root, and the file is not.
+
+    What the file says of itself (its build-id) is a copy's, too, in which the rest says something else.
+    """
+    if os.geteuid() == 0 and not _is_of(status, (0,), (0,)):
+        return ""
+    return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
+
+
 _GROUP, _OTHERS, _STICKY = 0o020, 0o002, 0o1000
 """Bits of st_mode: write for the group, write for others, sticky."""
 _KIND, _REGULAR = 0o170000, 0o100000

@@ -77,6 +77,8 @@ DECLARED = {
     "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
     "engine/targets/core_sources.py": USERS,
     "tools/core_handler/__init__.py": OUTPUT,
+    "tools/core_handler/crash_user.py": "files of /proc, and the table of lent uids, by constants",
+    "tools/core_handler/disk_room.py": OUTPUT,
     "tools/report/__init__.py": "a bundle in memory",
     "hosts/hang_watcher.py": "memory that it shares with the process that started it",
     "hosts/pytest_plugin.py": "our own program, and what its watcher wrote into the user's folder",

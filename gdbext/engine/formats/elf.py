@@ -11,6 +11,7 @@ import struct
 from errno import EINVAL
 from stat import S_ISREG
 
+from gdbext.cache import file_key
 from gdbext.engine.formats import elf_header
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
@@ -62,7 +63,7 @@ class ElfImage:
     def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
         """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given.
 
-        ``identity`` tells this file from others of the same path (size and time).
+        ``identity`` is the name by which what is found in the file is kept (cache.file_key), "" where nothing is.
         """
         self.path = path
         self.data = data
@@ -100,7 +101,7 @@ class ElfImage:
         finally:
             os.close(descriptor)
         try:
-            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}", machine)
+            return cls(data, path, file_key(stat), machine)
         except SymbolFileError as error:
             data.close()
             raise SymbolFileError(f"{path}: {error.what}") from error

@@ -29,8 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gdbext.engine.formats.elf import ElfImage
-
     Built = tuple["array[int]", "array[int]"]
     Arrays = tuple["Numbers", "Numbers"]
     Builder = Callable[[Sequence[SymbolTable]], Built]
@@ -42,6 +40,10 @@ WORTH_SEARCHING = 1 << 16
 
 _PATIENCE, _PAUSE = 1.5, 0.01
 """Seconds for which another one that builds an index is waited for, and between two questions."""
+
+_ROOM, _EACH = 1 << 29, 1 << 17
+"""Bytes that all files of the cache may have, the newest one aside, and what each of them counts besides its own: so
+there are 4,096 at most."""
 
 _LOCKS = ".building"
 """The file of which each index that is built locks a byte of its own."""
@@ -167,10 +169,11 @@ class SymbolCache:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = cache_folder() if folder is None else os.fspath(folder)
 
-    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
         """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
 
-        ``key`` names the file's arrays in the folder; None: it is too small for that, or nothing identifies it.
+        ``key`` names the file's arrays in the folder (cache.file_key); "": it is too small for that, or nothing of it
+        is kept.
         """
         name = f"{key}.{kind}"
         arrays = self.load(name) if key else None
@@ -240,23 +243,22 @@ class SymbolCache:
                 for piece in _format(arrays):
                     stream.write(piece)
             os.replace(temporary, f"{self.folder}/{name}")
+            self._make_room(name)
         except OSError:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
-
-def cache_key(image: ElfImage, tables: Sequence[SymbolTable]) -> str | None:
-    """The name under which this file's index is kept; None for an image that nothing identifies.
-
-    A stripped file keeps its build-id, so where and how large the symbol tables are belongs to the key.
-    """
-    shape = repr([(table.offset, table.count, table.strings, table.strings_end) for table in tables])
-    if image.build_id:
-        return f"{image.build_id[:80]}-{crc32(shape.encode()):08x}"
-    if image.identity:
-        path = os.fsencode(os.path.abspath(image.path))
-        return f"path-{crc32(path):08x}-{image.identity}-{crc32(shape.encode()):08x}"
-    return None
+    def _make_room(self, newest: str) -> None:
+        """Delete what was used the longest time ago until the rest has room: a file that is installed anew has new
+        entries, and nobody asks for the old ones again. Raises OSError."""
+        entries = [each for each in os.scandir(self.folder) if each.is_file(follow_symlinks=False)]
+        files = [(each.stat(follow_symlinks=False), each) for each in entries if each.name != newest]
+        used = sum(status.st_size + _EACH for status, _ in files)
+        for status, each in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
+            if used <= _ROOM:
+                break
+            used -= status.st_size + _EACH
+            os.unlink(each.path)
 
 
 def _format(arrays: Built) -> tuple[bytes, bytes, bytes]:

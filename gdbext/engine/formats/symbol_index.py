@@ -41,8 +41,7 @@ class SymbolIndex:
         self.tables, self.complete = _tables_of(image)
         """``complete``: local functions are listed, too (a .symtab is there)."""
         self._total = sum(table.count for table in self.tables)
-        key = symbol_cache.cache_key(image, self.tables)
-        self._key = key if self._total >= symbol_cache.WORTH_CACHING else None
+        self._key = image.identity if self._total >= symbol_cache.WORTH_CACHING else ""
         self._addresses: symbol_cache.Arrays | None = None
         self._names: symbol_cache.Arrays | None = None
         self._searched: dict[bytes, Sequence[int]] = {}
@@ -118,7 +117,7 @@ class SymbolIndex:
         """The numbers of one of the first few names that are asked of a file that is large, or whose names nothing
         keeps: to search for one takes a tenth of the time of sorting all, or less. None where they are sorted already,
         or are to be sorted."""
-        is_worth_it = self._key is None or self._total >= symbol_cache.WORTH_SEARCHING
+        is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
         if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
             return self._searched.get(name)
         if self._key is not None:

@@ -107,6 +107,12 @@ class Module:
         return self.image.build_id if self.image else None
 
     @property
+    def kept_as(self) -> str:
+        """The name by which what is found in its file by the process's memory is kept; "" where another user wrote the
+        one or the other."""
+        return "" if self.image is None or self._target.foreign.are_anothers else self.image.identity
+
+    @property
     def span(self) -> tuple[int, int]:
         """First address and end of everything the module occupies, .bss included."""
         high = max((each.vaddr + each.memsz for each in self._segments() if each.type == PT_LOAD), default=0)

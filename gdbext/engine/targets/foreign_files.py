@@ -88,6 +88,14 @@ class ForeignFiles:
         """A file of this machine that the user himself has named (the program that a debugger was given)."""
         self._given |= {path}
 
+    @property
+    def are_anothers(self) -> bool:
+        """They are opened with the rights of another user, whose process it is; that of one that has gone may be."""
+        try:
+            return self._acting is not None
+        except OSError:
+            return True
+
     # --- names -----------------------------------------------------------------------------------
 
     def local_path(self, path: str) -> str:

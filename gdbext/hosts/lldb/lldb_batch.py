@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.cache import cache_folder, may_fill
+from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
 from gdbext.errors import NotPermitted, ProgramEnded, TargetError, TargetGone
@@ -36,7 +37,7 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     check_version(debugger)
     debugger.SetAsync(False)
     is_quick = not live and _command(debugger, "plugin disable instrumentation-runtime")
-    if not is_quick:
+    if not is_quick and not (job.pid is not None and ForeignFiles.of_process(job.pid).are_anothers):
         _keep_indexes(debugger)
     if job.core is not None:
         return _load(debugger, job.core, job.sysroot)
@@ -74,7 +75,10 @@ def _detach(target: lldb.SBTarget) -> None:
 
 
 def _keep_indexes(debugger: lldb.SBDebugger) -> None:
-    """Have LLDB keep its indexes on disk: from the second time on it attaches, or sees torch being loaded, sooner."""
+    """Have LLDB keep its indexes on disk: the second time it attaches, or sees torch being loaded, sooner.
+
+    Not where root looks at another user's process: LLDB knows a file by what the file says of itself.
+    """
     folder = f"{cache_folder()}/lldb"
     if may_fill(folder):
         _command(debugger, f"settings set symbols.lldb-index-cache-path {shlex.quote(folder)}")

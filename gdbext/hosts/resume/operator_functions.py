@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cache import cache_folder
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.formats.symbol_cache import cache_key, kept_texts
+from gdbext.engine.formats.symbol_cache import kept_texts
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
@@ -265,8 +265,7 @@ def functions_kept(
     To find places in a library as large as torch's takes a second or two, and what is found in the same file is the
     same: where they begin is kept in the user's cache, of each file by ``what`` was looked for.
     """
-    index = symbolizer.index(module)
-    key = cache_key(module.image, index.tables) if index is not None and module.image is not None else None
+    key = module.kept_as
     name, kept = f"{what} {key}".encode(), kept_texts(cache_folder(), "callers")
     text = kept.text(name) if key else None
     if text is not None:

@@ -14,7 +14,6 @@ import resource
 import signal
 import struct
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,8 @@ from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_o
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.engine.terminal import quoted
 from gdbext.errors import TargetError, UsageError
+from gdbext.tools.core_handler.crash_user import user_of
+from gdbext.tools.core_handler.disk_room import CACHES, STATE_SECONDS, SUFFIXES, crash_stem, make_room
 from gdbext.tools.family import end_with_parent
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
@@ -41,9 +42,14 @@ FOLDER = "/var/lib/gdbext"
 """The folder in which crashes are kept unless another one is named."""
 KEPT, DISK_MB, SECONDS = 100, 512, 10.0
 """Defaults: crashes that are kept, megabytes of them all, seconds for which a crash is held up."""
-AT_ONCE, OF_ONE_USER = 16, 12
-"""Crashes that are looked at at the same time, and those of one user among them, so that nobody can keep the others'
-from being looked at; of further ones nothing is kept."""
+AT_ONCE, OF_ONE_USER, FOR_FIRST = 16, 12, 4
+"""Crashes that are looked at at the same time, those of one user among them, and how many of all places only a user
+takes who has none, so that nobody can keep the others' from being looked at; of further ones nothing is kept."""
+_USERS_PLACES = 1 << 10
+"""The byte of ``.places`` at which the places of users begin."""
+_WAY = 0xFFFFFFFE
+"""The group that the way to the caches is open to. Nobody has it but who looks at a crash: so nobody else writes to
+their own cache, and what lies there is ours."""
 _PRIORITY = -10
 """The nice value of a look: a program that crashed stands until it is over, however busy the machine is."""
 _GRACE = 0.5
@@ -56,12 +62,6 @@ _KEEP_CAPABILITIES = 8
 """The option PR_SET_KEEPCAPS of prctl(2): a change of the user leaves them, until they are set."""
 _CAPABILITY_VERSION = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3 (linux/capability.h): two words each of effective, permitted and inheritable ones."""
-_SUFFIXES = ("txt", "json", "rec")
-_BLOCK = 512
-"""Bytes that st_blocks counts in (stat(2))."""
-_HURRY = 60
-"""Seconds after which a user's crashes, ``OF_ONE_USER`` of them, are looked at again before all other work of the
-machine: the ranks of a job crash together, and what crashes again and again shall not keep the processors."""
 _EPILOG = """\
 For the kernel, not for people: ./install.sh --core-handler writes to /proc/sys/kernel/core_pattern
 
@@ -119,7 +119,7 @@ class CoreHandlerProgram(Program):
             crash.look(dispatch, deadline)
             signal.setitimer(signal.ITIMER_REAL, 0)
             crash.keep()
-            _make_room(folder, crash.stem, args.keep, args.disk << 20)
+            make_room(folder, crash.stem, args.keep, args.disk << 20)
         return Outcome(0)
 
 
@@ -130,25 +130,30 @@ def _called_at() -> float:
 
 
 class _Places:
-    """A place among all crashes and one among those of its user: locked bytes of two files, free when this process has
-    gone, however that came."""
+    """A place among all crashes and one among those of its user: locked bytes of a file, free when this process has
+    gone, however that came. The last ones of all places are for a user's first crash."""
 
     def __init__(self, folder: Path, user: int) -> None:
-        self._limits = {folder / ".places": AT_ONCE, folder / f".places-{user}": OF_ONE_USER}
-        self._descriptors: list[int] = []
+        self._path = folder / ".places"
+        self._first = _USERS_PLACES + user * OF_ONE_USER
+        self._descriptor = -1
 
     def __enter__(self) -> None:
         """Raises TargetError: there is none."""
-        for path, limit in self._limits.items():
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._descriptors.append(descriptor)
-            if not any(_locked(descriptor, place) for place in range(limit)):
-                self.__exit__()
-                raise TargetError(f"{limit} crashes are being looked at already")
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        own = self._free_of(self._first, OF_ONE_USER)
+        most = AT_ONCE - (FOR_FIRST if own else 0)
+        if own is None or self._free_of(0, most) is None:
+            self.__exit__()
+            whose = f"{OF_ONE_USER} crashes of its user" if own is None else f"{most} crashes"
+            raise TargetError(f"{whose} are being looked at already")
+
+    def _free_of(self, first: int, count: int) -> int | None:
+        """Take the first place of so many that nobody has; None where there is none."""
+        return next((place for place in range(count) if _locked(self._descriptor, first + place)), None)
 
     def __exit__(self, *_: object) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        os.close(self._descriptor)
 
 
 def _locked(descriptor: int, place: int) -> bool:
@@ -175,25 +180,22 @@ class _Crash:
         try:
             self._rights = rights_of(self._pid)
             self._capabilities = capabilities_of(self._pid)
+            self.user = user_of(self._pid, self._rights.uid)
             self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise TargetError(f"process {self._pid} cannot be read: {error.strerror}") from error
         name = re.sub(r"[^\w.-]+", "_", thread_name(self._pid, self._pid) or "process")
-        self.stem = f"crash-{name}-{self._pid}-{time.strftime('%Y%m%d-%H%M%S')}"
-        self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in _SUFFIXES}
+        self.stem = crash_stem(name, self._pid, self._rights.uid, self.user)
+        self._outputs = {suffix: os.memfd_create(f"gdbext-{suffix}", 0) for suffix in SUFFIXES}
         self._problem = ""
 
-    @property
-    def user(self) -> int:
-        """The user whose process it is."""
-        return self._rights.uid
-
     def hurry(self) -> None:
-        """Come before others, where nobody makes crash after crash for that."""
-        last = self._folder / f".last-{self._rights.uid}"
+        """Come before others, where nobody makes crash after crash for that: a user's crashes, ``OF_ONE_USER`` in
+        STATE_SECONDS, are looked at before all other work of the machine, as the ranks of a job crash together."""
+        last = self._folder / f".last-{self.user}"
         descriptor = os.open(last, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found, now = os.fstat(descriptor), time.time()
-        if not 0 <= now - found.st_mtime < _HURRY:
+        if not 0 <= now - found.st_mtime < STATE_SECONDS:
             os.ftruncate(descriptor, 0)
         count = os.fstat(descriptor).st_size  # a byte for each
         if count < OF_ONE_USER:
@@ -222,12 +224,15 @@ class _Crash:
             time.sleep(0.005)
 
     def _cache(self) -> str:
-        """A folder for the symbol indexes of that user's programs."""
-        cache = self._folder / "cache" / str(self._rights.uid)
-        if not cache.exists():
-            os.close(whole_file.open_folder(str(cache), make=True))
+        """A folder for the symbol indexes of that uid's programs, which it reaches by the group _WAY only."""
+        caches = self._folder / CACHES
+        os.close(whole_file.open_folder(str(caches), make=True))
+        os.chown(caches, os.geteuid(), _WAY)
+        caches.chmod(0o710)
+        cache = caches / f"{self.user}-{self._rights.uid}"
+        with contextlib.suppress(FileExistsError):
+            cache.mkdir(0o700)
             os.chown(cache, self._rights.uid, self._rights.gid)
-            cache.chmod(0o700)
         return str(cache)
 
     def _look(self, dispatch: Dispatch, deadline: float, cache: str) -> None:
@@ -277,15 +282,15 @@ class _Crash:
 
 
 def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
-    """Take on the user's ids for good, no capability that the process has not, and limits of time and size. Raises
-    OSError."""
+    """Take on the user's ids for good, with the way to the cache; no capability that the process has not, and limits
+    of time and size. Raises OSError."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     seconds = max(1, int(deadline - time.monotonic()) + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
-    os.setgroups(rights.groups)
+    os.setgroups([*rights.groups, _WAY])
     libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
     os.setresgid(rights.gid, rights.gid, rights.gid)
     os.setresuid(rights.uid, rights.uid, rights.uid)
@@ -295,25 +300,3 @@ def _drop(rights: Rights, capabilities: int, deadline: float) -> None:
         raise OSError(ctypes.get_errno(), "the capabilities cannot be taken back")
     libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     end_with_parent(signal.SIGKILL)  # which a change of ids has taken back
-
-
-def _make_room(folder: Path, newest: str, keep: int, size: int) -> None:
-    """Delete crashes until there are so many and so many bytes at most; ``newest`` stays.
-
-    Whoever has the most of what there is too much of loses their oldest one: nobody drives out what is others'. The
-    files are their users', who may change times, and sizes without bytes: time and order are those of the names.
-    """
-    crashes: dict[str, list[os.stat_result]] = {}
-    for file in folder.glob("crash-*"):
-        crashes.setdefault(file.stem, []).append(file.lstat())
-    order = sorted(crashes, key=lambda stem: (stem == newest, stem.rsplit("-", 2)[1:]))
-    users = {stem: files[0].st_uid for stem, files in crashes.items()}
-    sizes = {stem: sum(file.st_blocks for file in files) * _BLOCK for stem, files in crashes.items()}
-    while len(order) > max(keep, 1) or (sum(map(sizes.__getitem__, order)) > size and len(order) > 1):
-        held = Counter[int]()
-        for stem in order:
-            held[users[stem]] += 1 if len(order) > keep else sizes[stem]
-        victim = max(order[:-1], key=lambda stem: held[users[stem]])  # the first of the equal ones is the oldest
-        order.remove(victim)
-        for suffix in _SUFFIXES:
-            (folder / f"{victim}.{suffix}").unlink(missing_ok=True)

@@ -263,12 +263,12 @@ class SiteStore:
     def has(self, module: Module) -> bool:
         """The cache has the places of the library."""
         name = self._name(module)
-        return name is not None and self._load(name) is not None
+        return bool(name) and self._load(name) is not None
 
-    def _name(self, module: Module) -> str | None:
-        """The name of its file in the cache; None for a library that nothing identifies."""
-        build_id = module.image.build_id if module.image is not None else ""
-        return f"{build_id[:80]}.{self._scanner.depends_on}.{_KIND}" if build_id else None
+    def _name(self, module: Module) -> str:
+        """The name of its file in the cache; "" for a library of which nothing is kept."""
+        key = module.kept_as
+        return f"{key}.{self._scanner.depends_on}.{_KIND}" if key else ""
 
     def _keep(self, name: str, found: LibrarySites) -> None:
         packed = [site.packed(self._registers) for site in found.sites] + [(found.unseen, 0)]

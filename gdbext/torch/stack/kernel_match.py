@@ -7,7 +7,6 @@ function stands on the stack. The jumps are read from the wrapper's code, never 
 from __future__ import annotations
 
 from functools import lru_cache
-from zlib import crc32
 
 from gdbext.cache import cache_folder
 from gdbext.engine.formats.symbol_cache import kept_texts
@@ -70,18 +69,20 @@ FUNCTOR_WORDS = 8
 member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
 
 
+_DIGEST = 16
+"""Bytes: nobody finds other code that has the same."""
 _TO, _BY, _SOMEWHERE = "to", "by", "somewhere"
 """Jumps to a place, by a slot that holds it, and wherever a register or other memory says."""
 
 
 @lru_cache(maxsize=1024)
-def _jumps_in(architecture: Architecture, code: bytes, start: int, place: str) -> tuple[tuple[str, int], ...]:
+def _jumps_in(architecture: Architecture, code: bytes, start: int) -> tuple[tuple[str, int], ...]:
     """The jumps in the code of a function: how, and how far from its start is what that names. They are kept for later
-    looks, also at other processes: by ``place``, the file and the function in it, "" where the file has no identity."""
-    if not place:
-        return tuple(_decoded_jumps(architecture, code, start))
+    looks, also at other processes: by a digest of the code, for that is all that they depend on."""
+    from _blake2 import blake2b  # hashlib takes 15 ms to import
+
     kept = kept_texts(cache_folder(), "jumps")
-    key = f"{architecture.name} {place} {len(code):x} {crc32(code):x}".encode()
+    key = f"{architecture.name} {blake2b(code, digest_size=_DIGEST).hexdigest()}".encode()
     text = kept.text(key)
     if text is None:
         text = " ".join(f"{how}:{far}" for how, far in _decoded_jumps(architecture, code, start)).encode()
@@ -163,7 +164,7 @@ class TailCalls:
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
-        found = _jumps_in(self._memory.architecture, code, start, self._place(start))
+        found = _jumps_in(self._memory.architecture, code, start)
         for how, far in found[: None if is_whole else 1]:
             # where its end is unknown, other functions' code may follow its first jump: the stubs behind a stub
             target = start + far if how == _TO else self._memory.try_u64(start + far) if how == _BY else None
@@ -174,12 +175,6 @@ class TailCalls:
                 part = extents.extent(target) if extents is not None and function and not function.names else None
                 if part is not None and part.start != target == follow_stub(self._memory, target):
                     yield part.start  # rarely run code that the compiler has put elsewhere, and that has no name
-
-    def _place(self, start: int) -> str:
-        """The file and the place in it of code, by which what is found in it can be kept; "" where there is none."""
-        module = self._symbolizer.modules.find(start)
-        build_id = module.build_id if module is not None else None
-        return f"{build_id} {module.vaddr(start):x}" if module is not None and build_id else ""
 
     def stored_pointers(self, functor: int) -> tuple[int, ...]:
         """The words of a functor object, one of which may be the function that it wraps."""

@@ -114,7 +114,7 @@ class LoggedSymbols(SymbolCache):
 
     searches = 0
 
-    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:
         """The arrays as without a recording. What memory or a packed table holds is noted where that was read."""
         file = tables[0].data
         if not isinstance(file, LoggedFile):

@@ -117,7 +117,7 @@ class ReplayedSymbols(SymbolCache):
     def __init__(self) -> None:
         """Make a door to no folder."""
 
-    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:  # noqa: ARG002
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str, build: Builder) -> Arrays:  # noqa: ARG002
         """The arrays that were looked up; built where the tables themselves were read (see LoggedSymbols)."""
         file = tables[0].data
         return file.arrays(kind) if isinstance(file, ReplayedFile) else build(tables)

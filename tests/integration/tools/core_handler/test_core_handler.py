@@ -3,6 +3,7 @@ memory is read in the process. The kernel itself is set up by install.sh, which 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,8 @@ import pytest
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.tools import core_handler
-from gdbext.tools.core_handler import AT_ONCE, OF_ONE_USER
+from gdbext.tools.core_handler import AT_ONCE, FOR_FIRST, OF_ONE_USER, disk_room
+from gdbext.tools.core_handler.crash_user import NOT_TOLD_APART, user_of
 from support.fakes.core_maker import Core, auxv, prpsinfo, prstatus, siginfo
 from support.programs import procfs
 from support.programs.harness import DISPATCH, ROOT, Outcome, run, wait_until
@@ -31,6 +34,20 @@ def crash():
 crash()
 """
 NOBODY = 65534
+ENTERING = """
+import ctypes, os, sys
+for number, step in enumerate(sys.argv[1:], 1):
+    if step != "new":
+        os.setresgid(*[int(step)] * 3)
+        os.setresuid(*[int(step)] * 3)
+    elif ctypes.CDLL(None, use_errno=True).unshare(0x10000000):
+        sys.exit(os.strerror(ctypes.get_errno()))
+    elif "new" not in sys.argv[1:number]:
+        print("made", flush=True)
+        sys.stdin.readline()
+print("there", flush=True)
+sys.stdin.read()
+"""
 HURRY = f"""
 import os, sys
 from argparse import Namespace
@@ -172,27 +189,158 @@ def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Po
         status = wait_until(lambda: limited_child(handler.pid), "a child that has dropped its rights")
         names = ("Uid", "Gid", "Groups", "CapPrm")
         theirs = procfs.status(process.pid)
-        assert [status[name] for name in names] == [theirs[name] for name in names]
+        way = str(core_handler._WAY)
+        groups = [group for group in status["Groups"].split() if group != way]
+        assert [{**status, "Groups": " ".join(groups)}[name].split() for name in names] == [
+            theirs[name].split() for name in names
+        ]
         assert status["CapEff"] == status["CapPrm"]
         assert status["CapInh"].strip("0") == ""
         os.close(kernels_end)
         assert handler.wait(60) == 0
 
 
-@pytest.mark.parametrize(("file", "limit"), [(".places", AT_ONCE), (f".places-{os.getuid()}", OF_ONE_USER)])
+def places_of(user: int) -> int:
+    """The byte of the file of places at which a user's own begin."""
+    return core_handler._USERS_PLACES + user * OF_ONE_USER
+
+
+@pytest.mark.parametrize(
+    ("held", "count", "limit"),
+    [
+        (0, AT_ONCE, f"{AT_ONCE} crashes"),
+        (places_of(os.getuid()), OF_ONE_USER, f"{OF_ONE_USER} crashes of its user"),
+    ],
+)
 def test_only_so_many_crashes_are_looked_at_at_once(
-    process: subprocess.Popen[bytes], tmp_path: Path, file: str, limit: int
+    process: subprocess.Popen[bytes], tmp_path: Path, held: int, count: int, limit: str
 ) -> None:
     """Of all, and of one user, so that nobody keeps the crashes of others from being looked at."""
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    with (folder / file).open("wb") as places:
-        fcntl.lockf(places, fcntl.LOCK_EX, limit)
-        assert f"{limit} crashes are being looked at already" in handle(process.pid, folder, head=b"").stderr
+    with (folder / ".places").open("wb") as places:
+        fcntl.lockf(places, fcntl.LOCK_EX, count, held)
+        assert f"{limit} are being looked at already" in handle(process.pid, folder, head=b"").stderr
     assert list(folder.glob("crash-*")) == []
-    with (folder / file).open("wb") as places:
-        fcntl.lockf(places, fcntl.LOCK_EX, limit - 1)
-        assert "crashes are being looked at already" not in handle(process.pid, folder, head=b"").stderr
+    with (folder / ".places").open("wb") as places:
+        fcntl.lockf(places, fcntl.LOCK_EX, count - 1, held)
+        free = "are being looked at already" not in handle(process.pid, folder, head=b"").stderr
+        assert free is (held == 0 or count - 1 < OF_ONE_USER)
+
+
+def test_the_last_places_are_for_users_who_have_none(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """Twelve crashes of one user and those of a second one leave places for a third."""
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o700)
+    with (folder / ".places").open("wb") as places:
+        fcntl.lockf(places, fcntl.LOCK_EX, AT_ONCE - FOR_FIRST)
+        fcntl.lockf(places, fcntl.LOCK_EX, 1, places_of(os.getuid()))
+        said = handle(process.pid, folder, head=b"").stderr
+        assert f"{AT_ONCE - FOR_FIRST} crashes are being looked at already" in said
+        fcntl.lockf(places, fcntl.LOCK_UN, 1, places_of(os.getuid()))
+        assert handle(process.pid, folder, head=b"").status == 0
+    assert len(list(folder.glob("crash-*.txt"))) == 1
+
+
+@contextlib.contextmanager
+def in_namespaces(*steps: str, ids: str, uid: int) -> Iterator[int]:
+    """A process that goes from one user namespace into the next; root lends ids to the first. ``steps``: uids to take
+    on, and "new" for a namespace."""
+    command = ["/usr/bin/python3", "-c", ENTERING, *steps]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if "new" in steps:
+            assert process.stdout.readline() == "made\n"
+            for kind in ("uid", "gid"):
+                Path(f"/proc/{process.pid}/{kind}_map").write_text(ids)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.stdout.readline() == "there\n"
+        assert procfs.status(process.pid)["Uid"].split()[0] == str(uid)
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root lends uids")
+@pytest.mark.parametrize(
+    ("steps", "ids", "uid", "user"),
+    [
+        (["1234"], "", 1234, 1234),
+        (["1234", "new"], "0 1234 1", 1234, 1234),
+        (["1234", "new", "1"], "0 100000 9", 100001, 1234),
+        (["1234", "new", "5"], "0 100000 9", 100005, 1234),
+        (["1234", "new", "2", "new"], "0 100000 9", 100002, 1234),
+        (["300007"], "", 300007, 77),
+        (["300007", "new"], "0 300007 1", 300007, 77),
+        (["new", "3"], "0 200000 9", 200003, 200000),
+        (["new", "3", "new"], "0 200000 9", 200003, NOT_TOLD_APART),
+        (["new", "3", "new"], "0 300000 9", 300003, 77),
+        (["400003"], "", 400003, 400000),
+    ],
+)
+def test_a_user_is_who_made_the_outermost_namespace(
+    tmp_path: Path, steps: list[str], ids: str, uid: int, user: int
+) -> None:
+    lent = tmp_path / "subuid"
+    lent.write_text("damaged:x:7\n77:300000:65536\nno-such-user:400000:65536\n")
+    with in_namespaces(*steps, ids=ids, uid=uid) as pid:
+        before = len([*Path("/proc/self/fd").iterdir()])
+        assert user_of(pid, uid, str(lent)) == user
+        assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root lends uids")
+def test_the_uids_of_a_user_are_one_user(tmp_path: Path) -> None:
+    """They have one user's places together, drive out none but their own crashes, and what they leave behind is that
+    user's."""
+    tmp_path.chmod(0o755)
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o755)
+    (folder / "crash-victim-7-20260101-000000.txt").write_text("the victim's")
+    os.chown(folder / "crash-victim-7-20260101-000000.txt", 4321, 4321)
+    for number in range(1, 6):
+        with in_namespaces("1234", "new", str(number), ids="0 100000 9", uid=100000 + number) as pid:
+            assert handle(pid, folder, "--keep", "3", head=b"").status == 0
+            assert (folder / f"cache/1234-{100000 + number}").exists()
+    crashes = sorted(file.name.split("-")[1:3] for file in folder.glob("crash-*.txt"))
+    assert crashes[0][0] == "python3"
+    assert [(name, pid.partition(".")[2]) for name, pid in crashes] == [("python3", "1234")] * 2 + [("victim", "")]
+    assert len(list((folder / "cache").iterdir())) == 3
+    with (
+        (folder / ".places").open("wb") as places,
+        in_namespaces("1234", "new", "8", ids="0 100000 9", uid=100008) as pid,
+    ):
+        fcntl.lockf(places, fcntl.LOCK_EX, OF_ONE_USER, places_of(1234))
+        assert "crashes of its user" in handle(pid, folder, head=b"").stderr
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach, which pytest's own is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
+@pytest.mark.parametrize("process", [4321], indirect=True)
+def test_a_cache_is_filled_by_nobody_else_and_deleted(process: subprocess.Popen[bytes], open_folder: Path) -> None:
+    folder = open_folder / "kept"
+    assert handle(process.pid, folder).status == 0
+    cache = folder / "cache/4321-4321"
+    assert sum(file.stat().st_size for file in (cache / "gdbext").iterdir()) > 1 << 14
+    reached = subprocess.run(["/usr/bin/ls", cache], user=4321, group=4321, extra_groups=[], check=False, cwd="/")
+    assert reached.returncode != 0
+    (cache / "gdbext/large").write_bytes(bytes(3 << 20))
+    (folder / ".last-9").touch()
+    os.utime(folder / ".last-9", (1, 1))
+    disk_room.make_room(folder, "", 100, 4 << 20)
+    assert cache.exists()
+    assert not (folder / ".last-9").exists()
+    disk_room.make_room(folder, "", 100, 2 << 20)
+    assert not cache.exists()
+    assert len(list(folder.glob("crash-*"))) == 3, "a cache goes first: it can be made again"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can have files of several users")
@@ -212,7 +360,7 @@ def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
     newest = kept("new", "020000", 1000)
 
     def left(keep: int, size: int) -> set[str]:
-        core_handler._make_room(tmp_path, newest.removesuffix(".rec"), keep, size)
+        disk_room.make_room(tmp_path, newest.removesuffix(".rec"), keep, size)
         return {file.name for file in tmp_path.iterdir()}
 
     assert left(100, 512 << 20) == {*others, *hostile, newest}  # a hole takes no room

@@ -21,6 +21,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Function, Symbol, SymbolIndex, Symbolizer, without_clone_suffix
 from support.fakes.elf_maker import DATA, DATA_START, INIT, INIT_START, TLS, Entry, make_elf
 from support.fakes.fake_target import OwnProcess
+from support.programs.harness import wait_until
 
 LOCAL, GLOBAL, WEAK = 0, 1, 2
 NOTYPE, OBJECT, FUNC, SECTION, FILE, STT_TLS, IFUNC = 0, 1, 2, 3, 4, 6, 10
@@ -274,26 +275,96 @@ def test_a_cache_that_lies_cannot_invent_names(tmp_path: Path, monkeypatch: pyte
         assert {symbol.vaddr for symbol in index.lookup(f"function_{number}")} <= {0x1000 + number}
 
 
-def test_stripped_and_whole_file_share_a_build_id_but_no_cache(tmp_path: Path) -> None:
-    exported = [Entry(f"e_{number}", 0x1000 + number, 1) for number in range(5000)]
-    stripped = make_elf(None, exported, b"\7" * 20)
-    whole = make_elf([Entry("local", 0x1FE0, binding=LOCAL), *exported], exported, b"\7" * 20)
-    assert index_of(stripped, SymbolCache(tmp_path)).lookup("local") == []
-    assert names(index_of(whole, SymbolCache(tmp_path)).lookup("local")) == ["local"]
-    assert len(kept_in(tmp_path)) == 2
+NOBODY = 65534
 
 
-def test_files_without_build_id_are_told_apart_by_size_and_time(tmp_path: Path) -> None:
-    path = tmp_path / "x.so"
+def write_library(path: Path, prefix: str) -> Path:
+    """A library of 6,000 symbols, which differs from those of other prefixes in their names and order, not in where
+    its tables are."""
+    symbols = [Entry(f"{prefix}_at_ops_{number}", 0x1000 + number, 1) for number in range(6000)]
+    symbols.insert(len(symbols) if prefix == "real" else 0, Entry("lookup", 0x3000, 1))
+    path.write_bytes(make_elf(symbols, build_id=b"\7" * 20))
+    return path
+
+
+def all_kinds(path: Path, cache: SymbolCache, prefix: str) -> list[object]:
+    """What each kind of kept array answers for the library at ``path``: addresses, names with the needles, one name
+    that is searched for, and one that is looked up among all names."""
+    index = SymbolIndex(ElfImage.open(str(path)), cache)
+    sorted_names = SymbolCache(cache.folder)
+    sorted_names.searches = 0
+    return [
+        names(index.at(0x1005)),
+        names(list(index.matching(b"_at_", b"s_5999"))),
+        names(index.lookup("lookup")),
+        names(SymbolIndex(ElfImage.open(str(path)), sorted_names).lookup(f"{prefix}_at_ops_5")),
+    ]
+
+
+def test_copies_with_one_build_id_and_other_symbols_do_not_spoil_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the file chose its build-id, where its tables are, its path, and its time of modification."""
+    monkeypatch.setattr(symbol_cache, "WORTH_SEARCHING", 4096)
     cache = SymbolCache(tmp_path / "cache")
-    symbols = [Entry(f"aaa_{number}", 0x1000 + number, 1) for number in range(5000)]
-    path.write_bytes(make_elf(symbols))
-    assert names(SymbolIndex(ElfImage.open(str(path)), cache).lookup("aaa_5")) == ["aaa_5"]
-    path.unlink()
-    path.write_bytes(make_elf([entry._replace(name="bbb" + entry.name[3:]) for entry in symbols]))
-    os.utime(path, ns=(1, 1))
-    assert names(SymbolIndex(ElfImage.open(str(path)), cache).lookup("bbb_5")) == ["bbb_5"]
-    assert SymbolIndex(ElfImage.open(str(path)), cache).lookup("aaa_5") == []
+    copies = {prefix: write_library(tmp_path / f"{prefix}.so", prefix) for prefix in ("copy", "real")}
+    for path in copies.values():
+        os.utime(path, ns=(1, 1))
+    for _ in range(2):
+        for prefix, path in copies.items():
+            name = f"{prefix}_at_ops_5"
+            assert all_kinds(path, cache, prefix) == [[name], [f"{name}999"], ["lookup"], [name]]
+    kinds = [file.name.rpartition(".")[2].partition("-")[0] for file in kept_in(tmp_path / "cache")]
+    assert sorted(kinds) == sorted(["addresses", "names", "named", "with"] * 2), "the second time nothing is built"
+
+
+def test_a_file_that_is_written_anew_under_its_name_is_another_one(tmp_path: Path) -> None:
+    cache, path = SymbolCache(tmp_path / "cache"), tmp_path / "x.so"
+    for prefix in ("old", "new"):
+        write_library(tmp_path / "next", prefix).replace(path)
+        assert all_kinds(path, cache, prefix)[0] == [f"{prefix}_at_ops_5"]
+    before = set(kept_in(tmp_path / "cache"))
+    time_of = path.stat().st_ctime_ns
+    wait_until(lambda: os.utime(path) or path.stat().st_ctime_ns != time_of, "the clock of the file system moves")
+    write_library(path, "now")
+    assert all_kinds(path, cache, "now")[0] == ["now_at_ops_5"], "written over in place"
+    assert set(kept_in(tmp_path / "cache")) > before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root looks at the files of others")
+@pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o644), (0, 0o666), (0, 0o664)])
+def test_root_keeps_nothing_of_files_that_others_can_write(tmp_path: Path, owner: int, mode: int) -> None:
+    path, cache = write_library(tmp_path / "x.so", "their"), SymbolCache(tmp_path / "cache")
+    os.chown(path, owner, NOBODY)
+    path.chmod(mode)
+    for _ in range(2):
+        assert all_kinds(path, cache, "their")[0] == ["their_at_ops_5"]
+    assert not Path(cache.folder).exists()
+    os.chown(path, 0, 0)
+    path.chmod(0o644)
+    all_kinds(path, cache, "their")
+    assert kept_in(Path(cache.folder))
+
+
+def test_what_nobody_asks_for_any_more_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is installed again and again leaves no more behind than has room; what is in use stays."""
+    monkeypatch.setattr(symbol_cache, "_EACH", 1 << 12)
+    monkeypatch.setattr(symbol_cache, "_ROOM", 20 * (1 << 16))
+    cache = SymbolCache(tmp_path / "cache")
+    used = write_library(tmp_path / "used.so", "used")
+    for number in range(30):
+        path = write_library(tmp_path / "x.so", f"x{number:02}")
+        assert all_kinds(path, cache, f"x{number:02}")[0] == [f"x{number:02}_at_ops_5"]
+        all_kinds(used, cache, "used")
+        for file in kept_in(tmp_path / "cache"):
+            if file.name.startswith(ElfImage.open(str(used)).identity):
+                os.utime(file)  # as reading does where the disk notes it
+        path.unlink()
+    kept = kept_in(tmp_path / "cache")
+    assert sum(file.stat().st_size for file in kept) < 21 * (1 << 16)
+    assert {file.name for file in kept} >= {
+        f"{ElfImage.open(str(used)).identity}.{kind}" for kind in ("addresses", "names")
+    }
 
 
 @pytest.mark.parametrize("kind", ["file", "readonly", "under a file"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,19 @@ from gdbext.hosts.resume.operator_functions import functions_kept
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    """Of a process that has libc mapped, and nothing to do."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+NOBODY = 65534
+MAPPED = """
+import mmap, os, sys
+file = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def session_of(*command: str, user: int | None = None) -> Iterator[Session]:
+    """Of a process that has libc mapped, and nothing to do once it has printed a line."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"\n")
@@ -30,6 +42,12 @@ def session() -> Iterator[Session]:
         yield Session(target)
         target.close()
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with session_of("cat") as session:
+        yield session
 
 
 class Search:
@@ -47,8 +65,8 @@ class Search:
             assert address is not None
             yield address + 1
 
-    def found(self, what: str) -> list[str]:
-        module = self.session.modules.named("libc.so.6")
+    def found(self, what: str, library: str = "libc.so.6") -> list[str]:
+        module = self.session.modules.named(library)
         assert module is not None
         functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
         return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
@@ -92,3 +110,30 @@ def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
         assert functions_kept(session.symbolizer, module, "none", search.places, lambda _: False) == []
         assert search.times == times
     assert cache.exists()
+
+
+def test_a_copy_with_the_same_build_id_has_answers_of_its_own(session: Session, cache: Path, tmp_path: Path) -> None:
+    """Of one in which others stand at these places, the real library gets none."""
+    libc = session.modules.named("libc.so.6")
+    assert libc is not None
+    copy = tmp_path / "copy.so"
+    shutil.copyfile(libc.path, copy)
+    with session_of("/usr/bin/python3", "-c", MAPPED, str(copy)) as other:
+        module = other.modules.named("copy.so")
+        assert module is not None
+        assert module.build_id == libc.build_id
+        places = [module.base + libc.vaddr(address) for address in Search(session).places()]
+        kept = functions_kept(other.symbolizer, module, "callers", lambda: places, lambda each: not is_wanted(each))
+        assert UNWANTED in kept[0].names
+        assert cache.exists()
+    assert Search(session).found("callers") == [*WANTED]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root looks at the processes of others")
+def test_root_keeps_nothing_that_is_found_by_another_user_s_memory(cache: Path) -> None:
+    with session_of("/usr/bin/cat", user=NOBODY) as session:
+        for _ in range(2):
+            search = Search(session)
+            assert search.found("callers") == [*WANTED]
+            assert search.times == 1
+    assert not cache.exists()

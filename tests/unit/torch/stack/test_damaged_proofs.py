@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -207,6 +208,29 @@ def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.M
     code_reader._decoded.cache_clear()
     assert steps(META, {}) == first
     assert len(decoded) - kept > kept
+
+
+def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process writes its code as it likes, and a checksum of four bytes is soon met."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    met: dict[int, bytes] = {}
+    for number in range(1 << 20):
+        code = (
+            b"\xe9"
+            + (1 + number).to_bytes(3, "little")
+            + b"\0"
+            + (number * 0x9E3779B1 % (1 << 64)).to_bytes(8, "little")
+        )
+        other = met.setdefault(crc32(code), code)
+        if other[:5] != code[:5]:
+            break
+    assert crc32(other) == crc32(code)
+    architecture = Replay(META).target.architecture
+    for each in (other, code):
+        kernel_match._jumps_in.cache_clear()
+        symbol_cache.kept_texts.cache_clear()
+        found = kernel_match._jumps_in(architecture, each, 0x1000)
+        assert found[0] == ("to", 5 + int.from_bytes(each[1:5], "little"))
 
 
 def test_jumps_that_an_earlier_process_of_ours_has_found_are_kept(
