@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
 
 _TCP_STATES = (
     "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
@@ -48,6 +53,18 @@ class Socket(Record):
     """Inode of the listening socket in whose queue the other end is, or is to be, not accepted yet; else 0."""
     queued: int = 0
     """Connections that the listener has not accepted."""
+
+
+def accepting_user(connection: socket.socket) -> int | None:
+    """The user of the process that accepted this TCP connection, as the kernel noted it with the socket at the other
+    end; None where that is on another machine, in another network namespace, or not accepted yet."""
+    own, other = (f"[{end[0]}]:{end[1]}" if ":" in end[0] else f"{end[0]}:{end[1]}"
+                  for end in (connection.getsockname(), connection.getpeername()))  # fmt: skip
+    for family in _FAMILIES[:2]:
+        for row in _rows(os.getpid(), family):
+            if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
+                return int(row[7])
+    return None
 
 
 _IPV4 = 8
