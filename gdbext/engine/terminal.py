@@ -17,8 +17,6 @@ import os
 import sys
 from itertools import repeat
 
-from gdbext.errors import BadData
-
 _CODES = (
     "0", "1", "2", "3", "4", "30", "31", "32", "33", "34", "35", "36", "37",
     "90", "91", "92", "93", "94", "95", "96", "97",
@@ -61,14 +59,6 @@ def environment_value(text: str) -> bytes:
     """Foreign text as the value of an environment variable: one line without a control, short enough for execve(2),
     in UTF-8 whatever the locale is."""
     return cut(escape(text), _LONGEST_VALUE).encode()
-
-
-def argument(text: str) -> str:
-    """A foreign word of a command line, which the program cannot take for an option. Raises BadData for one that begins
-    with a dash, is empty, or is no printable text."""
-    if not text or text.startswith("-") or escape(text) != text:
-        raise BadData(f"{cut(escape(text), 100)!r} is no word for a command line")
-    return text
 
 
 def cut(text: str, width: int) -> str:

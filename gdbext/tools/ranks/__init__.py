@@ -167,7 +167,7 @@ def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS)
     listen there: it is believed only if it belongs to one of these users, or to root."""
     import socket
 
-    from gdbext.engine.targets.system.socket_table import accepting_user
+    from gdbext.engine.targets.system.socket_table import peer_user
 
     host, _, port = address.rpartition(":")
     ends = time.monotonic() + seconds
@@ -176,7 +176,7 @@ def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS)
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
                 return RasAnswer(address, problem="what listens there is no RAS of NCCL")
-            user = accepting_user(connection)
+            user = peer_user(connection)
             if user is None and _is_here(connection):
                 return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
             if user is not None and user not in (0, *users):

@@ -55,16 +55,21 @@ class Socket(Record):
     """Connections that the listener has not accepted."""
 
 
-def accepting_user(connection: socket.socket) -> int | None:
-    """The user of the process that accepted this TCP connection, as the kernel noted it with the socket at the other
-    end; None where that is on another machine, in another network namespace, or not accepted yet."""
-    own, other = (f"[{end[0]}]:{end[1]}" if ":" in end[0] else f"{end[0]}:{end[1]}"
-                  for end in (connection.getsockname(), connection.getpeername()))  # fmt: skip
+def peer_user(connection: socket.socket) -> int | None:
+    """The user of the process at the other end of a TCP connection, as the kernel noted it with that socket; None where
+    it is on another machine, in another network namespace, or not accepted yet."""
+    own, other = map(_end, (connection.getsockname(), connection.getpeername()))
     for family in _FAMILIES[:2]:
         for row in _rows(os.getpid(), family):
             if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
                 return int(row[7])
     return None
+
+
+def _end(name: tuple[str, int]) -> str:
+    """The end of a connection as ``_address`` writes it."""
+    host = name[0].rpartition("::ffff:")[2]
+    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
 
 
 _IPV4 = 8
