@@ -2,7 +2,7 @@
 
 What another machine wrote, as rows: the document of its ranks, or why there is none.
 
-The answers of many machines in one stream, as srun hands them on: each in short lines that say whose they are.
+The answers of many machines in one stream, as srun hands them on: each in short lines.
 
 srun passes on whole lines of up to 1024 bytes (src/slurmd/slurmstepd/io.c of Slurm 22.05: MAX_MSG_LEN), and mixes
 the pieces of longer ones. So an answer is compressed and cut into lines, ``gdbext NUMBER/COUNT BASE64``. The sender is
