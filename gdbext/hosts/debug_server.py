@@ -13,7 +13,7 @@ server does not tell its handlers about the connection, so a rank answers whoeve
 each job and kept in its store: to read that is to be a part of the job. One process looks at a time, and its answer is
 everybody's for some seconds.
 
-Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and _store.py of PyTorch
+Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of PyTorch
 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
 """
 
@@ -71,7 +71,7 @@ def diagnosis(*words: str) -> str:
 
 
 class SharedAnswer:
-    """What ``make`` returns, made by one thread at a time; who waited for it, or asks soon after, gets the same."""
+    """The result of ``make``, called by one thread at a time; a thread that waited, or asks soon after, gets the same."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""What many machines say, within a bound that none of them can use up for the others."""
+"""The lines of many machines, within a bound that none of them can use up for the others."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class FairShares:
         return [*self._lines, *self.too_large]
 
     def lines(self, sender: str, stream: str = "") -> list[bytes]:
-        """What it said there; nothing of one that said too much."""
+        """Its lines on that stream; none of a sender that said too much."""
         return [line for where, line in self._lines.get(sender, ()) if where == stream]
