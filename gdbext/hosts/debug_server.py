@@ -13,8 +13,8 @@ server does not tell its handlers about the connection, so a rank answers whoeve
 each job and kept in its store: to read that is to be a part of the job. One process looks at a time, and its answer is
 everybody's for some seconds.
 
-Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of PyTorch
-2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
+Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
+PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def diagnosis(*words: str) -> str:
 
 
 class SharedAnswer:
-    """The result of ``make``, called by one thread at a time; a thread that waited, or asks soon after, gets the same."""
+    """The result of ``make``, called by one thread at a time; threads that waited, or ask soon after, get it."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
