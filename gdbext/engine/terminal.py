@@ -52,6 +52,15 @@ def escape(text: str) -> str:
     return _replaced(text, "", {})
 
 
+_LONGEST_VALUE = 4096
+
+
+def environment_value(text: str) -> bytes:
+    """Foreign text as the value of an environment variable: one line without a control, short enough for execve(2),
+    in UTF-8 whatever the locale is."""
+    return cut(escape(text), _LONGEST_VALUE).encode()
+
+
 def cut(text: str, width: int) -> str:
     """The text in at most ``width`` characters, with "…" at the end where it has more."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

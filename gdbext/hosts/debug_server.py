@@ -7,29 +7,49 @@
 The server asks each rank's own worker server, where a child process looks at the rank. That needs the rank's GIL; the
 verdict on the job below comes from outside of the ranks.
 
-Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) of PyTorch 2.13.
+PyTorch's servers listen at all addresses and ask nobody who they are. The page is shown to processes of this machine
+that are the server's user's or root's, which the kernel says of a connection; from elsewhere: ssh -L. A rank's worker
+server does not tell its handlers about the connection, so a rank answers whoever has the job's token, which is made for
+each job and kept in its store: to read that is to be a part of the job. One process looks at a time, and its answer is
+everybody's for some seconds.
+
+Interfaces: torch/distributed/debug/_frontend.py (DebugHandler, Route, NavLink, fetch_all) and tcpstore_client of
+PyTorch 2.13; torch/csrc/distributed/c10d/control_plane/Handlers.hpp (Request, Response).
 """
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets
 import subprocess
 import sys
+import threading
+import time
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch._C import _distributed_c10d
 from torch.distributed.debug import _frontend
+from torch.distributed.debug._store import tcpstore_client
 
+from gdbext.engine.targets.system.socket_table import peer_user
 from gdbext.tools.family import is_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 NAME = "gdbext_diagnosis"
 """The name of the page, and of the answer of each rank."""
+_TOKEN = "gdbext_token"
+"""The key in the job's store, and the parameter of a question to a rank."""
 _SECONDS = 60
+_FRESH_SECONDS = 5.0
+_REFUSED = (
+    "The diagnosis is shown to processes of this job's user, and of root, on the server's machine. From another "
+    "machine: ssh -L 25999:localhost:25999 MACHINE (or the server's own port), then http://localhost:25999/gdbext"
+)
 _ROOT = str(Path(__file__).parents[2])
 _CODE = (
     "import sys; sys.path.append(sys.argv.pop(1)); "
@@ -50,18 +70,50 @@ def diagnosis(*words: str) -> str:
     return done.stdout or done.stderr
 
 
-def register() -> None:
-    """Let this rank's worker server answer with the diagnosis of this rank. A child process looks."""
+class SharedAnswer:
+    """The result of ``make``, called by one thread at a time; threads that waited, or ask soon after, get it."""
 
-    def answer(_: Any, response: Any) -> None:
-        response.set_content(diagnosis("-p", str(os.getpid())), "text/plain; charset=utf-8")
-        response.set_status(200)
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._text, self._until = "", 0.0
+
+    def get(self) -> str:
+        """The answer of the last seconds, else a new one."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._text = self._make()
+                self._until = time.monotonic() + _FRESH_SECONDS
+            return self._text
+
+
+def token() -> str:
+    """The job's, from its store; made by who asks first. Raises RuntimeError where there is no store."""
+    made: bytes = tcpstore_client().compare_set(_TOKEN, "", secrets.token_hex(16))
+    return made.decode()
+
+
+def register() -> None:
+    """Let this rank's worker server answer with the diagnosis of this rank, if the question has the job's token. A
+    child process looks."""
+    shared = SharedAnswer(lambda: diagnosis("-p", str(os.getpid())))
+
+    def answer(request: Any, response: Any) -> None:
+        is_known = hmac.compare_digest(str(request.get_param(_TOKEN)).encode(), token().encode())
+        response.set_content(shared.get() if is_known else _REFUSED, "text/plain; charset=utf-8")
+        response.set_status(200 if is_known else 403)
 
     _distributed_c10d._register_handler(NAME, answer)
 
 
 class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defined, unused-ignore]
     """The page /gdbext: the diagnosis of each rank; below it the verdict on the job's ranks of this machine."""
+
+    def __init__(self) -> None:
+        self._shared = SharedAnswer(self._body)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a lock does not travel to the process of the server
+        return type(self), ()
 
     def routes(self) -> list[Any]:
         """The one path that is answered."""
@@ -84,15 +136,19 @@ class DiagnosisHandler(_frontend.DebugHandler):  # type: ignore[misc, name-defin
         return "gdbext"
 
     def _handle(self, request: Any) -> bytes:
-        body = "".join(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>" for title, text in self._parts())
+        is_known = peer_user(request.connection) in (0, os.geteuid())
+        body = self._shared.get() if is_known else f"<p>{escape(_REFUSED)}</p>"
         page: bytes = request.frontend.render_template("gdbext.html", body=body)
         return page
 
+    def _body(self) -> str:
+        return "".join(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>" for title, text in self._parts())
+
     def _parts(self) -> Iterator[tuple[str, str]]:
-        addresses, answers = _frontend.fetch_all(NAME, "", timeout=self.fetch_timeout)
+        addresses, answers = _frontend.fetch_all(NAME, f"{_TOKEN}={token()}", timeout=self.fetch_timeout)
         for number, (address, answer) in enumerate(zip(addresses, answers)):
             failed = f"it does not answer ({answer.status_code}); the verdict on the job below is from outside of it"
-            yield f"Rank {number}: {address}", answer.text if answer.status_code == 200 else failed
+            yield f"Rank {number}: {address.partition('?')[0]}", answer.text if answer.status_code == 200 else failed
         rank = os.getppid()  # whose child the server is
         words = ["ranks", "-p", str(rank)] if is_rank(rank) else ["-p", str(rank)]
         yield "The job, as seen on the server's machine", diagnosis(*words)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from gdbext.engine.formats import whole_file
 from gdbext.engine.terminal import escape
 from gdbext.errors import AddOnError
+from gdbext.hosts.cli.options import launcher_words
+from gdbext.tools import table
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 
@@ -130,7 +132,13 @@ class McpTools:
 
     def replay(self, recording: str, command: str = "dispatch-diagnose") -> str:
         """Run any reading command with its options on a recording: "dispatch-info --settings"."""
-        return self._text(["-r", _word(recording)], command.split())
+        words = command.split()
+        if not words or not table.is_command(words[0]) or table.program(words[0]) is not None:
+            return "The first word must be a command: dispatch-info --settings."
+        wrong = launcher_words(words)
+        if wrong:
+            return f"{escape(wrong[0])} is refused: this server says what is examined, how, and for how long."
+        return self._text(["-r", _word(recording)], words)
 
     # --- answers ---------------------------------------------------------------------------------
 

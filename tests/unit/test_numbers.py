@@ -70,7 +70,7 @@ def test_a_long_number_is_an_error_that_says_so(name: str) -> None:
         read()
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 1 << 30])
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 30], ids=["ours", "no process"])
 def test_a_pipe_that_nobody_gave_us(pid: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)

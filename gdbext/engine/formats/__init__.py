@@ -62,3 +62,11 @@ def parse_json(data: bytes, limit: int = MAX_BYTES, values: int = MAX_VALUES) ->
         raise BadData("the JSON document is nested too deeply") from error
     except ValueError as error:
         raise BadData(f"it is not JSON: {error}") from error
+
+
+def argument(text: str) -> str:
+    """A foreign word of a command line, which the program cannot take for an option. Raises BadData for one that begins
+    with a dash, is empty, or is no printable text."""
+    if not text or text.startswith("-") or not text.isprintable():
+        raise BadData(f"{text[:100]!a} is no word for a command line")
+    return text

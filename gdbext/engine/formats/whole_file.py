@@ -1,7 +1,10 @@
 """The one door for files that we make: each is whole, or not there, and never written through somebody else's link.
 
-A file is made under a name that nobody can guess, in a folder that is held by a descriptor, and then renamed: that
-replaces a link that lies under the name, and leaves alone what it leads to.
+A file is made without a name (O_TMPFILE), in a folder that is held by a descriptor, and gets its name when it is whole:
+a writer that is killed leaves nothing. Where a file has the name already, or the disk has no files without names, it
+is first hidden under a name that nobody can guess, and then renamed: that replaces a link that lies under the name, and
+leaves alone what it leads to. The writer holds a lock on what is hidden, so the next command knows what a killed one
+has left, and deletes it.
 
 The folder of an output is held as an open descriptor, reached through no link that somebody else laid. Whoever looks as
 root at somebody's process may be asked to write into a folder of that somebody, who can lay links there at any time. So
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from contextlib import suppress
 from types import TracebackType
@@ -23,7 +27,7 @@ from gdbext.errors import TargetError
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
-_KIND, _IS_LINK = 0o170000, 0o120000
+_KIND, _IS_LINK, _REGULAR, _DIRECTORY = 0o170000, 0o120000, 0o100000, 0o040000
 _WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
 
 
@@ -165,8 +169,12 @@ FORBIDDEN = "GDBEXT_NO_FILES"
 """The environment variable of a process that makes no files: one that answers the server for agents."""
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes, before the umask: of results, and of what holds the memory of a process."""
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WHOLE_FILE_KIND, _REGULAR = 0o170000, 0o100000
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMELESS = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 20
+TRIES = 100
+"""Names that are tried where others delete what was just made."""
 
 
 class WholeFile:
@@ -183,22 +191,36 @@ class WholeFile:
         if os.environ.get(FORBIDDEN):
             raise OSError(errno.ENOTSUP, "whoever asks here gets no files")
         self.path = path
+        self._mode = mode
         self._partial = ""
+        self._is_shown = False
         self._place: FolderEntry | None = find(path)
         try:
             special = _open_special(self._place)
             self._is_special = special is not None
-            self.descriptor = self._make(mode) if special is None else special
+            self.descriptor = self._make() if special is None else special
         except BaseException:
             self._leave()
             raise
 
-    def _make(self, mode: int) -> int:
+    def _make(self) -> int:
         assert self._place is not None
-        partial = f".{os.urandom(8).hex()}.partial"
-        descriptor = os.open(partial, _NEW, mode, dir_fd=self._place.folder)
-        self._partial = partial
-        return descriptor
+        sweep(self._place.folder)
+        try:
+            return os.open(".", _NAMELESS, self._mode, dir_fd=self._place.folder)
+        except OSError:  # a disk without such files; where none can be made at all, the next line says so
+            return self._make_hidden()
+
+    def _make_hidden(self) -> int:
+        assert self._place is not None
+        for _ in range(TRIES):
+            name = hidden_name()
+            made = os.open(name, _NEW, self._mode, dir_fd=self._place.folder)
+            if lock(made):
+                self._partial = name
+                return made
+            os.close(made)  # another command is about to delete it
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def need(self, size: int) -> None:
         """Reserve room for so many bytes. Raises TargetError where the disk has no room for them, OSError."""
@@ -221,10 +243,47 @@ class WholeFile:
 
     def show(self) -> None:
         """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
-        if self._partial and self._place is not None:
-            folder = self._place.folder
-            os.rename(self._partial, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+        if self._place is None or self._is_special or self._is_shown:
+            return
+        folder, name = self._place.folder, self._place.name
+        if self._partial or not self._link(name):
+            self._partial = self._partial or self._hide()  # a copy has a hidden name already
+            os.rename(self._partial, name, src_dir_fd=folder, dst_dir_fd=folder)
             self._partial = ""
+        self._is_shown = True
+
+    def _hide(self) -> str:
+        """Give the file without a name a hidden one."""
+        name = hidden_name()
+        lock(self.descriptor)
+        if not self._link(name):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        return name
+
+    def _link(self, name: str) -> bool:
+        """Give the file without a name this one; False if another has it, or the disk cannot, as some network disks:
+        then it becomes a copy with a hidden name. Raises OSError."""
+        assert self._place is not None
+        try:
+            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=self._place.folder, follow_symlinks=True)
+        except FileExistsError:
+            return False
+        except OSError:
+            self._copy()
+            return False
+        return True
+
+    def _copy(self) -> None:
+        copy = self._make_hidden()
+        try:
+            at = 0
+            while piece := os.pread(self.descriptor, _PIECE, at):
+                at += os.write(copy, piece)
+            os.lseek(copy, os.lseek(self.descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.fsync(copy)
+            os.dup2(copy, self.descriptor, inheritable=False)
+        finally:
+            os.close(copy)
 
     def keep(self) -> None:
         """It is whole. Raises OSError; nothing is left then."""
@@ -264,6 +323,76 @@ class WholeFile:
             self.discard()
 
 
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def hidden_name() -> str:
+    """A name that nobody can guess, for what gets another one when it is whole, or is deleted."""
+    return f"{_prefix()}{os.urandom(8).hex()}"
+
+
+def _prefix() -> str:
+    """The beginning of hidden names since this machine was started: locks are only known here."""
+    try:
+        with open(_BOOT, "rb") as file:
+            return f".gdbext-{file.read(8).decode()}-"
+    except OSError:
+        return ".gdbext-"
+
+
+def lock(made: int) -> bool:
+    """Keep what was just made from ``sweep`` until its descriptor is closed, at the latest by the end of this process
+    and of its forks; False if a sweep has come first."""
+    try:
+        fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks: what cannot be locked is not swept
+        return True
+    return os.fstat(made).st_nlink > 0
+
+
+def sweep(folder: int) -> None:
+    """Delete what killed commands have left in that folder: hidden, ours, and locked by no process. Not where others
+    can move files: they could give something else of ours such a name."""
+    found = os.fstat(folder)
+    if not is_closed(found) and (os.geteuid() == 0 or found.st_uid != os.geteuid() or found.st_mode & 0o002):
+        return
+    with suppress(OSError):  # a folder that cannot be listed
+        listed = os.open(".", _LISTED, dir_fd=folder)
+        try:
+            prefix = _prefix()
+            for name in os.listdir(listed):  # noqa: PTH208
+                if name.startswith(prefix):
+                    with suppress(OSError):
+                        _delete_abandoned(name, listed)
+        finally:
+            os.close(listed)
+
+
+def _delete_abandoned(name: str, folder: int) -> None:
+    left = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        found = os.fstat(left)
+        if found.st_uid != os.geteuid():
+            return
+        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if found.st_mode & _KIND == _REGULAR:
+            os.unlink(name, dir_fd=folder)
+        elif found.st_mode & _KIND == _DIRECTORY:
+            delete_folder(name, folder, left)
+    finally:
+        os.close(left)
+
+
+def delete_folder(name: str, folder: int, inside: int) -> None:
+    """Delete a folder of files, which ``inside`` has open. Raises OSError where something stays."""
+    for each in os.listdir(inside):
+        with suppress(OSError):
+            os.unlink(each, dir_fd=inside)
+    os.rmdir(name, dir_fd=folder)
+
+
 def _open_special(place: FolderEntry) -> int | None:
     """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made.
 
@@ -275,7 +404,7 @@ def _open_special(place: FolderEntry) -> int | None:
         found = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if found.st_mode & _WHOLE_FILE_KIND == _REGULAR:
+    if found.st_mode & _KIND == _REGULAR:
         return None
     if found.st_uid != os.geteuid() and not is_closed(os.fstat(place.folder)):
         raise ForeignLink(errno.ELOOP, f"{place.name!a} is a pipe or a device that another user may have put there")

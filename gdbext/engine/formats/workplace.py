@@ -26,17 +26,31 @@ class Workplace:
     def __init__(self, folder: str) -> None:
         """Raises TargetError where nothing can be written there."""
         self._descriptors: list[int] = []
-        self._name = f".gdbext-{os.urandom(8).hex()}"
         self._shown = folder
         try:
             self._folder = self._kept(whole_file.open_folder(folder, make=True))
-            os.mkdir(self._name, 0o700, dir_fd=self._folder)
-            self._inside = self._kept(os.open(self._name, _OPEN, dir_fd=self._folder))
-            if os.fstat(self._inside).st_uid != os.geteuid():  # exchanged, or on a disk that root has no rights on
-                raise OSError(errno.EPERM, "what is made there belongs to somebody else")
+            whole_file.sweep(self._folder)
+            self._name, self._inside = self._make()
         except OSError as error:
             self.close()
             raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
+
+    def _make(self) -> tuple[str, int]:
+        """Its name and descriptor; it is locked, so that it is deleted by the next command if this one is killed."""
+        for _ in range(whole_file.TRIES):
+            name = whole_file.hidden_name()
+            os.mkdir(name, 0o700, dir_fd=self._folder)
+            try:
+                inside = os.open(name, _OPEN, dir_fd=self._folder)
+            except FileNotFoundError:  # another command, which found it before it was locked, has deleted it
+                continue
+            if os.fstat(inside).st_uid != os.geteuid() or os.listdir(inside):  # noqa: PTH208
+                os.close(inside)  # exchanged, or on a disk that root has no rights on
+                raise OSError(errno.EPERM, "what is made there belongs to somebody else")
+            if whole_file.lock(inside):
+                return name, self._kept(inside)
+            os.close(inside)
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     def _kept(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)
@@ -103,9 +117,8 @@ class Workplace:
     def close(self) -> None:
         """Take the folder away, with what was not published; idempotent."""
         if len(self._descriptors) == 2:
-            self._clear()
             with contextlib.suppress(OSError):
-                os.rmdir(self._name, dir_fd=self._folder)
+                whole_file.delete_folder(self._name, self._folder, self._inside)
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -114,8 +127,3 @@ class Workplace:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _clear(self) -> None:
-        for name in os.listdir(self._inside):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._inside)

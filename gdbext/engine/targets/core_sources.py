@@ -204,8 +204,8 @@ def _by_program(path: str, packing: Packing) -> Iterator[bytes]:
             f"{path} is compressed with {packing.name}, and there is no program {packing.program} here",
             help=f"install {packing.program} (apt-get install {packing.program}), or unpack it elsewhere",
         )
-    words = [program, "-d", "-c", "-q", "--", path]
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [program, "-d", "-c", "-q", "--", path]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:

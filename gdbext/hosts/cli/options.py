@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_FLAGS = ("--no-stop", "-q", "--quiet", "--measure-as-me")
+_ALONE = ("-V", "--version", "--init-path")
 COLORS = ("auto", "always", "never")
 _BY_PID = ("watch", "ranks", "shell", "report")
 """Programs whose first word may be a process id without ``-p``."""
@@ -114,6 +116,13 @@ def parse(argv: Sequence[str], options: Options) -> None:
     _take_pid(rest, options)
     _take_command(rest, options)
     _check_target(options, "--" in argv)
+
+
+def launcher_words(words: Sequence[str]) -> list[str]:
+    """Those of the words that the launcher would take for itself, wherever they stand: its own options and what starts
+    a program, but for --json, which every command has."""
+    own = {*_setters(Options()), *_FLAGS, *_ALONE, "--"}
+    return [word for word in words if word.partition("=")[0] in own]
 
 
 def before_program(argv: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from gdbext.errors import UsageError
 from gdbext.tools.program import Program
 from gdbext.tools.ranks import rank_sources
 from gdbext.tools.ranks.job_judge import judge
-from gdbext.tools.ranks.job_report import JobReport, RankReports, RasAnswer
+from gdbext.tools.ranks.job_report import JobReport, RankReport, RankReports, RasAnswer
 from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
@@ -165,9 +165,12 @@ _RAS_SECONDS, _RAS_BYTES, _RAS_LINES = 8, 1 << 20, 2000
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-def ask_ras(address: str, seconds: float = _RAS_SECONDS) -> RasAnswer:
-    """The status of the job by the RAS that listens there, within so many seconds."""
+def ask_ras(address: str, users: Collection[int], seconds: float = _RAS_SECONDS) -> RasAnswer:
+    """The status of the job by the RAS that listens there, within so many seconds. On this machine any process can
+    listen there: it is believed only if it belongs to one of these users, or to root."""
     import socket
+
+    from gdbext.engine.targets.system.socket_table import peer_user
 
     host, _, port = address.rpartition(":")
     ends = time.monotonic() + seconds
@@ -176,12 +179,24 @@ def ask_ras(address: str, seconds: float = _RAS_SECONDS) -> RasAnswer:
             greeting = _exchange(connection, b"CLIENT PROTOCOL 2\n", ends, b"\n")
             if not greeting.startswith(b"SERVER PROTOCOL "):
                 return RasAnswer(address, problem="what listens there is no RAS of NCCL")
+            user = peer_user(connection)
+            if user is None and _is_here(connection):
+                return RasAnswer(address, problem="whose process answers there is not known, so it is not believed")
+            if user is not None and user not in (0, *users):
+                problem = "a process of another user answers there, which can say what it likes of this job"
+                return RasAnswer(address, problem=problem, user=user)
             _exchange(connection, b"TIMEOUT 5\n", ends, b"\n")
             found = _exchange(connection, b"VERBOSE STATUS\n", ends)
     except (OSError, ValueError, OverflowError) as error:
         return RasAnswer(address, problem=str(error))
     lines = found.decode("utf-8", "replace").split("\n")
-    return RasAnswer(address, tuple(line.rstrip() for line in lines[:_RAS_LINES] if line.strip()))
+    return RasAnswer(address, tuple(line.rstrip() for line in lines[:_RAS_LINES] if line.strip()), user=user)
+
+
+def _is_here(connection: socket.socket) -> bool:
+    """Both ends are on this machine."""
+    own, other = (str(end[0]).rpartition("::ffff:")[2] for end in (connection.getsockname(), connection.getpeername()))
+    return other == own or other.startswith("127.")
 
 
 def _exchange(connection: socket.socket, command: bytes, ends: float, until: bytes = b"") -> bytes:
@@ -200,16 +215,18 @@ def _exchange(connection: socket.socket, command: bytes, ends: float, until: byt
     return data
 
 
-def _ras(options: argparse.Namespace) -> RasAnswer | None:
+def _ras(options: argparse.Namespace, reports: Collection[RankReport]) -> RasAnswer | None:
     """The answer, where it is asked for. Whoever wrote the process's environment does not send us to other machines."""
     if options.ras is None:
         return None
+    ranks_users = {each.user for each in reports if each.user is not None}
+    users = {os.geteuid(), *(ranks_users if len(ranks_users) == 1 else ())}
     if options.ras:
-        return ask_ras(options.ras)
+        return ask_ras(options.ras, users)
     address = _environment(options.pid).get("NCCL_RAS_ADDR", "") if options.pid is not None else ""
     if address and address.rpartition(":")[0].strip("[]") not in _LOCAL:
         return RasAnswer(address, problem=f"NCCL_RAS_ADDR is of another machine: say --ras {quoted(address)}")
-    return ask_ras(address or RAS)
+    return ask_ras(address or RAS, users)
 
 
 def _environment(pid: int) -> Mapping[str, str]:
@@ -229,7 +246,7 @@ def _judged(options: argparse.Namespace, color: bool) -> Outcome:
         try:
             with TimeLimit(limit):
                 report = judge(_rows(options) if seen is None else seen, options.pid)
-                return _outcome(report._replace(ras=_ras(options)), options, color)
+                return _outcome(report._replace(ras=_ras(options, report.reports)), options, color)
         except TimeIsUp:
             raise time_error(limit, "give more time with --timeout SECONDS, or fewer reports") from None
 

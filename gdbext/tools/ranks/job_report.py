@@ -263,6 +263,8 @@ class RasAnswer(Record):
     """Its report, line by line."""
     problem: str = ""
     """The reason why there is none; "" where it answered."""
+    user: int | None = None
+    """The user of the process that answers; None where it is on another machine."""
 
     @property
     def says_ok(self) -> bool:

@@ -18,15 +18,16 @@ import shlex
 import subprocess
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from gdbext.cache import located
-from gdbext.engine.formats import MAX_BYTES
+from gdbext.engine.formats import MAX_BYTES, argument
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.ranks import slurm
+from gdbext.tools.ranks.fair_shares import FairShares
 from gdbext.tools.ranks.job_report import RankReports, Unreached, merge, rows
 from gdbext.tools.ranks.slurm import MOST_OF_ALL, SAID, answer
 
@@ -44,12 +45,15 @@ class ProgramOutput(Record):
     problem: str = ""
 
 
-def run(words: Sequence[str], given: bytes, seconds: float, limit: int = MAX_BYTES) -> ProgramOutput:
-    """The answer of the program, which gets ``given`` as standard input. Raises OSError where it cannot be started."""
+def run(
+    words: Sequence[str], given: bytes, seconds: float, take: Callable[[bytes], None] | None = None
+) -> ProgramOutput:
+    """The answer of the program, which gets ``given`` as standard input. ``take`` gets its pieces instead, without a
+    limit. Raises OSError where it cannot be started."""
     process = subprocess.Popen(located(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with process:
         try:
-            return _Conversation(process, given, limit).until(time.monotonic() + seconds, seconds)
+            return _Conversation(process, given, take).until(time.monotonic() + seconds, seconds)
         finally:
             process.kill()
 
@@ -57,11 +61,11 @@ def run(words: Sequence[str], given: bytes, seconds: float, limit: int = MAX_BYT
 class _Conversation:
     """All three pipes at once: a program that waits for us while we wait for it would never end."""
 
-    def __init__(self, process: subprocess.Popen[bytes], given: bytes, limit: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], given: bytes, take: Callable[[bytes], None] | None) -> None:
         self._process = process
         self._given = memoryview(given)
-        self._limit = limit
         self._output, self._errors = bytearray(), bytearray()
+        self._take = take or self._output.extend
 
     def until(self, deadline: float, seconds: float) -> ProgramOutput:
         """The output that came until then."""
@@ -82,8 +86,8 @@ class _Conversation:
                     if not self._move(key.fileobj):  # type: ignore[arg-type]
                         pipes.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
-                if len(self._output) > self._limit:
-                    return self._answer(f"its answer has more than {self._limit} bytes")
+                if len(self._output) > MAX_BYTES:
+                    return self._answer(f"its answer has more than {MAX_BYTES} bytes")
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -100,7 +104,7 @@ class _Conversation:
             return bool(self._given)
         piece = os.read(stream.fileno(), _PIECE)
         if stream is self._process.stdout:
-            self._output += piece
+            self._take(piece)
         else:
             self._errors = (self._errors + piece)[-_SAID:]
         return bool(piece)
@@ -205,29 +209,16 @@ def _by_clustershell(options: argparse.Namespace) -> RankReports:
     return found
 
 
-class _Heard:
-    """The lines that machines write, as ClusterShell tells a handler: at most so much of each, and of all together."""
-
-    def __init__(self, of_one: int, of_all: int) -> None:
-        self._of_one, self._left = of_one, of_all
-        self._lines: dict[tuple[str, str], list[bytes]] = {}
-        self._sizes: dict[str, int] = {}
-        self.too_large: set[str] = set()
+class _Heard(FairShares):
+    """The lines that machines write, as ClusterShell tells a handler: by the machine that its connection leads to."""
 
     def ev_read(self, _worker: Any, node: Any, stream: str, line: Any) -> None:
         """A line of one machine."""
-        name, text = str(node), bytes(line)
-        size = self._sizes.get(name, 0) + len(text) + 1
-        if name in self.too_large or size > self._of_one or len(text) + 1 > self._left:
-            self.too_large.add(name)
-            return
-        self._sizes[name] = size
-        self._left -= len(text) + 1
-        self._lines.setdefault((name, stream), []).append(text)
+        self.add(str(node), bytes(line), stream)
 
     def lines_of(self, node: str, stream: str) -> bytes:
         """All lines of a machine's standard output or standard error."""
-        return b"\n".join(self._lines.get((node, stream), ()))
+        return b"\n".join(self.lines(node, stream))
 
     def __getattr__(self, name: str) -> Any:
         """ClusterShell calls a handler for much else."""
@@ -280,7 +271,7 @@ def _pods(options: argparse.Namespace) -> list[str]:
         done = subprocess.run(located(words), capture_output=True, text=True, timeout=options.timeout, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise _no_tool(words[0]) from error
-    found = done.stdout.split()
+    found = [argument(name) for name in done.stdout.split()]
     if not found:
         raise TargetError(
             f"no pod has the labels {options.kubernetes}",
@@ -301,15 +292,15 @@ def _namespace(options: argparse.Namespace) -> list[str]:
 
 def _run(words: Sequence[str], options: argparse.Namespace) -> RankReports:
     limit = options.timeout + _MORE_SECONDS
-    most = MOST_OF_ALL if options.slurm else MAX_BYTES
+    labelled = slurm.LabelledAnswers() if options.slurm else None
     try:
-        done = run(words, archive(), limit, most)
+        done = run(words, archive(), limit, labelled.feed if labelled is not None else None)
     except FileNotFoundError:
         raise _no_tool(words[0]) from None
-    if options.slurm:
+    if labelled is not None:
         said = done.errors.decode("utf-8", "replace").strip()[-SAID:]
         why = done.problem or f"no report (status {done.status})" + (f": {said}" if said else "")
-        return slurm.answers(done.output, why)
+        return slurm.answers(labelled, options.slurm, why)
     if done.problem:
         return rows(unreached=[Unreached(_pod(words), done.problem)])
     return answer(_pod(words), done.output or done.errors, done.status)

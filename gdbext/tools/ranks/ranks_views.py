@@ -70,7 +70,9 @@ def _ras(answer: RasAnswer | None, style: Style) -> Iterator[str]:
     if answer is None:
         return
     yield ""
-    yield style(f"NCCL's RAS at {escape(answer.address)}, a second witness, which the verdict does not follow", "bold")
+    by = "" if answer.user is None else f" (a process of user {answer.user})"
+    place = f"{escape(answer.address)}{by}"
+    yield style(f"NCCL's RAS at {place}, a second witness, which the verdict does not follow", "bold")
     if answer.problem:
         yield _cut(f"  no answer: {answer.problem}")
     if answer.says_ok:

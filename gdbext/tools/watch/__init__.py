@@ -18,7 +18,7 @@ from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.numbers import integer
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.system.linux import signals_handled
-from gdbext.engine.terminal import shown, shown_json
+from gdbext.engine.terminal import environment_value, shown, shown_json
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.render import escape
 from gdbext.tools.program import Program
@@ -309,13 +309,15 @@ class Watch:
         return [ending]
 
     def _start(self, evidence: Evidence, pid: int) -> None:
-        told = {
-            "GDBEXT_PID": str(pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
-            "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
-            "GDBEXT_FILE": evidence.start,
-        }  # fmt: skip
+        names = {"GDBEXT_VERDICT": "kind", "GDBEXT_SUMMARY": "summary"}
+        verdict = {name: environment_value(evidence.verdict[member]) for name, member in names.items()}
+        paths = {"GDBEXT_FOLDER": evidence.folder, "GDBEXT_FILE": evidence.start}  # below what the user named
+        told: dict[str, str | bytes] = {**os.environ, **verdict, **paths, "GDBEXT_PID": str(pid)}
         command = ["/bin/sh", "-c", self._args.run]
-        self._commands.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
+        try:
+            self._commands.append(subprocess.Popen(command, env=told, stdin=subprocess.DEVNULL))
+        except OSError as error:
+            self._tell("failed", f"--run: the shell cannot be started: {error.strerror}")
 
     # --- telling ---------------------------------------------------------------------------------
 

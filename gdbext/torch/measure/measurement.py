@@ -17,7 +17,7 @@ from gdbext.cache import may_fill
 from gdbext.engine.layouts import Layout, store, validate
 from gdbext.engine.layouts.store import FORBIDDEN, PERMISSION
 from gdbext.engine.targets.rooted_paths import Rights
-from gdbext.engine.terminal import escape
+from gdbext.engine.terminal import environment_value, escape
 from gdbext.errors import LayoutError
 from gdbext.torch.layout_choice import complete
 from gdbext.torch.measure.child import MeasuringProcess, package_to_measure
@@ -47,7 +47,7 @@ def measure_torch(library: str, build_id: str | None, pid: int | None = None, te
         layout = complete(Layout(document, "generated"))
     except LayoutError as error:
         if build_id and time.monotonic() - started > _WORTH_REMEMBERING_SECONDS:
-            os.environ[FAILED] = f"{build_id} {error.what}"
+            os.environ[FAILED] = environment_value(f"{build_id} {error.what}").decode()
         raise
     if not build_id or layout.build_ids.get(store.TORCH_LIBRARY) != build_id:
         raise LayoutError("the installed library is not the one in memory")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ from support.programs.harness import ROOT, run
 pytestmark = pytest.mark.torch
 
 RANK = """
-import os, sys, threading, time, urllib.request
+import json, os, sys, threading, time, urllib.error, urllib.request
+from concurrent.futures import ThreadPoolExecutor
 sys.path.append(sys.argv[1])
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
 import socket, torch.distributed as dist
@@ -25,15 +30,44 @@ from torch.distributed.debug._debug_handlers import default_handlers
 from gdbext.hosts import debug_server
 debug_server.register()
 start_debug_server(port=port, handlers=[*default_handlers(), debug_server.DiagnosisHandler()], fetch_timeout=60)
+from torch.distributed.debug._store import tcpstore_client
+def status(address, data=None):
+    try:
+        return urllib.request.urlopen(address, data, timeout=100).status
+    except urllib.error.HTTPError as error:
+        return error.code
+def ask_as_another_user():
+    reads, writes = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setresuid(65533, 65533, 65533)
+            os.write(writes, urllib.request.urlopen(f"http://127.0.0.1:{port}/gdbext", timeout=100).read())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    return open(reads).read()
 def ask():
+    try:
+        answer()
+    finally:
+        stop_debug_server()
+        os._exit(0)
+def answer():
+    get = lambda _: urllib.request.urlopen(f"http://127.0.0.1:{port}/gdbext", timeout=100).read().decode()
     for _ in range(200):
         try:
-            print(urllib.request.urlopen(f"http://127.0.0.1:{port}/gdbext", timeout=100).read().decode(), flush=True)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=100).read()
             break
         except OSError:
             time.sleep(0.2)
-    stop_debug_server()
-    os._exit(0)
+    with ThreadPoolExecutor(8) as pool:
+        pages = list(pool.map(get, range(8)))
+    worker = tcpstore_client().get("rank0").decode() + "/handler/gdbext_diagnosis"
+    print(json.dumps({
+        "pages": pages, "refused": ask_as_another_user() if os.geteuid() == 0 else "",
+        "without": status(worker, b""), "wrong": status(worker + "?gdbext_token=" + 32 * "0", b""),
+        "token": debug_server.token(),
+    }), flush=True)
 threading.Thread(target=ask).start()
 lock = threading.Lock()
 lock.acquire()
@@ -45,9 +79,41 @@ def test_the_page_has_the_diagnosis_of_the_rank_and_of_the_job(tmp_path: Path) -
     pytest.importorskip("torch.distributed.debug._debug_handlers")
     (tmp_path / "rank.py").write_text(RANK)
     outcome = run([sys.executable, tmp_path / "rank.py", str(ROOT)])
-    page = outcome.stdout
+    said = json.loads(outcome.stdout.splitlines()[-1])
+    page = said["pages"][0]
+    assert set(said["pages"]) == {page}, "one look is shared"
+    assert (said["without"], said["wrong"]) == (403, 403)
+    assert len(said["token"]) == 32
+    assert said["token"] not in page
+    if os.geteuid() == 0:
+        assert "ssh -L" in said["refused"]
+        assert "Rank 0" not in said["refused"]
     assert '<a href="/gdbext">gdbext</a>' in page
     assert "Rank 0: http" in page
     assert "which it seems to hold itself" in page
     assert "seen on the server&#x27;s machine" in page or "seen on the server's machine" in page
     assert "there is no command" not in page
+
+
+def test_one_looks_at_a_time() -> None:
+    pytest.importorskip("torch.distributed.debug._store")
+    from gdbext.hosts.debug_server import SharedAnswer
+
+    looking: list[int] = []
+    most: list[int] = []
+    all_asked = threading.Barrier(33)
+
+    def look() -> str:
+        looking.append(1)
+        most.append(len(looking))
+        all_asked.wait(30)
+        looking.pop()
+        return str(len(most))
+
+    shared = SharedAnswer(look)
+    with ThreadPoolExecutor(32) as pool:
+        answers = [pool.submit(shared.get)]
+        answers += [pool.submit(lambda: (all_asked.wait(30), shared.get())[1]) for _ in range(31)]
+        all_asked.wait(30)
+        assert {each.result() for each in answers} == {"1"}
+    assert most == [1]

@@ -148,12 +148,12 @@ def signals_handled(numbers: Iterable[int], handler: Callable[[int, FrameType | 
     """
     import signal  # 3 ms, which a look has no use for
 
-    before = [(number, signal.signal(number, handler)) for number in numbers]
+    before = [(each, signal.signal(each, handler)) for each in numbers]
     try:
         yield
     finally:
-        for number, old in before:
-            signal.signal(number, signal.SIG_DFL if old is None else old)
+        for each, old in before:
+            signal.signal(each, signal.SIG_DFL if old is None else old)
 
 
 @contextmanager
@@ -161,14 +161,14 @@ def actions_restored(numbers: Collection[int]) -> Iterator[None]:
     """Restore the actions of these signals afterwards, also those that Python did not set (sigaction(2))."""
     import ctypes
 
-    libc, before = ctypes.CDLL(None), {number: ctypes.create_string_buffer(_ACTION_SIZE) for number in numbers}
-    for number, action in before.items():
-        libc.sigaction(number, None, action)
+    libc, before = ctypes.CDLL(None), {each: ctypes.create_string_buffer(_ACTION_SIZE) for each in numbers}
+    for each, action in before.items():
+        libc.sigaction(each, None, action)
     try:
         yield
     finally:
-        for number, action in before.items():
-            libc.sigaction(number, action, None)
+        for each, action in before.items():
+            libc.sigaction(each, action, None)
 
 
 _ACTION_SIZE = 512

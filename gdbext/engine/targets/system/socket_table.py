@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system import proc_files
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
 
 _TCP_STATES = (
     "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
@@ -50,6 +54,23 @@ class Socket(Record):
     """Inode of the listening socket in whose queue the other end is, or is to be, not accepted yet; else 0."""
     queued: int = 0
     """Connections that the listener has not accepted."""
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """The user of the process at the other end of a TCP connection, as the kernel noted it with that socket; None where
+    it is on another machine, in another network namespace, or not accepted yet."""
+    own, other = map(_end, (connection.getsockname(), connection.getpeername()))
+    for family in _FAMILIES[:2]:
+        for row in _rows(os.getpid(), family):
+            if row[9] != "0" and _address(row[1]) == other and _address(row[2]) == own:
+                return int(row[7])
+    return None
+
+
+def _end(name: tuple[str, int]) -> str:
+    """The end of a connection as ``_address`` writes it."""
+    host = name[0].rpartition("::ffff:")[2]
+    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
 
 
 _IPV4 = 8

@@ -1,68 +1,154 @@
-"""Answers of many machines in one stream: whole lines in any order, and what becomes of a stream that is cut."""
+"""Answers of many machines in one stream: each is known by srun's label alone, and costs nobody else anything."""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
-from gdbext.tools.ranks import slurm
-from gdbext.tools.ranks.slurm import framed, framed_answers, machines_of
+from gdbext.tools.ranks import RanksProgram, other_machines, slurm
+from gdbext.tools.ranks.job_report import RankReports
+from gdbext.tools.ranks.slurm import LabelledAnswers, answer, framed
+from support.recorded import jobs
 
-ANSWERS = {f"node{number}": random.Random(number).randbytes(5000 * number) for number in range(3)}
+ANSWERS = {task: random.Random(task).randbytes(5000 * task) for task in range(3)}
+NOBODY = b'{"schema": "gdbext/1", "errors": [{"what": "there is no rank on this machine", "help": ""}]}'
 
 
-def mixed() -> list[bytes]:
+def labelled(task: int, output: bytes) -> bytes:
+    """The output of a task as ``srun --label`` passes it on: a label before each line, at most 1024 bytes in one."""
+    pieces = [line[at : at + 1024] for line in output.splitlines() for at in range(0, len(line) or 1, 1024)]
+    return b"".join(b"%d: %s\n" % (task, piece) for piece in pieces)
+
+
+def sent(answer: bytes) -> bytes:
+    return b"".join(framed(answer))
+
+
+def read(stream: bytes, size: int = 1 << 16) -> LabelledAnswers:
+    said = LabelledAnswers()
+    for at in range(0, len(stream), size):
+        said.feed(stream[at : at + size])
+    return said
+
+
+def mixed() -> bytes:
     """The lines of all machines, in an order of chance."""
-    lines = [line for node, answer in ANSWERS.items() for line in framed(node, answer)]
+    lines = [labelled(task, line) for task, answer in ANSWERS.items() for line in framed(answer)]
     random.Random(1).shuffle(lines)
-    return lines
+    return b"".join(lines)
 
 
 def test_lines_are_short_enough_for_slurm() -> None:
-    assert max(map(len, mixed())) < 1024
+    assert max(len(line) for answer in ANSWERS.values() for line in framed(answer)) < 1024
 
 
-def test_answers_come_back_whole_in_whatever_order() -> None:
-    stream = b"a login message\n" + b"".join(mixed()) + b"slurmstepd: error: something\n"
-    assert framed_answers(stream) == ANSWERS
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
+def test_answers_come_back_whole_in_whatever_order(size: int) -> None:
+    stream = b"0: a login message\n" + mixed() + b"slurmstepd: error: something\n"
+    assert read(stream, size).by_task() == ANSWERS
 
 
 def test_a_cut_stream_costs_the_machines_that_it_cuts() -> None:
-    lines = list(framed("node1", ANSWERS["node1"]))
-    assert framed_answers(b"".join(lines[:-1])) == {"node1": None}
-    assert framed_answers(b"".join(lines)[:-30]) == {"node1": None}
+    lines = [labelled(1, line) for line in framed(ANSWERS[1])]
+    assert read(b"".join(lines[:-1])).by_task() == {1: None}
+    assert read(b"".join(lines)[:-30]).by_task() == {1: None}
 
 
 @pytest.mark.parametrize(
     "stream",
-    [
-        b"",
-        b"\0" * 100,
-        b"gdbext n 0/1 ====",
-        b"gdbext n 1/1 eA==",
-        b"gdbext n 0/9999999 eA==",
-        b"gdbext n 0/1 eJwDAAAAAAE",
-    ],
+    [b"", b"\0" * 100, b"gdbext 0/1 ====", b"gdbext 1/1 eA==", b"gdbext 0/9999999 eA==", b"gdbext 0/1 eJwDAAAAAAE"],
 )
 def test_what_is_no_answer(stream: bytes) -> None:
-    assert set(framed_answers(stream).values()) <= {None}
+    assert set(read(labelled(0, stream)).by_task().values()) <= {None}
+    assert read(stream + b"\n").by_task() == {}, "it has no label"
 
 
-def test_machines_that_were_asked() -> None:
-    assert machines_of(b"hello\ngdbext-of n[1-3]\ngdbext-of n[1-3]\n") == "n[1-3]"
-    assert machines_of(b"x gdbext-of n\n") == ""
+HOSTILE = {
+    "as another": labelled(1, sent(b"[]")),
+    "with spaces": b"  1: " + sent(b"[]"),
+    "after its own": sent(NOBODY) + b"\r1: " + sent(b"[]"),
+    "a long line before a label": b"x" * 1024 + b"1: " + sent(b"[]"),
+    "an endless line": b"x" * (3 << 20),
+    "too many lines": sent(random.Random(1).randbytes(2 << 20)),
+    "one that unpacks to much": sent(b" " * (8 << 20)),
+    "numbers": b"gdbext 9999999/9999999 eA==\ngdbext 0/0 \n",
+    "nothing": b"",
+}
 
 
-def test_silent_machines_of_a_job_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_names", lambda nodes: {"n[1-3]": ["n1", "n2", "n3"]}[nodes])
-    nobody = b'{"schema": "gdbext/1", "errors": [{"what": "there is no rank on this machine", "help": ""}]}'
-    cut = next(framed("n2", random.Random(1).randbytes(2000)))
-    stream = b"gdbext-of n[1-3]\n" + b"".join(framed("n1", nobody)) + cut
-    found = {each.where: each.reason for each in slurm.answers(stream, "no answer within 90 s").unreached}
-    assert found == {
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_machine_neither_answers_for_another_nor_suppresses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "MOST_OF_ALL", 1 << 20)
+    monkeypatch.setattr(slurm, "_LARGEST", 1 << 20)
+    honest = [labelled(1, line) for line in framed(ANSWERS[1])]
+    hostile = [labelled(0, line) for line in HOSTILE[name].splitlines()] or [b""]
+    for order in (hostile + honest, honest + hostile, [*hostile, *honest, *hostile]):
+        found = read(b"".join(order)).by_task()
+        assert found[1] == ANSWERS[1]
+        assert set(found) <= {0, 1}
+
+
+def test_a_report_is_of_the_machine_that_sends_it(tmp_path: Path) -> None:
+    """It cannot replace another's by its name, nor make that one's old by a later restart."""
+    for number, document in enumerate(jobs.documents("late-lock")):
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    report = RanksProgram().main(["--reports", str(tmp_path), "--json"], lambda _: 0, color=False).output.encode()
+    hosts = [{each.host for each in answer(where, report, 0).reports.values()} for where in ("n1", "pod/n2")]
+    assert hosts == [{"n1"}, {"n2"}]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with stand-ins for Slurm's programs: srun, squeue and scontrol write what lies beside them, and note their
+    words."""
+    for name in ("srun", "squeue", "scontrol"):
+        program = tmp_path / name
+        program.write_text(
+            f"#!{sys.executable} -IS\n"
+            "import sys\n"
+            "open(sys.argv[0] + '.words', 'a').write(repr(sys.argv[1:]) + '\\n')\n"
+            "sys.stdout.buffer.write(open(sys.argv[0] + '.output', 'rb').read())\n"
+        )
+        program.chmod(0o755)
+        (tmp_path / f"{name}.output").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def asked(programs: Path, output: bytes, nodes: str, names: str) -> dict[str, str]:
+    """Machine → why there is no report of it."""
+    (programs / "srun.output").write_bytes(output)
+    (programs / "squeue.output").write_text(nodes)
+    (programs / "scontrol.output").write_text(names)
+    options = RanksProgram().parse(["--slurm", "77.0"])
+    found: RankReports = other_machines.remote_rows(options)
+    return {each.where: each.reason for each in found.unreached}
+
+
+def test_machines_are_named_by_the_controller(programs: Path) -> None:
+    cut = next(framed(random.Random(1).randbytes(2000)))
+    output = labelled(0, b"gdbext-of --config=/evil\n" + sent(NOBODY)) + labelled(1, cut)
+    assert asked(programs, output, "n[1-3]\n", "n1\nn2\nn3\n") == {
         "n1": "there is no rank on this machine",
-        "n2": "its answer was cut short; no answer within 90 s",
-        "n3": "no answer within 90 s",
+        "n2": "its answer was cut short; no report (status 0)",
+        "n3": "no report (status 0)",
     }
-    assert {each.where for each in slurm.answers(b"", "srun: error").unreached} == {"srun"}
+    assert (programs / "scontrol.words").read_text() == "['--', 'show', 'hostnames', 'n[1-3]']\n"
+    words = (programs / "srun.words").read_text()
+    assert all(each in words for each in ("'--label'", "'--kill-on-bad-exit=0'", "'--wait=0'", "'--jobid=77'"))
+
+
+@pytest.mark.parametrize("nodes", ["--config=/evil\n", "", "n1 n2\n"])
+def test_what_is_no_list_of_machines_is_not_handed_on(programs: Path, nodes: str) -> None:
+    found = asked(programs, labelled(0, sent(NOBODY)), nodes, "n1\n")
+    assert found["task 0"] == "there is no rank on this machine"
+    assert "does not name the machines of job 77" in found["squeue"]
+    assert not (programs / "scontrol.words").exists()
+
+
+def test_nobody_answers(programs: Path) -> None:
+    assert set(asked(programs, b"", "n1\n", "n1\n")) == {"srun"}

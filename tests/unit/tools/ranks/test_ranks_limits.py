@@ -160,14 +160,18 @@ def test_an_answer_that_is_no_report_costs_the_machine(output: bytes | Callable[
 
 def test_answers_that_grow_when_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "MOST_OF_ALL", 3 << 20)
-    packed = b"".join(b"".join(slurm.framed(f"node{number}", b" " * (1 << 20))) for number in range(6))
-    assert [each is not None for each in slurm.framed_answers(packed).values()] == [True] * 3 + [False] * 3
+    labelled = slurm.LabelledAnswers()
+    for task in range(6):
+        size = (1 << 19) if task else (2 << 20)  # the first wants the share of all
+        labelled.feed(b"".join(b"%d: %s" % (task, line) for line in slurm.framed(b" " * size)))
+    assert [each is not None for each in labelled.by_task().values()] == [False] + [True] * 5
 
 
-def test_a_program_that_never_ends_its_answer() -> None:
+def test_a_program_that_never_ends_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.monotonic()
     words = [sys.executable, "-c", "while True: print('y' * 999)"]
-    found = other_machines.run(words, b"", 60, 1 << 20)
+    monkeypatch.setattr(other_machines, "MAX_BYTES", 1 << 20)
+    found = other_machines.run(words, b"", 60)
     assert found.problem == f"its answer has more than {1 << 20} bytes"
     assert len(found.output) < 2 << 20
     assert time.monotonic() - started < 20
@@ -186,11 +190,12 @@ def test_a_program_that_hears_and_answers() -> None:
 
 
 def test_what_clustershell_hears_is_bounded() -> None:
-    heard = other_machines._Heard(100, 150)
+    heard = other_machines._Heard(300, 300)
     for line in (b"x" * 40,) * 3:
         heard.ev_read(None, "node1", "stdout", line)
     heard.ev_read(None, "node2", "stdout", b"y" * 40)
-    heard.ev_read(None, "node3", "stdout", b"z" * 40)
+    for line in (b"z" * 40,) * 2:
+        heard.ev_read(None, "node3", "stdout", line)
     assert heard.too_large == {"node1", "node3"}
     assert heard.lines_of("node2", "stdout") == b"y" * 40
 

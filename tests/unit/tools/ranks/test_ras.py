@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import threading
 import time
@@ -17,6 +19,7 @@ from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import RasAnswer, rows
 from gdbext.tools.ranks.ranks_document import document
 from support.recorded import jobs
+from support.source import contract_schema
 
 HEAD = """Communicators... (0.00s)
 =============
@@ -36,6 +39,8 @@ Warnings
   Communicator ranks have different collective operation counts
 """
 )
+OURS = (os.geteuid(),)
+STRANGER = 65533
 ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
 
 
@@ -72,19 +77,20 @@ def shown(answer: RasAnswer) -> str:
 
 def test_its_report_stands_beside_ours() -> None:
     with server(MISMATCH) as (address, said):
-        found = ask_ras(address)
+        found = ask_ras(address, OURS)
     assert said == [b"client protocol 2", b"timeout 5", b"verbose status"]
     assert (found.problem, found.says_ok) == ("", False)
     assert found.lines == tuple(line for line in MISMATCH.splitlines() if line)
     text = shown(found)
-    assert f"NCCL's RAS at {address}, a second witness, which the verdict does not follow" in text
+    head = f"NCCL's RAS at {address} (a process of user {os.geteuid()}), a second witness"
+    assert f"{head}, which the verdict does not follow" in text
     assert "    Communicator ranks have different collective operation counts" in text
     assert "It says OK" not in text
 
 
 def test_ok_is_no_proof() -> None:
     with server(OK) as (address, _):
-        found = ask_ras(address)
+        found = ask_ras(address, OURS)
     assert found.says_ok
     assert "It says OK of all communicators, as it also does where" in shown(found)
     assert not RasAnswer("x", tuple(HEAD.splitlines())).says_ok, "it has no communicator"
@@ -97,40 +103,80 @@ def test_ok_is_no_proof() -> None:
 def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
     began = time.monotonic()
     with server(None, greeting) as (address, _):
-        found = ask_ras(address, 0.3)
+        found = ask_ras(address, OURS, 0.3)
     assert time.monotonic() - began < 5
     assert (found.problem, found.lines) == (problem, ())
     assert f"no answer: {problem}" in shown(found)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="answers as another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None:
+    """The kernel says who accepted the connection, even where root has made the listener."""
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                              dualstack_ipv6=host == "::") as listener:  # fmt: skip
+        address = f"{'localhost' if host == '::' else f'[{host}]'}:{listener.getsockname()[1]}"
+        child = os.fork()
+        if child == 0:
+            os.setresuid(STRANGER, STRANGER, STRANGER)
+            try:
+                for _ in range(2):
+                    client, _ = listener.accept()
+                    with client, client.makefile("rb") as lines:
+                        for line in lines:
+                            client.sendall(ANSWERS.get(line.strip().lower(), OK.encode()))
+                            if line.strip().lower() not in ANSWERS:
+                                break
+                        client.shutdown(socket.SHUT_WR)
+            finally:
+                os._exit(0)
+        listener.close()
+        found = ask_ras(address, OURS)
+        assert (found.lines, found.user) == ((), STRANGER)
+        assert found.problem.startswith("a process of another user answers there")
+        assert f"a process of user {STRANGER}" in shown(found)
+        assert ask_ras(address, (STRANGER,)).says_ok, "the job is that user's"
+        os.waitpid(child, 0)
+
+
+def test_the_user_is_reported() -> None:
+    with server(OK) as (address, _):
+        report = judge(jobs.recorded_rows("nccl"))._replace(ras=ask_ras(address, OURS))
+    made = document(report)
+    contract_schema.check(json.loads(json.dumps(made)))
+    assert made["ras"]["user"] == os.geteuid()
+
+
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-    assert "refused" in ask_ras(address).problem
-    assert ask_ras("127.0.0.1:no-port").problem
-    assert ask_ras("").problem
+    assert "refused" in ask_ras(address, OURS).problem
+    assert ask_ras("127.0.0.1:no-port", OURS).problem
+    assert ask_ras("", OURS).problem
 
 
 def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
     with server("x" * 200_000) as (address, _):
-        assert ask_ras(address).problem == "it did not come to an end in time"
+        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
 
 
 def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks as root does not connect to where a user's environment says."""
     monkeypatch.setattr(ranks, "_environment", lambda pid: {"NCCL_RAS_ADDR": f"10.0.0.{pid}:28028"})
     options = RanksProgram().parser().parse_args(["-p", "7", "--ras"])
-    found = ranks._ras(options)
+    found = ranks._ras(options, ())
     assert found is not None
     assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
     with server(OK) as (address, _):
         monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
-        assert ranks._ras(options) == RasAnswer(address, tuple(line for line in OK.splitlines() if line))
+        assert ranks._ras(options, ()) == RasAnswer(
+            address, tuple(line for line in OK.splitlines() if line), user=os.geteuid()
+        )
 
 
 def test_it_is_asked_where_a_job_runs_and_only_if_wanted() -> None:
-    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"])) is None
+    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None
     assert "ras" not in document(judge(rows()))
     with pytest.raises(UsageError):
         RanksProgram().main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]

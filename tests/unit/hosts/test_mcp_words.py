@@ -1,0 +1,42 @@
+"""The words that an agent gives to ``replay`` are a command's: none of the launcher's options passes, wherever it
+stands and however it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.hosts import mcp_server
+from gdbext.hosts.cli import options
+from gdbext.hosts.cli.options import Options, launcher_words
+from gdbext.tools import table
+
+COMMAND = "dispatch-diagnose"
+OPTIONS = [*options._setters(Options()), *options._FLAGS, *options._ALONE, "--"]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that are started."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(mcp_server, "_run", lambda words: found.append(words) or "")
+    return found
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_option_of_the_launcher_passes(started: list[list[str]], option: str) -> None:
+    tools = mcp_server.McpTools(False)
+    for words in (f"{COMMAND} {option} 9", f"{COMMAND} --why {option}=9", f"{option} 9 {COMMAND}"):
+        assert tools.replay("x", words)
+    assert not started
+
+
+@pytest.mark.parametrize("program", [row.name for row in table.TABLE if row.mode == "program"])
+def test_no_program_passes(started: list[list[str]], program: str) -> None:
+    assert "must be a command" in mcp_server.McpTools(False).replay("x", f"{program} --help")
+    assert not started
+
+
+def test_a_command_passes(started: list[list[str]]) -> None:
+    mcp_server.McpTools(False).replay("x", "dispatch-op aten::mm --key CPU --json")
+    assert started == [["-r", "x", "dispatch-op", "aten::mm", "--key", "CPU", "--json"]]
+    assert launcher_words(["dispatch-bt", "--thread", "3"]) == []
