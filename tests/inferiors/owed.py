@@ -570,13 +570,17 @@ def loop_thread():
 
 
 def child_pipe():
-    """A child that has ended, whose pipe its own child still has."""
+    """A child that has ended, whose pipe its own child still has. It ends when its own pipe is closed, not before the
+    wait for it: one that has ended already is not waited for."""
 
     async def main():
-        out = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec("sh", "-c", f"sleep {truth.FOREVER} & exit 3", stdout=out)
+        pipe = asyncio.subprocess.PIPE
+        shell = f"sleep {truth.FOREVER} </dev/null & read line; exit 3"
+        child = await asyncio.create_subprocess_exec("sh", "-c", shell, stdin=pipe, stdout=pipe)
         waits = asyncio.ensure_future(child.wait())
-        while os.path.exists(f"/proc/{child.pid}"):
+        await asyncio.sleep(0)
+        child.stdin.close()
+        while child.returncode is None:
             await asyncio.sleep(0.01)
         tells("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
               never=["the end of process "])  # fmt: skip

@@ -95,6 +95,8 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
+    if isinstance(owner, VanishedThread) and not mutex.is_consistent:
+        return Wait(resource, timed=futex.timed, evidence=(evidence, f"{mutex.users} users: its words disagree"))
     if isinstance(owner, VanishedThread) and mutex.is_shared:
         text = f"shared between processes, locked by thread {tid}, which is not one of this process"
         return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)

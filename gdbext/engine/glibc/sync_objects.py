@@ -28,8 +28,8 @@ _KIND_BITS = 0x3F3
 """Type (0–3), robust, PI, PP, process-shared and elision bits of __kind."""
 _TYPES = ("normal", "recursive", "error-checking", "adaptive")
 """PTHREAD_MUTEX_TIMED_NP, _RECURSIVE_NP, _ERRORCHECK_NP, _ADAPTIVE_NP (pthread.h)."""
-_ROBUST, _PRIORITY_INHERITING, _SHARED = 0x10, 0x20, 0x80
-"""Bits PTHREAD_MUTEX_ROBUST_NORMAL_NP, _PRIO_INHERIT_NP, PTHREAD_MUTEX_PSHARED_BIT (nptl/pthreadP.h)."""
+_ROBUST, _PRIORITY_INHERITING, _PRIORITY_PROTECTED, _SHARED = 0x10, 0x20, 0x40, 0x80
+"""PTHREAD_MUTEX_ROBUST_NORMAL_NP, _PRIO_INHERIT_NP, _PRIO_PROTECT_NP, PTHREAD_MUTEX_PSHARED_BIT (nptl/pthreadP.h)."""
 _FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"), (_SHARED, "process-shared"))
 
 
@@ -65,6 +65,13 @@ class Mutex(Record):
     def is_shared(self) -> bool:
         """It may be used by several processes."""
         return bool(self.kind & _SHARED)
+
+    @property
+    def is_consistent(self) -> bool:
+        """Its words agree on a thread that holds it while another one sleeps: only then may that thread be said to be
+        gone. Whoever owns it is one of its users; the plain futex word is 2 while somebody sleeps."""
+        plain = not self.kind & (_ROBUST | _PRIORITY_INHERITING | _PRIORITY_PROTECTED)
+        return 0 < self.users <= _MOST_WAITERS and (not plain or self.lock == 2)
 
     @property
     def is_recursive(self) -> bool:

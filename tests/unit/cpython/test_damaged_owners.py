@@ -7,7 +7,13 @@ from typing import cast
 
 import pytest
 
-from gdbext.cpython.abi.python_structures import PyInterpreterState, PyRuntimeState, PyThreadState, StopTheWorld
+from gdbext.cpython.abi.python_structures import (
+    PyInterpreterState,
+    PyRuntimeState,
+    PyThreadState,
+    RLockObject,
+    StopTheWorld,
+)
 from gdbext.cpython.sync.locks import words_of_native_lock
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -88,6 +94,15 @@ def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
     ident = f"{subject.state(subject.owner).ident:#x}"
     assert wait["owner"] == {"tid": 0, "ident": ident, "state": "gone"}
     assert f"the thread with the ident {ident}" in replay.text("all-threads")
+
+
+@pytest.mark.parametrize("ident", [0x8C007F4B21AB16C0, 0x40, 0x7F0000001241])
+def test_a_word_that_can_be_no_ident_is_of_no_thread_that_is_gone(subject: Subject, ident: int) -> None:
+    documents = subject.whole.document("all-threads")["threads"]
+    (wait,) = [each["wait"] for each in documents if each["tid"] == subject.waiter]
+    place = int(wait["address"], 16) + RLockObject.rlock_owner.offset(subject.runtime.space)
+    found = owners(Replay(NAME, patched(recording(NAME), {place: ident})))
+    assert found.get(subject.waiter) is None
 
 
 def test_who_stops_the_world_is_not_told_by_a_word_that_is_no_thread_s() -> None:

@@ -32,14 +32,14 @@ def test_every_waitable_has_a_meaning():
 
 def test_an_rlock_records_its_owner():
     process = waits_for_lock().thread(2, [])
-    wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF, owner_tid=2)))
+    wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEE0, owner_tid=2)))
     assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
-    ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF), ended=[0xBEEF]))
-    assert (ended.owner, ended.certainty) == (VanishedThread(None, 0xBEEF), OwnerCertainty.RECORDED)
+    ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEE0), ended=[0xBEE0]))
+    assert (ended.owner, ended.certainty) == (VanishedThread(None, 0xBEE0), OwnerCertainty.RECORDED)
 
 
 def test_an_owner_is_gone_only_where_every_thread_was_looked_at():
-    wait = wait_of(waits_for_lock(), python=Python(wait=python_wait("rlock", owner_ident=0xBEEF)))
+    wait = wait_of(waits_for_lock(), python=Python(wait=python_wait("rlock", owner_ident=0xBEE0)))
     assert (wait.owner, wait.certainty) == (None, OwnerCertainty.UNKNOWN)
     assert wait.evidence[-1] == "which thread has that ident could not be read"
 
