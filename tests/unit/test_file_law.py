@@ -77,7 +77,7 @@ DECLARED = {
     "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
     "engine/targets/core_sources.py": USERS,
     "tools/core_handler/__init__.py": OUTPUT,
-    "tools/core_handler/crash_user.py": "files of /proc, and the table of lent uids, by constants",
+    "tools/core_handler/crash_user.py": "a link in /proc, and the table of lent uids, by constants",
     "tools/core_handler/disk_room.py": OUTPUT,
     "tools/report/__init__.py": "a bundle in memory",
     "hosts/hang_watcher.py": "memory that it shares with the process that started it",
@@ -146,7 +146,7 @@ def unbounded(package: Path, declared: dict[str, str]) -> list[str]:
 
 
 def _is_text(path: str) -> bool:
-    return not path.endswith(MEMORY) and not any(link in f"{path}/" for link in LINKS)
+    return not path.endswith(MEMORY) and not any(link in f"{path}/" for link in (*LINKS, "/ns/"))
 
 
 def _openings(source: str) -> Iterator[tuple[int, str, str]]:

@@ -12,6 +12,9 @@ import pwd
 import struct
 from pathlib import Path
 
+from gdbext.engine.numbers import integer
+from gdbext.engine.targets.system import proc_files
+
 NOT_TOLD_APART = 0xFFFFFFFE
 """The user of whoever is in a namespace within one that root made, where no range is lent to them: of these all are
 one, for the inner namespaces they make as they like."""
@@ -47,8 +50,8 @@ def user_of(pid: int, uid: int, lent: str = LENT) -> int:
 
 
 def _lowest_uid(pid: int) -> int:
-    with open(f"/proc/{pid}/uid_map") as lines:
-        return min((int(line.split()[1]) for line in lines), default=NOT_TOLD_APART)
+    lines = proc_files.text(f"/proc/{pid}/uid_map").splitlines()
+    return min((integer(line.split()[1]) for line in lines), default=NOT_TOLD_APART)
 
 
 def _borrower(uid: int, otherwise: int, lent: str) -> int:
@@ -59,9 +62,9 @@ def _borrower(uid: int, otherwise: int, lent: str) -> int:
             for line in lines:
                 name, _, numbers = line.strip().partition(":")
                 start, _, count = numbers.partition(":")
-                if start.isdecimal() and count.isdecimal() and int(start) <= uid < int(start) + int(count):
-                    return _number_of(name) or int(start)
-    except OSError:
+                if start.isdecimal() and count.isdecimal() and integer(start) <= uid < integer(start) + integer(count):
+                    return _number_of(name) or integer(start)
+    except (OSError, ValueError):
         pass
     return otherwise
 
@@ -69,6 +72,6 @@ def _borrower(uid: int, otherwise: int, lent: str) -> int:
 def _number_of(name: str) -> int:
     """The uid of a user by name or number, 0 where there is none."""
     try:
-        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-    except KeyError:
+        return integer(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
         return 0

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from gdbext.engine.numbers import integer
+
 SUFFIXES = ("txt", "json", "rec")
 CACHES = "cache"
 """The folder of the users' caches, USER-UID each."""
@@ -79,7 +81,7 @@ def _crashes(folder: Path, newest: str) -> Iterator[KeptThing]:
     for stem, found in files.items():
         before, *when = stem.rsplit("-", 2)
         user = before.rpartition("-")[2].partition(".")[2]
-        whose = int(user) if user.isdecimal() else found[0].st_uid
+        whose = integer(user) if user.isdecimal() else found[0].st_uid
         size = sum(each.st_blocks for each in found) * _BLOCK
         yield KeptThing(True, stem == newest, "-".join(when), stem, whose, size)
 
@@ -94,7 +96,7 @@ def _caches(folder: Path) -> Iterator[KeptThing]:
                     blocks, latest = blocks + found.st_blocks, max(latest, found.st_mtime)
         user = cache.name.partition("-")[0]
         when = time.strftime(_TIME, time.localtime(latest))
-        yield KeptThing(False, False, when, cache.name, int(user) if user.isdecimal() else -1, blocks * _BLOCK)
+        yield KeptThing(False, False, when, cache.name, integer(user) if user.isdecimal() else -1, blocks * _BLOCK)
 
 
 def _delete(folder: Path, thing: KeptThing) -> None:

@@ -112,7 +112,7 @@ class LabelledAnswers:
             answer = _together(self._lines.lines(task))
             if answer is not None:
                 whole.add(task, answer)
-        return {int(task): next(iter(whole.lines(task)), None) for task in self._lines.senders()}
+        return {integer(task): next(iter(whole.lines(task)), None) for task in self._lines.senders()}
 
 
 def _together(lines: Sequence[bytes]) -> bytes | None:
@@ -121,7 +121,7 @@ def _together(lines: Sequence[bytes]) -> bytes | None:
     for line in lines:
         place, _, piece = line.partition(b" ")
         number, _, of = place.partition(b"/")
-        pieces[int(number)], count = piece, int(of)
+        pieces[integer(number)], count = piece, integer(of)
     if not pieces or len(pieces) != count or max(pieces) >= count:
         return None
     try:
