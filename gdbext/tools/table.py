@@ -391,13 +391,12 @@ def find(name: str) -> ToolRow:
 def _unknown(name: str, names: Sequence[str]) -> UsageError:
     import difflib
 
-    near = difflib.get_close_matches(name, [*names, *(part for n in names for part in [n.partition("-")[2]])], 3, 0.6)
-    close = [n for n in names if n in near or n.partition("-")[2] in near]
-    return UsageError(
-        f"there is no command {name!r}",
-        why="there are: " + ", ".join(names) if not close else "did you mean " + " or ".join(close) + "?",
-        help="   or   ".join((*close, "scripts/dispatch --help")),
-    )
+    pool = [*names, *(row.name for row in TABLE if row.mode == "program"), *(n.partition("-")[2] for n in names)]
+    near = difflib.get_close_matches(name, pool, 3, 0.0)
+    whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == each), each) for each in near)
+    *others, last = whole
+    why = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+    return UsageError(f"there is no command {name!r}", why=why, help="scripts/dispatch --help")
 
 
 def load(place: str) -> Any:

@@ -50,6 +50,8 @@ DECLARED = {
     "engine/process/modules.py": "asks the kernel for the file behind /proc/PID/exe; nothing is opened",
     "engine/formats/elf.py": "ElfImage.open, which the door does not use, and which is declared where it is used",
     "engine/formats/__init__.py": USERS,
+    "hosts/cli/launcher.py": USERS,
+    "hosts/cli/typed_forms.py": USERS,
     "engine/formats/elf_core.py": USERS,
     "engine/formats/symbol_cache.py": CACHE,
     "engine/formats/whole_file.py": OUTPUT,

@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import contextmanager
 
+from gdbext.cache import find_program
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.budget import raise_gc_threshold
 from gdbext.engine.terminal import PROGRAM, CommandLine, write
@@ -92,6 +93,8 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         parse(argv, options)
         with _silence(options.quiet and not options.program):
             outcome = _run_supervised(options)
+        if options.executable and (note := _other_executable(options)):
+            outcome.error = f"{note}\n{outcome.error}".rstrip()
         if options.quiet and not outcome.status:
             outcome.error = ""
     except GdbextError as error:
@@ -101,6 +104,27 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         interrupted = GdbextError("interrupted", why=why, help=_state(options.pid))
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
     return deliver(outcome, typed, options.called)
+
+
+def _other_executable(options: Options) -> str:
+    """The warning that the program named on the command line is not the one that the process runs, or that wrote the
+    core; "" if it is, or if that is unknown."""
+    from gdbext.engine.targets.core_target import CoreTarget
+
+    try:
+        if options.pid is not None:
+            actual = os.readlink(f"/proc/{options.pid}/exe")  # noqa: PTH115
+        else:
+            target = CoreTarget(options.core or "", options.sysroot)
+            actual = target.executable() or ""
+            target.close()
+    except (OSError, GdbextError):
+        return ""
+    named = find_program(options.executable) or options.executable
+    if not actual or os.path.basename(os.path.realpath(named)) == os.path.basename(actual):  # noqa: PTH119
+        return ""
+    what = f"process {options.pid} runs" if options.pid is not None else f"{options.core} was written by"
+    return f"warning: {what} {actual}, not {options.executable}"
 
 
 def _state(pid: int | None) -> str:

@@ -13,6 +13,7 @@ from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
 from gdbext.errors import UsageError
+from gdbext.hosts.cli.typed_forms import as_options, is_startable
 from gdbext.tools import table
 
 TYPE_CHECKING = False
@@ -33,6 +34,8 @@ class Options:
         self.pid: int | None = None
         self.core: str | None = None
         self.recording: str | None = None
+        self.executable = ""
+        """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
         self.named = ""
         """The path by which suggestions name the recording; "" for that by which it is opened."""
         self.record: str | None = None
@@ -75,7 +78,7 @@ class Options:
         if self.program or (self.pid is not None and table.needs_running(self.command, self.argv)):
             return "gdb"
         gains = self.pid is not None and not self.no_stop and table.gains_by_running(self.command, self.argv)
-        return "gdb" if gains and _is_program("gdb") else "none"
+        return "gdb" if gains and is_startable("gdb") else "none"
 
     @property
     def time_limit(self) -> float | None:
@@ -146,9 +149,11 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     if table.program(words[0]) is not None:
         has_pid = words[0] in _BY_PID and words[1:2] and words[1].isdecimal()
         return [words[0], "-p", *words[1:]] if has_pid else words
-    if words[0].startswith("-") or table.is_command(words[0]) or not _is_program(words[0]):
+    if "--" in words:
         return words
-    return ["--", *words]
+    own = _setters(Options())
+    words, executable = as_options(words, own, [*_FLAGS, "--json", "--why"])
+    return ["--executable", executable, *words] if executable else words
 
 
 def without_debugger(argv: Sequence[str]) -> list[str]:
@@ -170,12 +175,6 @@ def without_debugger(argv: Sequence[str]) -> list[str]:
         why = f"{program.name} looks at its processes without a debugger, which is faster and stops them for less"
         raise UsageError(f"{program.name} takes no --debugger {name}", why=why, help="leave it out")
     return [*others, *rest]
-
-
-def _is_program(word: str) -> bool:
-    """The shell would start something by that word."""
-    folders = [""] if "/" in word else [f"{each}/" for each in os.environ.get("PATH", "").split(os.pathsep) if each]
-    return any(os.access(folder + word, os.X_OK) and os.path.isfile(folder + word) for folder in folders)  # noqa: PTH113
 
 
 def _take_pid(rest: list[str], options: Options) -> None:
@@ -250,7 +249,9 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
         "-r": recording, "--recording": recording, "--record": record,
-        "--named": lambda value: setattr(options, "named", value), "--debugger": debugger, "--timeout": timeout,
+        "--named": lambda value: setattr(options, "named", value),
+        "--executable": lambda value: setattr(options, "executable", value),
+        "--debugger": debugger, "--timeout": timeout,
         "--memory-limit": memory_limit, "--color": color,
     }  # fmt: skip
 

@@ -98,13 +98,6 @@ def test_copies(record: Ours) -> None:
         assert type(each) is type(record)
 
 
-def test_it_is_the_only_kind_of_named_tuple_in_the_package() -> None:
-    """Else a look pays for constructors that nobody calls."""
-    files = [*(ROOT / "gdbext").rglob("*.py")]
-    others = [file.name for file in files if "NamedTuple)" in file.read_text() and file.name != "record.py"]
-    assert others == []
-
-
 class OurWords(Enum):
     """One of ours."""
 

@@ -567,3 +567,25 @@ def test_a_program_that_is_not_there() -> None:
     outcome = dispatch("dispatch-bt", "--json", "--", "/nowhere/program")
     assert outcome.status == 1, outcome
     assert re.search("/nowhere/program|not.*run", outcome.document["errors"][0]["what"])
+
+
+@pytest.mark.parametrize(
+    "form", ["{exe} {pid}", "{exe} -c {core}", "{exe} {core}", "-q -c {core} {exe}", "{exe} {core} bt"]
+)
+def test_what_gdb_users_type_examines_and_starts_nothing(form: str, tmp_path: Path) -> None:
+    program, started = tmp_path / "train", tmp_path / "started"
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    sleeper = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
+    try:
+        words = form.format(exe=program, pid=sleeper.pid, core=tmp_path / "core.7").split()
+        done = run([DISPATCH, *words])
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert not started.exists()
+    if "{pid}" in form:
+        assert done.status == 0, done
+        assert f"warning: process {sleeper.pid} runs /usr/bin/sleep, not {program}" in done.stderr
+    else:
+        assert (done.status, "core.7" in done.stderr) == (1, True), done

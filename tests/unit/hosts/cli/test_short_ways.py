@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gdbext import errors
+from gdbext.cache import find_program
 from gdbext.engine import terminal
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.terminal import CommandLine, quoted, typed_name
@@ -33,7 +34,18 @@ from support.source import contract_schema, suggested_commands
         ("7392 ranks", "ranks -p 7392"),
         ("-p 7392 watch --save DIR", "watch -p 7392 --save DIR"),
         ("watch --help", "watch --help"),
-        ("sh train.sh -c 7", "-- sh train.sh -c 7"),
+        ("attach 7392", "-p 7392"),
+        ("attach 7392 bt", "-p 7392 bt"),
+        ("sh 7392", "--executable sh -p 7392"),
+        ("/bin/sh 7392 bt --all", "--executable /bin/sh -p 7392 bt --all"),
+        ("sh core.7", "--executable sh -c core.7"),
+        ("core.7 bt", "-c core.7 bt"),
+        ("hung.rec", "-r hung.rec"),
+        ("sh -c core.7", "--executable sh -c core.7"),
+        ("-q -c core.7 sh", "--executable sh -q -c core.7"),
+        ("sh --core=core.7 bt", "--executable sh --core=core.7 bt"),
+        ("sh --pid=7392", "--executable sh --pid=7392"),
+        ("-q core.7", "-q -c core.7"),
         ("/bin/sh train.sh", "-- /bin/sh train.sh"),
         ("help bt", "bt --help"),
         ("-V", "--version"),
@@ -47,6 +59,32 @@ from support.source import contract_schema, suggested_commands
 def test_short_ways(typed: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert spelled_out(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "sh --json",
+        "sh train.sh 7392",
+        "sh train.sh core.7",
+        "sh train.sh --timeout 5",
+        "-q sh train.sh",
+        "sh bt hung.rec",
+    ],
+)
+def test_nothing_is_started_by_words_that_may_mean_something_else(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(UsageError, match="not clear whether to start sh"):
+        spelled_out(typed.split())
+
+
+def test_a_script_is_started_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    python = "python" if find_program("python") else "python3"
+    assert spelled_out(["train.py", "fast"]) == ["--", python, "train.py", "fast"]
+    assert spelled_out(["python3", "train.py"]) == ["--", "python3", "train.py"]
 
 
 @pytest.mark.parametrize(
