@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import gdb
 
+from gdbext.engine.targets.system import proc_files
 from gdbext.engine.terminal import shown, wrapped
 from gdbext.hosts.debugger.command_shell import Shell
 from gdbext.hosts.gdb.gdb_debugger import debugger
@@ -70,13 +71,14 @@ class GdbCommands:
     """All commands, from ``source gdbext/init.py`` until the next one."""
 
     def __init__(self) -> None:
-        """Define the commands, with a line of help each; the whole help follows with the first prompt.
+        """Define the commands, with a line of help each; the whole help follows with the first prompt, or at once where
+        gdb's command line asks for help: with -batch there is no prompt.
 
         Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
         """
         self._shell = Shell(debugger())
         GdbPrefix()
-        self._define(lambda row: f"{row.summary}\nSee: {row.name} --help")
+        self._define(table.help_text if _help_comes_at_once() else lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(self._shell.summaries)
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
@@ -103,6 +105,10 @@ class GdbCommands:
         if self._awaits_prompt:
             self._awaits_prompt = False
             gdb.events.before_prompt.disconnect(self._complete_help)
+
+
+def _help_comes_at_once() -> bool:
+    return any(word.split()[:1] in (["help"], ["h"]) for word in proc_files.text("/proc/self/cmdline").split("\0"))
 
 
 def _wants_color(from_tty: bool) -> bool:

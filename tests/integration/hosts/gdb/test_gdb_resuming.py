@@ -380,4 +380,5 @@ def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert "Show the dispatcher's path" in done.stdout, done
+    assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr
