@@ -5,6 +5,8 @@ A look that the kernel may never answer is supervised (engine/targets/live/super
 
 from __future__ import annotations
 
+import os
+
 from gdbext.engine.record import Enum
 from gdbext.engine.targets import budget
 
@@ -47,6 +49,39 @@ def open_core(path: str, sysroot: str = "") -> Target:
         return CoreTarget(path, sysroot, unpacked)
     finally:
         core_sources.let_go(unpacked)
+
+
+def other_writer(target: Target, named: str) -> str:
+    """The path of the program that wrote a core, if the file ``named`` is not it; "" if it is, or if that is unknown.
+    Build-ids decide, and names where one of them is unknown."""
+    from gdbext.engine.layouts.store import build_id_of_file
+    from gdbext.engine.targets.core_target import CoreTarget
+
+    if not isinstance(target, CoreTarget):
+        return ""
+    actual = target.executable() or ""
+    ours, theirs = build_id_of_file(named), target.executable_build_id()
+    if ours and theirs:
+        return actual if ours != theirs else ""
+    name = os.path.basename(named)  # noqa: PTH119 - pathlib takes 10 ms to import
+    runs_script = name.endswith(".py") and name in target.command
+    same = os.path.basename(actual) in (name, os.path.basename(os.path.realpath(named)))  # noqa: PTH119
+    return "" if same or runs_script else actual
+
+
+def other_program(pid: int, named: str) -> str:
+    """The path of the program that a process runs, if the file ``named`` is not it; "" if it is, or if that is
+    unknown."""
+    link = f"/proc/{pid}/exe"
+    try:
+        actual, theirs = os.readlink(link), os.stat(link)  # noqa: PTH115, PTH116
+    except OSError:
+        return ""
+    try:
+        ours = os.stat(named)  # noqa: PTH116
+    except OSError:
+        return actual
+    return "" if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) else actual
 
 
 def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:

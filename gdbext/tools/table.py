@@ -392,11 +392,10 @@ def _unknown(name: str, names: Sequence[str]) -> UsageError:
     import difflib
 
     pool = [*names, *(row.name for row in TABLE if row.mode == "program"), *(n.partition("-")[2] for n in names)]
-    near = difflib.get_close_matches(name, pool, 3, 0.0)
+    near = difflib.get_close_matches(name, pool, 6, 0.0)  # some are short names of others
     whole = dict.fromkeys(next((n for n in names if n.partition("-")[2] == each), each) for each in near)
-    *others, last = whole
-    why = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
-    return UsageError(f"there is no command {name!r}", why=why, help="scripts/dispatch --help")
+    first, second, third = list(whole)[:3]
+    return UsageError(f"there is no command {name!r}; did you mean {first}, {second} or {third}?")
 
 
 def load(place: str) -> Any:

@@ -51,6 +51,7 @@ DECLARED = {
     "engine/formats/elf.py": "ElfImage.open, which the door does not use, and which is declared where it is used",
     "engine/formats/__init__.py": USERS,
     "hosts/cli/launcher.py": USERS,
+    "hosts/opening.py": "the program that the user names, and the status of /proc/PID/exe",
     "hosts/cli/typed_forms.py": USERS,
     "engine/formats/elf_core.py": USERS,
     "engine/formats/symbol_cache.py": CACHE,

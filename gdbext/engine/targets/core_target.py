@@ -124,6 +124,11 @@ class CoreTarget(Target):
         entry = self._files.mapping_at(self._auxv.get(elf_core.AT_ENTRY, 0))
         return linux.split_deleted(entry.path)[0] if entry else None
 
+    def executable_build_id(self) -> str | None:
+        """The build-id of the program, from the core alone; None if it has none, or the core has not that page."""
+        entry = self._files.mapping_at(self._auxv.get(elf_core.AT_ENTRY, 0))
+        return self._files.build_id(self._files.base_of(entry)) if entry else None
+
     def environ(self) -> Mapping[str, str]:
         """The initial environment, found on the stack through the copy of the auxiliary vector that follows it."""
         strings: list[bytes] = []

@@ -76,6 +76,10 @@ class MappedFiles:
         unknown."""
         return MappedElf(self._memory_from(self.base_of(entry))).permissions_at(offset, PAGE_SIZE)
 
+    def build_id(self, base: int | None) -> str | None:
+        """The build-id of the file whose first byte is mapped at an address, from the core alone; None if unknown."""
+        return MappedElf(self._memory_from(base)).build_id
+
     def read(self, address: int, size: int) -> tuple[bytes, str]:
         """Up to ``size`` bytes at ``address``, not beyond the mapping; b"" and the reason where that cannot be."""
         entry = self.mapping_at(address)
@@ -123,7 +127,7 @@ class MappedFiles:
 
     def _difference(self, first_page: bytes, base: int, file: mmap.mmap) -> str:
         """The reason why the file is not the mapped one, "" when it is."""
-        wanted = MappedElf(self._memory_from(base)).build_id
+        wanted = self.build_id(base)
         if wanted is None:
             # Without a build-id the whole first page must agree: its header holds the offset of the section
             # headers near the file's end, which another build practically never shares.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gdbext.cache import find_program
 from gdbext.engine.targets import budget
@@ -93,10 +93,10 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
         parse(argv, options)
         with _silence(options.quiet and not options.program):
             outcome = _run_supervised(options)
-        if options.executable and (note := _other_executable(options)):
-            outcome.error = f"{note}\n{outcome.error}".rstrip()
         if options.quiet and not outcome.status:
             outcome.error = ""
+        if options.executable and (warning := _other_executable(options)):  # gdb's -q keeps it, too
+            outcome.error = f"{warning}\n{outcome.error}".rstrip()
     except GdbextError as error:
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
@@ -109,22 +109,16 @@ def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
 def _other_executable(options: Options) -> str:
     """The warning that the program named on the command line is not the one that the process runs, or that wrote the
     core; "" if it is, or if that is unknown."""
-    from gdbext.engine.targets.core_target import CoreTarget
+    from gdbext.hosts import opening
 
-    try:
-        if options.pid is not None:
-            actual = os.readlink(f"/proc/{options.pid}/exe")  # noqa: PTH115
-        else:
-            target = CoreTarget(options.core or "", options.sysroot)
-            actual = target.executable() or ""
-            target.close()
-    except (OSError, GdbextError):
-        return ""
     named = find_program(options.executable) or options.executable
-    if not actual or os.path.basename(os.path.realpath(named)) == os.path.basename(actual):  # noqa: PTH119
-        return ""
-    what = f"process {options.pid} runs" if options.pid is not None else f"{options.core} was written by"
-    return f"warning: {what} {actual}, not {options.executable}"
+    if options.pid is not None:
+        actual, what = opening.other_program(options.pid, named), f"process {options.pid} runs"
+    else:
+        actual, what = options.other_writer, f"{options.core} was written by"
+    if actual and not os.path.exists(named):  # noqa: PTH110
+        return f"warning: there is no file {options.executable}; {what} {actual}"
+    return f"warning: {what} {actual}, not {options.executable}" if actual else ""
 
 
 def _state(pid: int | None) -> str:
@@ -230,7 +224,7 @@ def _as_called(text: str, typed: str, called: CommandLine | None = None) -> str:
     return text.replace("\0", " ")
 
 
-_SUGGESTED = ("-p ", "-c ", "-r ", "--help", "ps", "help ")
+_SUGGESTED = ("-", "ps", "help ")
 
 
 def usage(typed: str = PROGRAM) -> str:
@@ -328,6 +322,10 @@ def _run(options: Options) -> table.Outcome:
         from gdbext.engine.formats import elf_core
 
         elf_core.check_regular(options.core)
+        if options.executable:
+            with suppress(GdbextError):  # the debugger's own error is told
+                _compare_writer(target := _target(options), options)
+                target.close()
     return debugger_runner.run(options, debugger, wants_color(options.color))
 
 
@@ -363,11 +361,22 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
     except budget.TimeIsUp:
         return table.failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
+        if opened:
+            _compare_writer(opened[0], options)
         for target in opened:
             target.close()
     if recorded is not None:
         recorded.save(outcome)
     return outcome
+
+
+def _compare_writer(target: Target, options: Options) -> None:
+    """Note in ``options`` which program wrote the core, if that is not the one named on the command line."""
+    if options.executable and options.core is not None:
+        from gdbext.hosts import opening
+
+        named = find_program(options.executable) or options.executable
+        options.other_writer = opening.other_writer(target, named)
 
 
 def _is_one_moment(opened: Sequence[Target]) -> bool:

@@ -13,7 +13,7 @@ from gdbext.engine.numbers import number
 from gdbext.engine.targets.budget import MEMORY, SECONDS, duration, memory_size
 from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
 from gdbext.errors import UsageError
-from gdbext.hosts.cli.typed_forms import as_options, is_startable
+from gdbext.hosts.cli.typed_forms import as_options, is_startable, start_line
 from gdbext.tools import table
 
 TYPE_CHECKING = False
@@ -36,6 +36,8 @@ class Options:
         self.recording: str | None = None
         self.executable = ""
         """The program that was named beside a core or a process, as gdb takes it; it is only compared."""
+        self.other_writer = ""
+        """The program that wrote the core, if it is known and is not ``executable``."""
         self.named = ""
         """The path by which suggestions name the recording; "" for that by which it is opened."""
         self.record: str | None = None
@@ -117,7 +119,12 @@ def parse(argv: Sequence[str], options: Options) -> None:
             position += 1
         setters[name](value)
     _take_pid(rest, options)
-    _take_command(rest, options)
+    try:
+        _take_command(rest, options)
+    except UsageError as error:
+        if options.executable:  # perhaps the words were its own
+            error.help = f"to start it: dispatch {start_line([options.executable])} …"
+        raise
     _check_target(options, "--" in argv)
 
 

@@ -7,9 +7,12 @@ word is a program or a Python script and no other word could be a core, a proces
 from __future__ import annotations
 
 import os
+import stat
+from itertools import chain
 
 from gdbext.cache import find_program
 from gdbext.engine.formats import at_once
+from gdbext.engine.terminal import quoted
 from gdbext.errors import UsageError
 from gdbext.tools import table
 
@@ -24,41 +27,86 @@ _RECORDING, _ELF, _PACKED = (
 )
 """The first bytes of recordings (engine/targets/recording/container.py), of ELF files, and of files compressed by gzip,
 zstd, xz, lz4 and bzip2."""
-_ET_CORE, _TYPE = b"\x04\0", slice(16, 18)
-"""e_type of an ELF file, little-endian (elf.h)."""
+_ET_CORE, _TYPE, _BIG_ENDIAN = 4, slice(16, 18), b"\x02"
+"""e_type of an ELF file, where it is, and EI_DATA of the byte order that is not ours (elf.h)."""
+_STORE, _BY_PID = "systemd", "coredumpctl:"
+"""Cores of systemd's store (engine/targets/core_sources.py)."""
 _SOURCES = ("-p", "--pid", "-c", "--core", "-r", "--recording")
+_GLUED = ("-p", "-c", "-r")
+_OF_GDB = {"-pid": "--pid", "-core": "--core"}
+"""gdb takes its long options with one dash, too."""
+_WORDS = ("attach", "-h", "--help", "-V", "--version")
+"""Words with a meaning of ours that are neither options of the launcher nor names of commands."""
 
 
 def as_options(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> tuple[list[str], str]:
     """The command line with -p, -c, -r or "--", and the EXE that was named beside a core or a process, "" for none.
     ``valued``: our options with a value, ``flags``: those without. Raises UsageError if no meaning fits."""
+    words = [_long(word) for word in words]
     places = _positions(words, valued)
     if not places or table.is_command(words[places[0]]):
-        return list(words), ""
+        return words, ""
     first, rest = places[0], places[1:]
     word = words[first]
     if word == "attach" and rest:
-        return [*words[:first], "-p", *words[first + 1 :]], ""
+        return as_options([*words[:first], "-p", *words[first + 1 :]], valued, flags)
     has_source = any(each.partition("=")[0] in _SOURCES for each in words)
     option = "" if has_source else source_option(word)
     if option:
-        return [*words[:first], option, *words[first:]], ""
+        return as_options([*words[:first], option, *words[first:]], valued, flags)
+    option = source_option(words[rest[0]]) if rest and not has_source else ""
+    if has_source or option:
+        if not (is_startable(word) or "/" in word or os.path.isfile(word)):  # noqa: PTH113
+            return words, ""
+        between = rest[0] if option else first + 1
+        added = [option] if option else []
+        return [*words[:first], *words[first + 1 : between], *added, *words[between:]], word
     if not is_startable(word):
-        return list(words), ""
-    others = [*words[:first], *words[first + 1 :]]
-    if has_source:
-        return others, word
-    option = source_option(words[rest[0]]) if rest else ""
-    if option:
-        return [*words[:first], *words[first + 1 : rest[0]], option, *words[rest[0] :]], word
-    ours = next((each for each in others if each.partition("=")[0] in {*valued, *flags} or source_option(each)), "")
-    if first or ours:
-        line = " ".join(words)
-        raise UsageError(
-            f"not clear whether to start {word}: {ours or words[0]} is an option, a core or a process of ours",
-            help=f"-- {line}   or   -p PID   or   {word} -c CORE",
-        )
+        return words, ""
+    _check_startable(words, first, {*valued, *flags})
     return ["--", *_started(words)], ""
+
+
+def _long(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{_OF_GDB.get(name, name)}{equals}{value}"
+
+
+def _check_startable(words: Sequence[str], first: int, options: Collection[str]) -> None:
+    """Raises UsageError if the words beside the program, which is the word at ``first``, may be meant for us."""
+    before, after = words[:first], words[first + 1 :]
+    known = {*options, *_of_default_command()} if after else options
+    doubtful = next((each for each in chain(before, after) if _may_be_ours(each, known)), before[0] if before else "")
+    if doubtful:
+        raise UsageError(
+            f"not clear whether to start {words[first]}: "
+            f"{doubtful} may be an option, a command, a core or a process of ours",
+            help=" ".join(("dispatch", *(each for each in before if each in options), start_line(words[first:]))),
+        )
+
+
+def start_line(words: Sequence[str]) -> str:
+    """The end of the command line that starts a program without doubt."""
+    return " ".join(quoted(word) for word in ("--", *_started(words)))
+
+
+def _of_default_command() -> frozenset[str]:
+    """The options of the command that needs not be named."""
+    parser = table.parser_of(table.find(table.DEFAULT))
+    return frozenset(name for action in parser.options() for name in action.option_strings)
+
+
+def _may_be_ours(word: str, options: Collection[str]) -> bool:
+    name, _, value = word.partition("=")
+    return (
+        name in options
+        or word in _WORDS
+        or bool(source_option(word))
+        or (word.startswith("-") and source_option(value) in ("-c", "-r"))
+        or (word.startswith(_GLUED) and bool(source_option(word[2:])))
+        or table.is_command(word)
+        or table.program(word) is not None
+    )
 
 
 def _positions(words: Sequence[str], valued: Collection[str]) -> list[int]:
@@ -75,25 +123,49 @@ def _positions(words: Sequence[str], valued: Collection[str]) -> list[int]:
 
 
 def source_option(word: str) -> str:
-    """The option for what the word names: -p for a number, -c for a core, -r for a recording; "" for anything else. A
-    name such as core.1234 counts if the file cannot be read: the error is to be about that file."""
+    """The option for what the word names: -p for a number, -c for a core, -r for a recording; "" for anything else.
+
+    A name such as core.1234 counts if the file is not there: the error is to be about that file. So does what may be
+    one and cannot be told: an empty or a cut file, one that we may not read, a pipe (which is not opened).
+    """
     if word.isdecimal():
         return "-p"
+    if word == _STORE or word.startswith(_BY_PID):
+        return "-c"
+    by_name = "-r" if word.endswith(".rec") else "-c"
     try:
+        mode = os.stat(word).st_mode  # noqa: PTH116
+        if not stat.S_ISREG(mode):
+            return by_name if _names_evidence(word) or not stat.S_ISDIR(mode) else ""
         with open(word, "rb", opener=at_once) as file:
             head = file.read(_TYPE.stop)
-    except OSError:
-        return ("-r" if word.endswith(".rec") else "-c") if _names_evidence(word) else ""
+    except PermissionError:
+        return "" if os.access(word, os.X_OK) else by_name
+    except (OSError, ValueError):
+        return by_name if _names_evidence(word) else ""
     if head.startswith(_RECORDING):
         return "-r"
-    is_core = head.startswith(_PACKED) or (head.startswith(_ELF) and head[_TYPE] == _ET_CORE)
-    return "-c" if is_core or (_names_evidence(word) and not os.access(word, os.X_OK)) else ""
+    if head.startswith(_PACKED) or _is_core(head):
+        return "-c"
+    if word.endswith(".py") or os.access(word, os.X_OK):
+        return ""
+    if head and _RECORDING.startswith(head):
+        return "-r"
+    is_cut = any(magic.startswith(head) for magic in (_ELF, *_PACKED))
+    return by_name if is_cut or _names_evidence(word) else ""
+
+
+def _is_core(head: bytes) -> bool:
+    """An ELF core of either byte order, or an ELF file that ends before it says what it is."""
+    kind = int.from_bytes(head[_TYPE], "big" if head[5:6] == _BIG_ENDIAN else "little")
+    return head.startswith(_ELF) and (len(head) < _TYPE.stop or kind == _ET_CORE)
 
 
 def _names_evidence(word: str) -> bool:
-    """The name is one that cores and recordings have: core, core.7392, train.core.zst, hung.rec."""
-    parts = word.rpartition("/")[2].replace("-", ".").split(".")
-    return parts[0] == "core" or "core" in parts[1:] or parts[-1] == "rec"
+    """The name is one that cores and recordings have: core, core7392, core_7392, train.core.zst, hung.rec."""
+    parts = word.rpartition("/")[2].replace("-", ".").replace("_", ".").split(".")
+    numbered = parts[0].startswith("core") and parts[0][4:].isdecimal()
+    return numbered or "core" in parts or parts[-1] == "rec"
 
 
 def is_startable(word: str) -> bool:

@@ -113,7 +113,7 @@ def test_every_command_makes_its_report_as_the_others_do() -> None:
 def test_a_misspelled_command_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         table.find("dispatch-keyst")
-    assert "dispatch-keyset" in caught.value.why
+    assert "dispatch-keyset" in caught.value.what
 
 
 def no_session() -> NoReturn:

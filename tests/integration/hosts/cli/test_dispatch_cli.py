@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import platform
@@ -589,3 +590,42 @@ def test_what_gdb_users_type_examines_and_starts_nothing(form: str, tmp_path: Pa
         assert f"warning: process {sleeper.pid} runs /usr/bin/sleep, not {program}" in done.stderr
     else:
         assert (done.status, "core.7" in done.stderr) == (1, True), done
+
+
+@pytest.mark.parametrize(
+    "form", ["bt", "coredumpctl:7", "{pipe}", "{empty}", "-p7", "--resume={core}", "{core} bt --args"]
+)
+def test_no_doubtful_word_starts_a_program(form: str, core: Path, tmp_path: Path) -> None:
+    program, started, pipe, empty = (tmp_path / name for name in ("train", "started", "pipe", "empty"))
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    os.mkfifo(pipe)
+    empty.touch()
+    words = [word.format(pipe=pipe, empty=empty, core=core) for word in form.split()]
+    done = dispatch(program, *words)
+    assert not started.exists()
+    assert done.status == (0 if form.startswith("{core}") else 1 if form[0] in "{c" else 2), done
+    dispatch("--", program, *words)
+    assert started.exists(), "the program tells that it was started"
+
+
+@pytest.mark.parametrize("way", ["none", "gdb", "packed"])
+def test_an_executable_that_did_not_write_the_core(way: str, core: Path, program: Path, tmp_path: Path) -> None:
+    """Build-ids decide, not names; -q does not hide it, as in gdb; nothing is said of the right one, or of a copy."""
+    named = core
+    if way == "packed":
+        named = tmp_path / "core.gz"
+        named.write_bytes(gzip.compress(core.read_bytes(), 1))
+    debugger = ("--debugger", "gdb" if way == "gdb" else "none")
+    copy, other = tmp_path / "renamed", tmp_path / program.name
+    shutil.copy(program, copy)
+    source = tmp_path / "other.c"
+    source.write_text("int main(void) { return 0; }")
+    run(["gcc", "-Wl,--build-id", "-o", other, source])
+    for right in (program, copy):
+        assert dispatch(*debugger, right, named, "dispatch-info").stderr == ""
+    for wrong, said in ((other, f"not {other}"), (tmp_path / "gone", f"there is no file {tmp_path / 'gone'}")):
+        done = dispatch(*debugger, "-q", "-c", named, wrong, "dispatch-info")
+        assert done.status == 0, done
+        assert said in done.stderr
+        assert f"was written by {program}" in done.stderr

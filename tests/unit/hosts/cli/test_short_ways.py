@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -70,12 +71,68 @@ def test_short_ways(typed: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> 
         "sh train.sh --timeout 5",
         "-q sh train.sh",
         "sh bt hung.rec",
+        "sh bt",
+        "sh dispatch-bt",
+        "sh ranks",
+        "sh train.sh attach",
+        "sh --help",
+        "sh --samples",
+        "sh -p7392",
+        "sh -ccore.7",
+        "sh --resume=core.7",
+        "--args sh train.sh",
     ],
 )
 def test_nothing_is_started_by_words_that_may_mean_something_else(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(UsageError, match="not clear whether to start sh"):
         spelled_out(typed.split())
+
+
+def test_what_may_be_a_core_is_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty, cut, of the other byte order, a pipe, not there: none of these words is an argument of a program."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    for name, content in (("empty", b""), ("cut", b"\x7fELF\x02\x01"), ("big", b"\x7fELF\x02\x02" + bytes(11) + b"\4"),
+                          ("packed", b"\x28\xb5\x2f\xfd"), ("half", b"\x28\xb5")):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "hung").write_bytes(b"\x89gdbrec\n")
+    (tmp_path / "hal").write_bytes(b"\x89gdb")
+    os.mkfifo(tmp_path / "pipe")
+    cores = ("empty", "cut", "big", "packed", "half", "pipe", "/dev/null", "core", "core7", "core_7", "a.core.xz")
+    for name in (*cores, "systemd", "coredumpctl:7"):
+        assert spelled_out(["sh", name]) == ["--executable", "sh", "-c", name]
+        assert spelled_out([name, "sh", "bt"]) == ["--executable", "sh", "-c", name, "bt"]
+    for name in ("hung", "hal"):
+        assert spelled_out(["sh", name]) == ["--executable", "sh", "-r", name]
+
+
+def test_an_executable_need_not_be_one_that_could_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gdb takes a name of this folder without "./"; coredumpctl names a program that was deleted since."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.out").write_bytes(b"\x7fELF\x02\x01" + bytes(10) + b"\x03\0")
+    assert spelled_out(["a.out", "core.7"]) == ["--executable", "a.out", "-c", "core.7"]
+    assert spelled_out(["/gone/a.out", "-c", "core.7"]) == ["--executable", "/gone/a.out", "-c", "core.7"]
+    assert spelled_out(["-core", "core.7", "a.out"]) == ["--executable", "a.out", "--core", "core.7"]
+    assert spelled_out(["btt", "core.7"]) == ["btt", "core.7"]
+
+
+@pytest.mark.parametrize("typed", ["train.py --epochs 10", "python3 train.py --epochs 10", "-q train.py"])
+def test_a_refusal_says_how_to_start_it(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert launcher.main(typed.split(), "gdbext") == 2
+    assert re.search(r"try: .*gdbext (-q )?-- python3? train.py", capfd.readouterr().err)
+
+
+def test_a_word_without_a_meaning_gets_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    for word in ("dispach-bt", "python3", "x"):
+        assert launcher.main([word], "gdbext") == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert re.fullmatch(rf"gdbext: there is no command '{word}'; did you mean \S+, \S+ or \S+\?", line)
 
 
 def test_a_script_is_started_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
