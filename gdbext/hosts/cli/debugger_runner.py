@@ -262,9 +262,10 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     if not options.program:  # that gets what the caller left open, as from a shell
         _keep_descriptors()
     result, theirs = os.pipe()
-    launcher, end_request = os.pipe()
-    for descriptor in (theirs, launcher):
-        os.set_inheritable(descriptor, True)
+    launcher, end_request = os.pipe() if live else (-1, -1)
+    for lent in (theirs, launcher):
+        if lent >= 0:
+            os.set_inheritable(lent, True)
     output = _inheritable(1) if live else None
     terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
     job = base_debugger.Job(
@@ -282,7 +283,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
         )
     finally:
         for each in (theirs, launcher, output, terminal_of_ours):
-            if each is not None:
+            if each is not None and each >= 0:
                 os.close(each)
 
 

@@ -156,7 +156,7 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     if table.program(words[0]) is not None:
         has_pid = words[0] in _BY_PID and words[1:2] and words[1].isdecimal()
         return [words[0], "-p", *words[1:]] if has_pid else words
-    if "--" in words:
+    if "--" in words or words[0] in (*_ALONE, "-h", "--help"):
         return words
     own = _setters(Options())
     words, executable = as_options(words, own, [*_FLAGS, "--json", "--why"])

@@ -78,7 +78,7 @@ class GdbCommands:
         """
         self._shell = Shell(debugger())
         GdbPrefix()
-        self._define(table.help_text if _help_comes_at_once() else lambda row: f"{row.summary}\nSee: {row.name} --help")
+        self._define(_whole_help if _help_comes_at_once() else lambda row: f"{row.summary}\nSee: {row.name} --help")
         self._printers = PrinterRegistration(self._shell.summaries)
         self._awaits_prompt = hasattr(gdb.events, "before_prompt")
         if self._awaits_prompt:
@@ -92,7 +92,7 @@ class GdbCommands:
 
     def _complete_help(self) -> None:
         self._forget_prompt()
-        self._define(table.help_text)
+        self._define(_whole_help)
 
     def _define(self, documentation: Callable[[table.ToolRow], str]) -> None:
         for row in table.every_command():
@@ -105,6 +105,11 @@ class GdbCommands:
         if self._awaits_prompt:
             self._awaits_prompt = False
             gdb.events.before_prompt.disconnect(self._complete_help)
+
+
+def _whole_help(row: table.ToolRow) -> str:
+    """The help, after the line that gdb's lists of commands show."""
+    return f"{row.summary}\n\n{table.help_text(row)}"
 
 
 def _help_comes_at_once() -> bool:

@@ -145,6 +145,8 @@ def command(job: str, script: str) -> list[str]:
     """The command that runs beside what runs there, whatever it has reserved; standard input goes to all tasks. Without
     a terminal for the tasks, as ``--unbuffered`` would make one. No task ends the others by its own end."""
     how = ["--overlap", f"--jobid={_number(job)}", "--ntasks-per-node=1", "--distribution=block", "--label"]
+    if names := _machines(job):  # a batch script's own SLURM_NTASKS, its number of ranks, would count otherwise
+        how.append(f"--ntasks={len(names)}")
     return ["srun", *how, "--kill-on-bad-exit=0", "--wait=0", "--input=all", "sh", "-c", script]
 
 

@@ -70,7 +70,7 @@ def test_sourcing_leaves_the_path_and_the_settings_alone() -> None:
 @pytest.mark.parametrize("typed", ["init.py", "./init.py", "../gdbext/init.py", str(INIT)])
 def test_sourcing_from_any_folder(typed: str) -> None:
     outcome = gdb(f"source {typed}", "help dispatch-bt", cwd=INIT.parent)
-    assert "dispatch-bt --help" in outcome.stdout
+    assert "usage: dispatch-bt" in outcome.stdout
     assert outcome.stderr == ""
 
 
