@@ -31,7 +31,10 @@ USAGE = """\
 usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; it goes on afterwards
        dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
        dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
-       dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
+       dispatch [EXE] PID|CORE|FILE.rec [COMMAND …]  the same, as gdb's users type it (EXE -c CORE, attach PID, too):
+                                                     EXE is compared, never started
+       dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C; without --
+                                                     only if no other word may be a core, a process or a word of ours
        dispatch ps                                   list the processes that have PyTorch loaded
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
@@ -57,7 +60,8 @@ options:
   --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
-  -q, --quiet          no progress and no warnings on standard error, only why there is no report
+  -q, --quiet          no progress and no warnings on standard error, only why there is no report, and that EXE did
+                       not write the core
   --color WHEN         auto (default: on a terminal), always or never
   -V, --version        show the version
   --init-path DEBUGGER print the file to load: {loading}
