@@ -3,14 +3,13 @@ its console."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gdbext.engine.targets.live.debugger_guard import Healer
+from gdbext.engine.targets.live.debugger_guard import foreign_breakpoints
 from gdbext.engine.targets.live.proc_checks import thread_states
 from support.installed import gdbs, lldbs, probing
 from support.programs import harness
@@ -20,7 +19,6 @@ from support.programs.mi_session import WELL_FORMED, MiSession
 
 PATIENCE = 40.0
 """Seconds that a job has to be as it was. The kernel takes probes out of code in some seconds on a busy machine."""
-_INT3 = b"\xcc"
 
 
 class DebuggedJob:
@@ -63,7 +61,7 @@ class DebuggedJob:
         if probing.links_on(self.pid):
             return "has probes"
         try:
-            places = changed_places(self.pid)
+            places = foreign_breakpoints(self.pid)
         except (ProcessLookupError, FileNotFoundError):
             return "is ending"
         if places:
@@ -88,16 +86,6 @@ class DebuggedJob:
         if self._inferior.process.poll() is None:
             self._inferior.process.kill()
         self._inferior.close()
-
-
-def changed_places(pid: int) -> list[int]:
-    """The addresses of breakpoint instructions that the mapped files have not."""
-    descriptors = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY) for name in ("mem", "pagemap")]
-    try:
-        return sorted(address for address, _ in Healer(_INT3, pid, *descriptors).traps())
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 class GdbSession(MiSession):

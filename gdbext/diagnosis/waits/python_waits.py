@@ -285,13 +285,13 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: boo
     return Wait(resource, OwnerThread(tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
 
 
-_IDENTS = (1 << 12, 1 << 47)
-"""Where a pthread_t can lie: it is an address of the process's own half, and not in the page that is never mapped."""
+_FIRST_PAGE = 1 << 12
+"""Bytes at address 0 that are never mapped (vm.mmap_min_addr)."""
 
 
 def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, ident: int, evidence: str) -> Wait:
     """No thread could be found that has the owner's ident: it is gone only where each of them was looked at."""
-    if not _IDENTS[0] <= ident < _IDENTS[1] or ident % 8:
+    if not _FIRST_PAGE <= ident < thread.process.memory.architecture.user_limit or ident % 8:
         return Wait(resource, timed=futex.timed, evidence=(evidence, "no thread can have that ident: it is damaged"))
     python = thread.process.python
     if python is None or not python.has_no_thread(ident):

@@ -120,7 +120,7 @@ class SymbolIndex:
         is_worth_it = not self._key or self._total >= symbol_cache.WORTH_SEARCHING
         if name in self._searched or not is_worth_it or len(self._searched) >= self._cache.searches:
             return self._searched.get(name)
-        if self._key is not None:
+        if self._key:
             self._names = self._cache.load(f"{self._key}.names")
         if self._names is not None:
             return None

@@ -109,15 +109,16 @@ class DebuggerProcess:
         parts, ending = [], False
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            interrupted = False
             try:
                 ready = self._wait(left)
             except KeyboardInterrupt:
                 if not self.is_live:
                     raise
-                ready, left = [], 0.0
+                ready, interrupted = [], True
+            if interrupted and ending:
+                continue  # the debugger detaches already
             if not ready:
-                if ending and left == 0.0 and deadline is not None and time.monotonic() < deadline:
-                    continue  # interrupted again: the debugger detaches already
                 if ending or not self._may_change_it:
                     raise time_error(timeout or 0)
                 self._ask_to_end()  # the report of the live command follows

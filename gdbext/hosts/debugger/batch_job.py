@@ -37,9 +37,10 @@ def run(name: str, job: Job) -> None:
     called = CommandLine(job.program, job.source) if job.program else None
     host = DebuggerHost(debugger, output=job.output, called=called)
     host.end_requests = EndRequests(job.launcher)
-    host.end_requests.hold()
     row, recorded = table.find(job.command), _recorded(job)
     live = row.resumes and job.core is None
+    if live or job.pid is not None:  # the launcher ends any other debugger by SIGTERM
+        host.end_requests.hold()
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 

@@ -13,7 +13,6 @@ there, also while our commands are loaded anew.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -21,16 +20,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType, SimpleNamespace
 
 import lldb
 
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_held
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, actions_restored, signals_held
 from gdbext.errors import TargetError
 
-_ACTION_SIZE = 512
-"""More than ``struct sigaction`` has anywhere; it is only kept, to be put back."""
 _TURN = 0.1
 """Seconds between two looks whether an editor has cancelled the command."""
 AGAIN = 1.0
@@ -47,25 +44,25 @@ class Interruption:
 
     def __init__(self) -> None:
         self.happened = False
-        self._before: ctypes.Array[ctypes.c_char] | None = None
+        self._taken: ExitStack | None = None
         self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Note that a command begins."""
         self.happened = False
-        before = ctypes.create_string_buffer(_ACTION_SIZE)
-        ctypes.CDLL(None).sigaction(signal.SIGINT, None, before)  # LLDB's own, which Python does not know
-        try:
-            signal.signal(signal.SIGINT, self._interrupted)
-        except ValueError:
-            return
-        self._before = before
+        with ExitStack() as taken:
+            taken.enter_context(actions_restored((signal.SIGINT,)))  # LLDB's own, which Python does not know
+            try:
+                signal.signal(signal.SIGINT, self._interrupted)
+            except ValueError:
+                return
+            self._taken = taken.pop_all()
 
     def end(self) -> None:
         """The command has ended; idempotent."""
-        before, self._before = self._before, None
-        if before is not None:
-            ctypes.CDLL(None).sigaction(signal.SIGINT, before, None)
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken.close()
 
     def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
         self.happened = True
@@ -75,7 +72,7 @@ class Interruption:
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
         """Call ``stop`` from another thread while LLDB lets the process run, when no Python runs in this one."""
-        if self._before is None:
+        if self._taken is None:
             yield
             return
         ours, theirs = os.pipe()

@@ -269,28 +269,40 @@ def _as_probed(file: int, offset: int, size: int) -> bytes:
         return b""
 
 
+def foreign_breakpoints(pid: int) -> list[int]:
+    """The addresses of breakpoint instructions in a process's code that its files have not. Raises OSError."""
+    own = architectures.own()
+    if own is None:
+        return []
+    descriptors: list[int] = []
+    try:
+        for name in ("mem", "pagemap"):
+            descriptors.append(os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC))
+        return sorted(address for address, _ in Healer(own.breakpoint_code, pid, *descriptors).traps())
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 def state_after_detach(pid: int) -> str:
     """What became of a process that a debugger of ours has detached from: a sentence without its full stop. That its
     code is whole is stated only after a comparison with its files."""
-    state = thread_states(pid).get(pid, "") if os.path.isdir(f"/proc/{pid}") else ""  # noqa: PTH112
+    try:
+        state = thread_states(pid).get(pid, "")
+    except OSError:
+        state = ""
     if state in ("", "Z", "X"):
         return f"process {pid} has exited"
     if holder := tracer(pid, pid):
         return f"process {pid} is still traced, by process {holder}"
     if state == _STOPPED:
         return f"process {pid} is stopped; kill -CONT {pid} resumes it"
-    own = architectures.own()
     try:
-        descriptors = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mem", "pagemap")]
-    except OSError:
-        return f"process {pid} was let go and goes on"
-    try:
-        left = len([*Healer(own.breakpoint_code, pid, *descriptors).traps()]) if own is not None else 0
+        left = len(foreign_breakpoints(pid))
+    except PermissionError:
+        return f"process {pid} was let go; whether its code is whole could not be read"
     except OSError:
         return f"process {pid} has exited"
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
     if left:
         return (
             f"{left} breakpoint instructions are left in the code of process {pid}: a thread that reaches one is killed"
