@@ -171,7 +171,7 @@ def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     assert report["kind"] == "kernel-wait", report
     assert str(silent.file) in report["summary"]
     assert not uses_torch(target.pid)
-    debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], target.pid, False, False)
+    debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], -1, target.pid, False, False)
     with pytest.raises(TargetError, match="cannot be stopped"):
         debugger.result(None)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
