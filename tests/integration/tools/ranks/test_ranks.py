@@ -150,6 +150,7 @@ def test_files_that_are_no_cores(tmp_path: Path) -> None:
     assert [Path(each["where"]).name for each in document["unreached"]] == ["core.1"]
 
 
+@pytest.mark.alone  # --node is about one job of the machine: another test's may be larger
 @pytest.mark.parametrize("user", [None, 65534])
 def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job: Inferior, user: int | None) -> None:
     """Its user's jobs say that it may be one of them; other users' jobs do not know it."""
