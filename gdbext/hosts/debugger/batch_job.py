@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
-from gdbext.engine.targets.system.linux import signals_held
+from gdbext.engine.targets.system.linux import end_with_parent, signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
@@ -41,6 +41,8 @@ def run(name: str, job: Job) -> None:
     live = row.resumes and job.core is None
     if live or job.pid is not None:  # the launcher ends any other debugger by SIGTERM
         host.end_requests.hold()
+    if not live and job.pid is not None:
+        end_with_parent(signal.SIGKILL)  # by which the launcher ends it, too: what only reads may be killed
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 

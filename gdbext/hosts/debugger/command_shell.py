@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from argparse import Action
     from collections.abc import Callable, Iterable, Sequence
 
-    from gdbext.diagnosis.samples import Pause
+    from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.engine.terminal import CommandLine
@@ -63,10 +63,16 @@ class DebuggerHost(Host):
         return Session(self._debugger.stopped_target())
 
     def pause(self, target: Target) -> Pause:
-        """Pause the process as the debugger does it. Raises UsageError."""
+        """Pause the process as the debugger does it; a request to end interrupts the pause. Raises UsageError."""
         if not self.is_batch:
             self.guard(self._run_control(), target.pid)
-        return self._debugger.pause(target)
+        pause = self._debugger.pause(target)
+
+        def heard(seconds: float, watch: Watch) -> Target:
+            with self.end_requests.heard():
+                return pause(seconds, watch)
+
+        return heard
 
     def show_frames(self, shown: bool) -> None:
         """Show our frames in the debugger's ``bt``. Raises UsageError where that cannot be."""

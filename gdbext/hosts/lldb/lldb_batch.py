@@ -8,6 +8,7 @@ launch.NO_SYMBOLS and without its runtimes for sanitizers, each of which looks a
 from __future__ import annotations
 
 import shlex
+import signal
 from typing import TYPE_CHECKING
 
 import lldb
@@ -15,7 +16,9 @@ import lldb
 from gdbext.cache import cache_folder, may_fill
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
+from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.errors import NotPermitted, ProgramEnded, TargetError, TargetGone
 from gdbext.hosts.lldb.lldb_target import current_target, is_there
 from gdbext.hosts.lldb.parsed_command import check_version
@@ -64,14 +67,18 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
     """
     target = debugger.CreateTarget("")
 
+    guards = DebuggerGuards()
+
     def stop() -> Target:
-        return _attached(debugger, pid, target)
+        stopped = _attached(debugger, pid, target)
+        guards.watch_over(pid)
+        return stopped
 
-    return SnapshotTarget(pid, "lldb", stop, lambda _: _detach(target))
+    def let_go() -> None:
+        target.GetProcess().Detach()
+        guards.close()
 
-
-def _detach(target: lldb.SBTarget) -> None:
-    target.GetProcess().Detach()
+    return SnapshotTarget(pid, "lldb", stop, lambda _: let_go())
 
 
 def _keep_indexes(debugger: lldb.SBDebugger) -> None:
@@ -117,7 +124,9 @@ def _attached(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None 
 
 def _attach(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget) -> lldb.SBProcess:
     error = lldb.SBError()
-    process = target.AttachToProcessWithID(debugger.GetListener(), pid, error)
+    # LLDB's server inherits that: it would exit, and leave the breakpoints in the process
+    with signals_handled(ENDING_SIGNALS, signal.SIG_IGN):
+        process = target.AttachToProcessWithID(debugger.GetListener(), pid, error)
     if error.Fail() or not process.IsValid():
         proc_checks.check_process(pid)
         raise NotPermitted(f"lldb could not attach to process {pid}: {error.GetCString()}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.engine.targets.system.linux import ENDING_SIGNALS, signals_handled
 from gdbext.engine.terminal import shown
 from gdbext.hosts.debugger.base_debugger import Debugger
 from gdbext.hosts.lldb.lldb_target import LentRegisters
@@ -118,9 +115,7 @@ class LldbDebugger(Debugger):
         from gdbext.hosts.lldb.lldb_batch import open_target
 
         self.selection.interruption.begin()
-        # LLDB's server inherits that: it would exit, and leave the breakpoints in the process
-        with signals_handled(ENDING_SIGNALS, signal.SIG_IGN) if job.pid is not None else nullcontext():
-            return open_target(self.selection.debugger, job, live)
+        return open_target(self.selection.debugger, job, live)
 
     def let_go(self, job: Job, runs_on: bool) -> None:
         """Detach, or end the program."""
