@@ -7,6 +7,7 @@ it. People wait while the debugger's Python imports this: it imports what each j
 from __future__ import annotations
 
 import os
+import select
 import signal
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def run(name: str, job: Job) -> None:
     if live or job.pid is not None:  # the launcher ends any other debugger by SIGTERM
         host.end_requests.hold()
     if not live and job.pid is not None:
-        end_with_parent(signal.SIGKILL)  # by which the launcher ends it, too: what only reads may be killed
+        _end_with_launcher(job)
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
@@ -77,6 +78,15 @@ def run(name: str, job: Job) -> None:
         recorded.save(outcome)
     _write(outcome, job.result)
     debugger.leave(job)
+
+
+def _end_with_launcher(job: Job) -> None:
+    """End by SIGKILL with the launcher, which ends a debugger that only reads in the same way."""
+    end_with_parent(signal.SIGKILL)
+    reader = select.poll()
+    reader.register(job.result, 0)
+    if reader.poll(0):  # the launcher had exited before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:

@@ -64,6 +64,10 @@ def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:
             owner = wait["owner"]
             statement = Statement("owner", (thread["tid"], owner["tid"] or owner.get("ident"), owner["state"]))
             found[statement] = evidence_of(*wait["evidence"], wait["address"], statement)
+        lost = wait.get("lost") if wait is not None else None
+        if lost is not None and lost["recorded"]:
+            statement = Statement("lost", (thread["tid"], *lost["threads"], lost["loss"]))
+            found[statement] = evidence_of(*wait["evidence"], wait["address"], lost["summary"])
     for finding in document.get("findings") or ():
         if finding["kind"] in ("deadlock", "self-deadlock") and not _is_doubtful(finding["summary"]):
             statement = Statement("cycle", (finding["kind"], *sorted(finding["threads"])))
@@ -110,8 +114,13 @@ def impossible(found: Iterable[Statement]) -> Iterator[Statement]:
 
 def is_excused(statement: Statement, evidence: Evidence, changes: Sequence[Change]) -> bool:
     """The process itself says so, with the smallest damage that makes it: what was changed is the very thing that the
-    statement says or that its evidence names."""
-    return any(_says(change, statement, evidence) for change in changes)
+    statement says or that its evidence names. That excuses no conclusion from what is *not* there (no thread has that
+    id, no other thread can release it): one damaged word may not be enough for it."""
+    return not _is_closed_world(statement) and any(_says(change, statement, evidence) for change in changes)
+
+
+def _is_closed_world(statement: Statement) -> bool:
+    return statement.what == "lost" or "gone" in statement.about or "self-deadlock" in statement.about
 
 
 def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
