@@ -19,7 +19,7 @@ from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.local_process import read_command, read_file
-from gdbext.engine.targets.system.linux import command_text, end_with_parent, is_alive
+from gdbext.engine.targets.system.linux import command_text, is_alive
 from gdbext.engine.terminal import cut
 from gdbext.errors import GdbextError, TargetError
 from gdbext.render import escape
@@ -37,6 +37,8 @@ _TIMEOUT = 30
 """Seconds that the look at one process may take."""
 _WIDTH = 100
 """Most letters of a command line that are shown."""
+_DEATH_SIGNAL = 1
+"""The option PR_SET_PDEATHSIG of prctl(2) (linux/prctl.h)."""
 _STEP = 0.01
 ENDINGS = ("txt", "json", "rec")
 """Endings of the files that are kept of each process."""
@@ -328,6 +330,13 @@ def start_child(work: Callable[[], int], place: Workplace) -> int:
         status = work()
     finally:
         os._exit(status)
+
+
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 
 def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:

@@ -20,6 +20,7 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThr
 from gdbext.diagnosis.report.wait_kind import Loss, LostThread, SelfWait, WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import FutexWait, ThreadSnapshot, fork_evidence, futex_wait, sleepers
+from gdbext.engine.glibc.pthread import was_thread
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.engine.vocabulary import counted
@@ -290,14 +291,21 @@ _FIRST_PAGE = 1 << 12
 
 
 def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, ident: int, evidence: str) -> Wait:
-    """No thread could be found that has the owner's ident: it is gone only where each of them was looked at."""
-    if not _FIRST_PAGE <= ident < thread.process.memory.architecture.user_limit or ident % 8:
+    """No thread could be found that has the owner's ident: it is gone only where each of them was looked at, and
+    recorded only where a thread has had that ident: one damaged word names no thread."""
+    python, memory = thread.process.python, thread.process.memory
+    if ident % 8 or not _FIRST_PAGE <= ident < memory.architecture.user_limit:
         return Wait(resource, timed=futex.timed, evidence=(evidence, "no thread can have that ident: it is damaged"))
-    python = thread.process.python
     if python is None or not python.has_no_thread(ident):
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
-    owner = VanishedThread(None, ident)
-    return Wait(resource, owner, OwnerCertainty.RECORDED, futex.timed, (evidence, "no thread has that ident"))
+    if was_thread(memory, ident):
+        seen, certainty = (
+            f"no thread has that ident, and one had it: its block is at {ident:#x}",
+            OwnerCertainty.RECORDED,
+        )
+    else:
+        seen, certainty = "no thread has that ident, and nothing shows that one ever had it", OwnerCertainty.INFERRED
+    return Wait(resource, VanishedThread(None, ident), certainty, futex.timed, (evidence, seen))
 
 
 def _lock_kind(found: PythonWait) -> Waitable:

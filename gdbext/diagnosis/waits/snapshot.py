@@ -58,6 +58,8 @@ def _evidence(process: ProcessSnapshot) -> Iterator[str]:
             yield "multiprocessing's call of fork is on its stack"
 
 
+_NEAR_IDS = 1 << 12
+"""Ids between those of two threads that lived in the same program, on a machine that is not too busy."""
 INNER = 80
 """Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
 backward hook may put many frames between a lock and the call that tells its purpose."""
@@ -154,6 +156,11 @@ class ProcessSnapshot:
             return OwnerThread(outer[tid])
         is_ours = tid in self.tids  # and no thread says so of itself: what they say is damaged
         return VanishedThread(tid) if complete and not is_ours else None
+
+    def may_have_had(self, tid: int) -> bool:
+        """A thread that is gone may have had that id: the kernel hands ids out in order, so it is near those of this
+        process's threads, or of its parent's. A damaged word is seldom such a number."""
+        return any(abs(tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:

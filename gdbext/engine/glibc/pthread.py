@@ -93,6 +93,14 @@ def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
     return None if None in own else thread_id(memory, thread_pointer)
 
 
+def was_thread(memory: Memory, ident: int) -> bool:
+    """A control block is at that pthread_t: of a thread, or left behind by one that has ended or that a fork left out
+    (glibc keeps their stacks for later threads)."""
+    abi = glibc_abi(memory.architecture)
+    thread_pointer = ident - abi.pthread_self
+    return all(memory.try_u64(thread_pointer + offset) == thread_pointer for offset in abi.own_addresses)
+
+
 def pthread_self(memory: Memory, thread_pointer: int) -> int:
     """The pthread_t of the thread."""
     return thread_pointer + glibc_abi(memory.architecture).pthread_self

@@ -54,7 +54,7 @@ class DebuggerProcess:
         live: bool,
     ) -> None:
         """Start it. ``result`` is the pipe that the outcome comes through, ``end_request`` the pipe that is closed to
-        end a live command (EndRequests), ``pid`` the process to attach to.
+        end a live command (EndRequests; the kernel closes it, too, when we exit), ``pid`` the process to attach to.
 
         A debugger that starts a program gets our environment and terminal, any other one ``environment``. With ``live``
         the command resumes the process. Raises TargetError.
@@ -68,7 +68,7 @@ class DebuggerProcess:
         self._may_change_it = starts_program or live
         self._printed = os.memfd_create(name, os.MFD_CLOEXEC)
         self._result = result
-        self._end_request = [end_request]
+        self._end_request = [end_request] if end_request >= 0 else []
         self._pid = self._spawn(words, environment)
         self._exit = _descriptor_of(self._pid)
         self._status: int | None = None
@@ -171,8 +171,7 @@ class DebuggerProcess:
     def _ask_to_end(self) -> None:
         """Have the debugger end the command as Ctrl+C does, once it has attached."""
         if self.is_live:
-            while self._end_request:
-                os.close(self._end_request.pop())
+            _close_all(self._end_request)
         else:
             os.kill(self._pid, SIGINT)
 
@@ -212,8 +211,8 @@ class DebuggerProcess:
             found, status = os.waitpid(self._pid, os.WNOHANG)
             if found:
                 self._status = status
-                while self._exit:
-                    os.close(self._exit.pop())
+                _close_all(self._exit)
+                _close_all(self._end_request)
             elif time.monotonic() > deadline:
                 return
             else:
@@ -223,6 +222,11 @@ class DebuggerProcess:
     def _resume(self) -> None:
         if self._attached_to is not None and not self._stopped_before:
             undo_stop(self._attached_to)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _descriptor_of(pid: int) -> list[int]:
@@ -263,7 +267,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     if not options.program:  # that gets what the caller left open, as from a shell
         _keep_descriptors()
     result, theirs = os.pipe()
-    launcher, end_request = os.pipe() if live else (-1, -1)
+    launcher, end_request = os.pipe() if live or options.pid is not None else (-1, -1)
     for lent in (theirs, launcher):
         if lent >= 0:
             os.set_inheritable(lent, True)

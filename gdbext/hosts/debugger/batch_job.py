@@ -7,14 +7,13 @@ it. People wait while the debugger's Python imports this: it imports what each j
 from __future__ import annotations
 
 import os
-import select
 import signal
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
 from gdbext.engine.targets.live.thread_motion import is_stopped, undo_stop
-from gdbext.engine.targets.system.linux import end_with_parent, signals_held
+from gdbext.engine.targets.system.linux import signals_held
 from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
@@ -42,8 +41,6 @@ def run(name: str, job: Job) -> None:
     live = row.resumes and job.core is None
     if live or job.pid is not None:  # the launcher ends any other debugger by SIGTERM
         host.end_requests.hold()
-    if not live and job.pid is not None:
-        _end_with_launcher(job)
     was_stopped = is_stopped(job.pid)
     watched = BudgetWatch(0, 0 if row.runs_on(job.argv) else job.memory)  # the launcher counts the seconds
 
@@ -78,15 +75,6 @@ def run(name: str, job: Job) -> None:
         recorded.save(outcome)
     _write(outcome, job.result)
     debugger.leave(job)
-
-
-def _end_with_launcher(job: Job) -> None:
-    """End by SIGKILL with the launcher, which ends a debugger that only reads in the same way."""
-    end_with_parent(signal.SIGKILL)
-    reader = select.poll()
-    reader.register(job.result, 0)
-    if reader.poll(0):  # the launcher had exited before
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _let_go(debugger: Debugger, job: Job, host: DebuggerHost) -> None:

@@ -23,12 +23,12 @@ from gdbext.engine.numbers import integer
 from gdbext.engine.targets.core_target import PIPE
 from gdbext.engine.targets.live.local_process import thread_name
 from gdbext.engine.targets.rooted_paths import Rights, capabilities_of, rights_of
-from gdbext.engine.targets.system.linux import end_with_parent
 from gdbext.engine.targets.system.procfs import started_at
 from gdbext.engine.terminal import quoted
 from gdbext.errors import TargetError, UsageError
 from gdbext.tools.core_handler.crash_user import user_of
 from gdbext.tools.core_handler.disk_room import CACHES, STATE_SECONDS, SUFFIXES, crash_stem, make_room
+from gdbext.tools.family import end_with_parent
 from gdbext.tools.program import Program
 from gdbext.tools.table import Outcome
 

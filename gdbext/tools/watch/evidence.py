@@ -23,9 +23,8 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.formats.workplace import Workplace
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.supervision import check_can_stop
-from gdbext.engine.targets.system.linux import end_with_parent
 from gdbext.errors import TargetError
-from gdbext.tools.family import run_aside, start_aside
+from gdbext.tools.family import end_with_parent, run_aside, start_aside
 
 if TYPE_CHECKING:
     from gdbext.tools.program import Dispatch

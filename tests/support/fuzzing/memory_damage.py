@@ -210,6 +210,27 @@ def holes(memory: Memory, chance: Random) -> list[Change]:
     return [Hole(words[0] & -PAGE) for words in chosen]
 
 
+def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: Random) -> list[Change]:
+    """Words of the objects that a report names (its locks), by what such words hold: thread ids, few, addresses."""
+    words = [number & -8 for number in numbers if memory.known.read(number & -8, _OBJECT) is not None]
+    tids = [thread.tid for thread in recording.threads]
+    found: dict[int, Change] = {}
+    for _ in range(chance.choice((1, 1, 2, 4)) if words and memory.used else 0):
+        at = chance.choice(words) + chance.randrange(-16, _OBJECT, 4)
+        raw = memory.known.read(at, 8)
+        if raw is None:
+            continue
+        new = chance.choice((
+            chance.choice(tids), chance.choice(tids) + chance.randrange(-3, 4), chance.randrange(1 << 22), 0, 1, 2,
+            chance.randrange(64), 1 << chance.randrange(32), memory.value(chance.choice(memory.used)),
+            chance.choice(memory.used), 0x7F0000000000 | chance.getrandbits(39) & -64, chance.getrandbits(64),
+            int.from_bytes(raw, "little") ^ 1 << chance.randrange(64),
+        ))  # fmt: skip
+        size = 4 if new < 1 << 32 and chance.random() < 0.7 else 8
+        found[at] = memory.patch(at, (new & WORD).to_bytes(8, "little")[:size])
+    return list(found.values())
+
+
 DAMAGES: dict[str, Callable[[Memory, Random], list[Change]]] = {
     "bits": bits, "pointers": pointers, "counts": counts, "strings": strings, "pages": pages, "holes": holes,
 }  # fmt: skip

@@ -20,6 +20,7 @@ from support.recorded import recordings
 from . import json_damage, memory_damage, subjects
 from .byte_damage import Bytes, damage_bytes, with_bytes
 from .look import Change, Kind, Look
+from .memory_damage import PAGE
 from .subjects import Subject
 
 
@@ -43,6 +44,18 @@ class MemoryKind(_RecordingKind):
 
     def planned(self, found: Subject, command: tuple[str, ...], chance: Random) -> Look:
         changes = self._damage(found.memory, chance)
+        return subjects.look_at(found, command, changes, partial(_run, command, found.recording))
+
+
+class NamedWordKind(_RecordingKind):
+    """The words of the locks that its reports name."""
+
+    name = "memory-named"
+    share = 10
+
+    def planned(self, found: Subject, command: tuple[str, ...], chance: Random) -> Look:
+        numbers = sorted({each for evidence in found.truth.values() for each in evidence.numbers if each >= PAGE})
+        changes = memory_damage.named(found.memory, found.recording, numbers, chance)
         return subjects.look_at(found, command, changes, partial(_run, command, found.recording))
 
 
@@ -319,6 +332,6 @@ def _with_facts(command: Sequence[str], recording: Recording, changes: Sequence[
 
 KINDS: tuple[Kind, ...] = (
     MemoryKind("bits", 14), MemoryKind("pointers", 18), MemoryKind("counts", 8), MemoryKind("strings", 8),
-    MemoryKind("pages", 6), MemoryKind("holes", 6), RegisterKind(), FileKind(), ContentsKind(), DocumentKind(),
-    ElfKind(), IndexKind(), FactKind(),
+    MemoryKind("pages", 6), MemoryKind("holes", 6), RegisterKind(), NamedWordKind(), FileKind(), ContentsKind(),
+    DocumentKind(), ElfKind(), IndexKind(), FactKind(),
 )  # fmt: skip

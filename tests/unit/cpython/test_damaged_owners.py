@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -42,6 +42,13 @@ class Subject:
 
     def field(self, tid: int, name: str) -> int:
         return self.state(tid).address + getattr(PyThreadState, name).offset(self.runtime.space)
+
+    def wait_where_the_lock_records(self, ident: int) -> dict[str, Any]:
+        """The waiter's wait where its lock's word is overwritten."""
+        (wait,) = [each["wait"] for each in self.whole.document("all-threads")["threads"] if each["tid"] == self.waiter]
+        place = int(wait["address"], 16) + RLockObject.rlock_owner.offset(self.runtime.space)
+        damaged = Replay(NAME, patched(recording(NAME), {place: ident})).document("all-threads")["threads"]
+        return cast("dict[str, Any]", next(each["wait"] for each in damaged if each["tid"] == self.waiter))
 
     def patched(self, tid: int, name: str, word: int) -> Recording:
         return patched(recording(NAME), {self.field(tid, name): word})
@@ -98,11 +105,14 @@ def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
 
 @pytest.mark.parametrize("ident", [0x8C007F4B21AB16C0, 0x40, 0x7F0000001241])
 def test_a_word_that_can_be_no_ident_is_of_no_thread_that_is_gone(subject: Subject, ident: int) -> None:
-    documents = subject.whole.document("all-threads")["threads"]
-    (wait,) = [each["wait"] for each in documents if each["tid"] == subject.waiter]
-    place = int(wait["address"], 16) + RLockObject.rlock_owner.offset(subject.runtime.space)
-    found = owners(Replay(NAME, patched(recording(NAME), {place: ident})))
-    assert found.get(subject.waiter) is None
+    wait = subject.wait_where_the_lock_records(ident)
+    assert wait["owner"] is None
+
+
+@pytest.mark.parametrize("ident", [0x2FBE9556C0, 0x7F1122334440])
+def test_a_word_that_no_thread_has_had_proves_no_thread_that_is_gone(subject: Subject, ident: int) -> None:
+    wait = subject.wait_where_the_lock_records(ident)
+    assert (wait["owner"]["state"], wait["certainty"]) == ("gone", "inferred")
 
 
 def test_who_stops_the_world_is_not_told_by_a_word_that_is_no_thread_s() -> None:

@@ -224,17 +224,6 @@ def _survive(work: Callable[[], None], name: str, keep: set[int] | None) -> NoRe
         os._exit(0)
 
 
-_DEATH_SIGNAL = 1
-"""The option PR_SET_PDEATHSIG of prctl(2) (linux/prctl.h)."""
-
-
-def end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
-
-
 _MOST_VARIABLES = 1 << 16
 
 

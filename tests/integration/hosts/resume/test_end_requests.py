@@ -127,6 +127,20 @@ def test_lldb_detaches(job: Inferior, lldb: str, end: str) -> None:
     check(job, "lldb", lldbs.executable(lldb), TRACE, end)
 
 
+@pytest.mark.parametrize("debugger", [*gdbs.parameters(), *lldbs.parameters()])
+def test_no_debugger_samples_on_after_its_launcher(job: Inferior, debugger: str) -> None:
+    name = "lldb" if "lldb" in debugger else "gdb"
+    path = gdbs.executable(debugger) if name == "gdb" else lldbs.executable(debugger)
+    words = [DISPATCH, "--debugger", name, "-p", str(job.pid), "dispatch-diagnose", "--samples", "1000"]
+    launcher = subprocess.Popen(words, env=os.environ | {name.upper(): path}, start_new_session=True)
+    wait_until(lambda: procfs.status(job.pid)["TracerPid"] != "0", "it looks at the process")
+    debuggers = descendants(launcher.pid)
+    launcher.kill()
+    launcher.wait()
+    wait_until(lambda: all(is_over(pid) for pid in debuggers), "no debugger stays behind")
+    check_unharmed(job)
+
+
 def check(job: Inferior, debugger: str, path: str, words: tuple[str, ...], end: str) -> None:
     command = Command(job, debugger, path, words, end == "closed-terminal")
     try:

@@ -33,7 +33,12 @@ def test_a_mutex_with_its_owner():
 
 def test_an_owner_that_is_no_thread_is_gone():
     wait = wait_of(Process({DATA: mutex(owner=99)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert wait.owner == VanishedThread(99)
+    assert (wait.owner, wait.certainty) == (VanishedThread(99), OwnerCertainty.RECORDED)
+
+
+def test_an_owner_with_an_id_far_from_those_of_the_process_is_only_inferred():
+    wait = wait_of(Process({DATA: mutex(owner=32_663)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
+    assert (wait.owner, wait.certainty) == (VanishedThread(32_663), OwnerCertainty.INFERRED)
 
 
 def _own_words(words, owner):

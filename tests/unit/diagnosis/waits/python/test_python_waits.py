@@ -34,8 +34,16 @@ def test_an_rlock_records_its_owner():
     process = waits_for_lock().thread(2, [])
     wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEE0, owner_tid=2)))
     assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
-    ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEE0), ended=[0xBEE0]))
-    assert (ended.owner, ended.certainty) == (VanishedThread(None, 0xBEE0), OwnerCertainty.RECORDED)
+
+
+def test_a_gone_owner_is_recorded_only_where_a_thread_has_had_its_ident():
+    block, ended = 0xBEE0, Python(wait=python_wait("rlock", owner_ident=0xBEE0), ended=[0xBEE0])
+    process = waits_for_lock()
+    wait = wait_of(process, python=ended)
+    assert (wait.owner, wait.certainty) == (VanishedThread(None, block), OwnerCertainty.INFERRED)
+    process.target.regions[0xB000] = bytes(0xEE0) + struct.pack("<QQQ", block, 0, block) + bytes(0x108)
+    wait = wait_of(process, python=ended)
+    assert (wait.owner, wait.certainty) == (VanishedThread(None, block), OwnerCertainty.RECORDED)
 
 
 def test_an_owner_is_gone_only_where_every_thread_was_looked_at():
