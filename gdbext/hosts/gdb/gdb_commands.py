@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import gdb
 
@@ -112,8 +114,25 @@ def _whole_help(row: table.ToolRow) -> str:
     return f"{row.summary}\n\n{table.help_text(row)}"
 
 
+_SCRIPT_SIZE = 1 << 16
+"""Bytes of a script of the command line in which a request for help is looked for."""
+
+
 def _help_comes_at_once() -> bool:
-    return any(word.split()[:1] in (["help"], ["h"]) for word in proc_files.text("/proc/self/cmdline").split("\0"))
+    """A command of gdb's command line, or a line of a script that it names (-x FILE), asks for help."""
+    words = proc_files.text("/proc/self/cmdline").split("\0")
+    scripts = [word.rpartition("=")[2] for word in words if os.path.isfile(word.rpartition("=")[2])]  # noqa: PTH113
+    return any(_asks_for_help(word) for word in words) or any(map(_script_asks_for_help, scripts))
+
+
+def _asks_for_help(line: str) -> bool:
+    return line.split()[:1] in (["help"], ["h"])
+
+
+def _script_asks_for_help(path: str) -> bool:
+    with suppress(OSError), open(path, errors="replace") as script:
+        return any(map(_asks_for_help, script.read(_SCRIPT_SIZE).splitlines()))
+    return False
 
 
 def _wants_color(from_tty: bool) -> bool:

@@ -382,3 +382,11 @@ def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
     assert "Show the dispatcher's path" in done.stdout, done
     assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr
+
+
+def test_a_script_that_asks_for_help_gets_the_whole_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "help.gdb"
+    script.write_text(f"source {SOURCE}\nhelp dispatch-bt\n")
+    words = ["gdb", "-q", "-nx", "-batch", "-x", str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    assert "--native" in done.stdout, done
