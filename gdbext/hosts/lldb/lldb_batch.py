@@ -70,9 +70,8 @@ def brief_stop(debugger: lldb.SBDebugger, pid: int) -> SnapshotTarget:
     guards = DebuggerGuards()
 
     def stop() -> Target:
-        stopped = _attached(debugger, pid, target)
-        guards.watch_over(pid)
-        return stopped
+        guards.watch_over(pid)  # from before LLDB puts its breakpoint into the dynamic loader
+        return _attached(debugger, pid, target)
 
     def let_go() -> None:
         target.GetProcess().Detach()

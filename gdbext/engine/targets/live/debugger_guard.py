@@ -55,7 +55,7 @@ class DebuggerGuard:
     """Watches over one process that this one traces: until close(), until it is let go, or until we have ended."""
 
     def __init__(self, pid: int) -> None:
-        """The process stands still. Without the right to write to it nothing is done."""
+        """The process stands still, or nobody traces it yet. Without the right to write to it nothing is done."""
         self.pid = pid
         self.has_server = False
         """The guard can tell the server that traces the process to let it go."""
@@ -70,10 +70,10 @@ class DebuggerGuard:
                 files.append(os.open(f"/proc/{pid}/{name}", how | os.O_CLOEXEC))
             healer = Healer(own.breakpoint_code, pid, *files)
             server = tracer(pid, pid)
-            if server == os.getpid():
+            if server in (0, os.getpid()):
                 healer.note()  # LLDB leaves its breakpoints there while the process stands still
             self._mutex.lock()
-            connection = ServerConnection(connection_to(server) if parent(pid) != server else -1)
+            connection = ServerConnection(connection_to(server) if server and parent(pid) != server else -1)
             keep = (*files, theirs.fileno(), connection.descriptor)
             self.has_server = connection.descriptor >= 0
             self._child = start_survivor(lambda: _Watch(healer, theirs, self._mutex, connection).run(), _NAME, keep)
@@ -165,14 +165,16 @@ class _Watch:
         """Heal when the debugger has ended without a word, or its helper that traces the process (LLDB's server)."""
         if self._tracer == self._parent:
             threading.Thread(target=self._wait_for_death, daemon=True).start()
-        process = os.pidfd_open(self._tracer) if hasattr(os, "pidfd_open") else -1
+        process = os.pidfd_open(self._tracer) if self._tracer and hasattr(os, "pidfd_open") else -1
         waits = [each for each in (self._debugger.fileno(), process) if each >= 0]
         while not (ended := select.select(waits, [], [], _LOOK)[0]):
+            self._tracer = self._tracer or tracer(self._pid, self._pid)
             if tracer(self._pid, self._pid) != self._tracer:
                 if not _is_ending(self._tracer):
                     return  # it was let go
                 break
             self._healer.look()
+        self._tracer = self._tracer or tracer(self._pid, self._pid)
         if self._debugger.fileno() not in ended or not self._debugger.recv(1):
             with self._server.stopped():
                 self._healer.heal()
