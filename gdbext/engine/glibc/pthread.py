@@ -251,13 +251,18 @@ class PthreadTids(Record):
 
     @classmethod
     def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
-        """Those of the threads whose registers can be read."""
+        """Those of the threads whose registers can be read; a pthread_t that two threads have is nobody's."""
         table: dict[int, int] = {}
+        shared: set[int] = set()
         for thread in threads:
             try:
                 base = memory.architecture.thread_pointer(thread.registers())
             except GdbextError:
                 continue
-            if base:
-                table[pthread_self(memory, base)] = thread.tid
-        return cls(table, len(table) == len(threads))
+            ident = pthread_self(memory, base) if base else 0
+            if ident in table:
+                shared.add(ident)
+            elif ident:
+                table[ident] = thread.tid
+        known = {ident: tid for ident, tid in table.items() if ident not in shared}
+        return cls(known, len(known) == len(threads))

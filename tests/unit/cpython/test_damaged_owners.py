@@ -103,6 +103,21 @@ def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
     assert f"the thread with the ident {ident}" in replay.text("all-threads")
 
 
+def test_a_thread_pointer_that_is_another_thread_s_gives_it_no_stack_of_that_thread() -> None:
+    """Python 3.8 knows its threads by their pthread_t alone."""
+    name = "python-lock-abba-3.8"
+    before = recording(name)
+    main = next(each for each in before.threads if each.tid == before.pid)
+    other = max(each.tid for each in before.threads)
+    threads = (
+        each._replace(registers={**each.registers, "fs_base": main.registers["fs_base"]}) if each.tid == other else each
+        for each in before.threads
+    )
+    waits = Replay(name, before._replace(threads=tuple(threads))).document("all-threads")["threads"]
+    kinds = {each["tid"]: each["wait"]["kind"] for each in waits if each["wait"] is not None}
+    assert kinds.get(other) != "join", "that is what the main thread waits for"
+
+
 @pytest.mark.parametrize("ident", [0x8C007F4B21AB16C0, 0x40, 0x7F0000001241])
 def test_a_word_that_can_be_no_ident_is_of_no_thread_that_is_gone(subject: Subject, ident: int) -> None:
     wait = subject.wait_where_the_lock_records(ident)
