@@ -23,10 +23,33 @@ if TYPE_CHECKING:
     from gdbext.known import Affected, KnownBug, ThreadPattern
 
 __all__ = [
-    "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "OwnerThread",
-    "ParentsThread", "Pool", "Process", "Report", "Resource", "Section", "Session", "Thread", "ThreadPattern",
-    "ThreadSnapshot", "Threads", "Tool", "VanishedThread", "Wait", "WaitKind", "make_report", "open",
-]  # fmt: skip
+    "Affected",
+    "Answer",
+    "Diagnosis",
+    "Functions",
+    "GdbextError",
+    "KnownBug",
+    "Mode",
+    "Owner",
+    "OwnerThread",
+    "ParentsThread",
+    "Pool",
+    "Process",
+    "Report",
+    "Resource",
+    "Section",
+    "Session",
+    "Thread",
+    "ThreadPattern",
+    "ThreadSnapshot",
+    "Threads",
+    "Tool",
+    "VanishedThread",
+    "Wait",
+    "WaitKind",
+    "make_report",
+    "open",
+]
 __version__ = "0.1.0"
 _PLACES = {
     "Affected": "known",

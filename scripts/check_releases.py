@@ -27,29 +27,95 @@ SYMBOLS = {**TORCH_SYMBOLS, **_OF_SETTINGS}
 """Every name that is assumed of torch."""
 FEATURES = {
     "operators": ("SINGLETON", "SINGLETON_GUARD", "SINGLETON_REFERENCE", "INTERNED_STRINGS"),
-    "tables": ("FALLTHROUGH", "AMBIGUOUS_AUTOGRAD_OTHER", "PYTHON_KERNEL", "UNBOXED_WRAPPER", "BOXED_FROM_UNBOXED",
-               "BOXED_FUNCTION", "BOXED_FUNCTOR"),
-    "keysets": ("OPERATOR_STRUCT", "STATIC_HANDLE", "BOXED_WRAPPER", "KERNEL_FUNCTION", "UNBOXED_CALL",
-                "DISPATCHER_CALL_BOXED", "DISPATCHER_REDISPATCH", "SLOW_PATH", "HANDLE_CALL_BOXED",
-                "HANDLE_REDISPATCH_BOXED", "KERNEL_FOR_KEY", "FIND_SCHEMA", "REAL_SINGLETON"),
-    "thread-local state": ("KEYSETS", "AUTOGRAD_STATE", "PYTHON_DISPATCHER", "DISPATCH_MODES", "AUTOCAST_DTYPE",
-                           "AUTOCAST_CACHE", "AUTOCAST_NESTING", "SEQUENCE_NUMBER", "FUNCTORCH", "FUNCTORCH_VTABLE",
-                           "TORCH_FUNCTION"),
-    "waits": ("AUTOGRAD_POP", "AUTOGRAD_THREAD", "AUTOGRAD_MAIN", "AUTOGRAD_EXECUTE", "AUTOGRAD_EVALUATE",
-              "FUTURE_WAIT", "POOL_LOOP", "POOL_WAIT", "GLOO_LOOP", "GLOO_QUEUE", "STORE_WAIT", "STORE_DAEMON",
-              "NCCL_WATCHDOG", "RPC_POOL", "COLLECTIVE", "ALLOCATOR_EVENTS", "ALLOCATOR_RELEASE", "ALLOCATOR_BLOCK",
-              "GRAPH_REPLAY", "GRAPH_CAPTURE"),
-    "autograd": ("EVALUATING_NODE", "EVALUATING_NODE_ACCESS", "GRAPH_TASK", "GRAPH_TASK_ACCESS",
-                 "RECORD_FUNCTION_THREAD", "PYTHON_ENGINE"),
+    "tables": (
+        "FALLTHROUGH",
+        "AMBIGUOUS_AUTOGRAD_OTHER",
+        "PYTHON_KERNEL",
+        "UNBOXED_WRAPPER",
+        "BOXED_FROM_UNBOXED",
+        "BOXED_FUNCTION",
+        "BOXED_FUNCTOR",
+    ),
+    "keysets": (
+        "OPERATOR_STRUCT",
+        "STATIC_HANDLE",
+        "BOXED_WRAPPER",
+        "KERNEL_FUNCTION",
+        "UNBOXED_CALL",
+        "DISPATCHER_CALL_BOXED",
+        "DISPATCHER_REDISPATCH",
+        "SLOW_PATH",
+        "HANDLE_CALL_BOXED",
+        "HANDLE_REDISPATCH_BOXED",
+        "KERNEL_FOR_KEY",
+        "FIND_SCHEMA",
+        "REAL_SINGLETON",
+    ),
+    "thread-local state": (
+        "KEYSETS",
+        "AUTOGRAD_STATE",
+        "PYTHON_DISPATCHER",
+        "DISPATCH_MODES",
+        "AUTOCAST_DTYPE",
+        "AUTOCAST_CACHE",
+        "AUTOCAST_NESTING",
+        "SEQUENCE_NUMBER",
+        "FUNCTORCH",
+        "FUNCTORCH_VTABLE",
+        "TORCH_FUNCTION",
+    ),
+    "waits": (
+        "AUTOGRAD_POP",
+        "AUTOGRAD_THREAD",
+        "AUTOGRAD_MAIN",
+        "AUTOGRAD_EXECUTE",
+        "AUTOGRAD_EVALUATE",
+        "FUTURE_WAIT",
+        "POOL_LOOP",
+        "POOL_WAIT",
+        "GLOO_LOOP",
+        "GLOO_QUEUE",
+        "STORE_WAIT",
+        "STORE_DAEMON",
+        "NCCL_WATCHDOG",
+        "RPC_POOL",
+        "COLLECTIVE",
+        "ALLOCATOR_EVENTS",
+        "ALLOCATOR_RELEASE",
+        "ALLOCATOR_BLOCK",
+        "GRAPH_REPLAY",
+        "GRAPH_CAPTURE",
+    ),
+    "autograd": (
+        "EVALUATING_NODE",
+        "EVALUATING_NODE_ACCESS",
+        "GRAPH_TASK",
+        "GRAPH_TASK_ACCESS",
+        "RECORD_FUNCTION_THREAD",
+        "PYTHON_ENGINE",
+    ),
     "flight recorder": ("FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"),
-    "hooks": ("LOOKUP", "STEP_CALLBACKS", "REGISTER_SCHEMA", "REGISTER_KERNEL", "DEREGISTER_KERNEL", "UPDATE_FALLBACK",
-              "COMPUTE_ENTRY", "STRUCTURED_META", "STRUCTURED_IMPL", "CALL_CHECKS"),
+    "hooks": (
+        "LOOKUP",
+        "STEP_CALLBACKS",
+        "REGISTER_SCHEMA",
+        "REGISTER_KERNEL",
+        "DEREGISTER_KERNEL",
+        "UPDATE_FALLBACK",
+        "COMPUTE_ENTRY",
+        "STRUCTURED_META",
+        "STRUCTURED_IMPL",
+        "CALL_CHECKS",
+    ),
     "settings": (*_OF_SETTINGS, "INTRAOP_THREADS"),
-}  # fmt: skip
+}
 """What a user asks for, and the rows that it rests on."""
-ALTERNATIVES = ({"SINGLETON", "SINGLETON_REFERENCE"}, {"EVALUATING_NODE", "EVALUATING_NODE_ACCESS"},
-                {"GRAPH_TASK", "GRAPH_TASK_ACCESS"},
-                {"FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"})  # fmt: skip
+ALTERNATIVES = (
+    {"SINGLETON", "SINGLETON_REFERENCE"},
+    {"EVALUATING_NODE", "EVALUATING_NODE_ACCESS"},
+    {"GRAPH_TASK", "GRAPH_TASK_ACCESS"},
+    {"FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"},
+)
 """Rows of which one is enough."""
 _HEAD = """# Releases of PyTorch
 
@@ -92,9 +158,14 @@ def main() -> int:
     """Exit status 0: the page was written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases (default: all that are on the index)")
-    parser.add_argument("--names", type=Path, default=Path.home() / ".cache" / "gdbext-releases", metavar="DIR",
-                        help="where the names of each release are kept (default: %(default)s); the first time takes a "
-                        "download of half a gigabyte a release")  # fmt: skip
+    parser.add_argument(
+        "--names",
+        type=Path,
+        default=Path.home() / ".cache" / "gdbext-releases",
+        metavar="DIR",
+        help="where the names of each release are kept (default: %(default)s); the first time takes a "
+        "download of half a gigabyte a release",
+    )
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args()
     versions = options.versions or torch_wheels.released()
@@ -105,9 +176,11 @@ def main() -> int:
 
 def missing(libraries: Mapping[str, SymbolNames]) -> dict[str, str]:
     """Row → where it was looked for, of the rows that a release lacks; a wheel for the CPU lacks no name of CUDA's."""
-    return {name: row.library or "any library" for name, row in SYMBOLS.items()
-            if not row.unoptimised and (not row.library or row.library in libraries)
-            and not _has(row, libraries)}  # fmt: skip
+    return {
+        name: row.library or "any library"
+        for name, row in SYMBOLS.items()
+        if not row.unoptimised and (not row.library or row.library in libraries) and not _has(row, libraries)
+    }
 
 
 def _has(row: TorchSymbol, libraries: Mapping[str, SymbolNames]) -> bool:
@@ -133,8 +206,13 @@ def _table(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 def _layouts(version: str) -> str:
     """The ABIs of the standard library for which a layout is shipped."""
     wanted = store.release(version)
-    abis = sorted({name.rpartition("-")[2].partition(".")[0] for name, each in store.index()["torch"].items()
-                   if store.release(each) == wanted})  # fmt: skip
+    abis = sorted(
+        {
+            name.rpartition("-")[2].partition(".")[0]
+            for name, each in store.index()["torch"].items()
+            if store.release(each) == wanted
+        }
+    )
     return ", ".join(abis) or "probed"
 
 

@@ -88,10 +88,11 @@ def py_spy(pid: int) -> Stacks:
     """py-spy's; without --native, which takes frames away and adds others."""
     told = json.loads(_run([_beside("py-spy"), "dump", "--json", "--pid", str(pid)]))
     return {
-        thread["os_thread_id"] or thread["thread_id"]:
-            [line(each["name"], each["filename"], each["line"]) for each in thread["frames"]]
+        thread["os_thread_id"] or thread["thread_id"]: [
+            line(each["name"], each["filename"], each["line"]) for each in thread["frames"]
+        ]
         for thread in told
-    }  # fmt: skip
+    }
 
 
 _THREAD = re.compile(r"Traceback for thread (\d+)")
@@ -132,8 +133,10 @@ def outcomes(pid: int) -> dict[str, Outcome]:
 def truths(program: str, inferior: PythonInferior) -> dict[int, tuple[str, list[Line]]]:
     """Thread id to name and stack, as the program tells them."""
     if program == "python_stacks":
-        return {each["tid"]: (each["name"].partition("-")[0], [line(*frame) for frame in each["stack"]])
-                for each in inferior.truth["threads"]}  # fmt: skip
+        return {
+            each["tid"]: (each["name"].partition("-")[0], [line(*frame) for frame in each["stack"]])
+            for each in inferior.truth["threads"]
+        }
     source = (harness.INFERIORS / "python_interpreters.py").read_text().splitlines()
     inner = guest_frames(source, inferior.truth["file"])
     called = next(number for number, text in enumerate(source, 1) if "_interpreters.run_string(" in text)

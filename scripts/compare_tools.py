@@ -76,8 +76,15 @@ def run(tool: Tool) -> tuple[float, list[str]]:
     """Seconds, and all lines of the output (of both streams where there is nothing on the first)."""
     started = time.monotonic()
     try:
-        done = subprocess.run(tool.command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
-                              stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+        done = subprocess.run(
+            tool.command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return time.monotonic() - started, [f"(no answer after {TIMEOUT} s)"]
     seconds = time.monotonic() - started
@@ -117,18 +124,25 @@ def main(words: list[str]) -> None:
             continue
         print(scenario.name, file=sys.stderr, flush=True)
         rows.append(row_of(scenario, "--show" in words))
-    versions = [_version("gdb"), _version(str(Path(sys.executable).parent / "py-spy")),
-                _version(str(Path(sys.executable).parent / "pystack"))]  # fmt: skip
+    versions = [
+        _version("gdb"),
+        _version(str(Path(sys.executable).parent / "py-spy")),
+        _version(str(Path(sys.executable).parent / "pystack")),
+    ]
     page = [
-        "# Side by side", "",
+        "# Side by side",
+        "",
         "How long each tool takes for the same live process, and how many lines it prints; made by",
         "`scripts/compare_tools.py`, which shows the outputs themselves with `--show`. Wall clock times, one run each,",
         "two shared cores. Of these tools only `dispatch-diagnose` gives a verdict, in its first line; the others",
         "print the stacks of all threads.",
-        "", f"Tools: {'; '.join(versions)}.", "",
+        "",
+        f"Tools: {'; '.join(versions)}.",
+        "",
         "| scenario | what happens | our verdict | dispatch-diagnose | gdb | py-spy | pystack |",
-        "|---|---|---|---|---|---|---|", *rows,
-    ]  # fmt: skip
+        "|---|---|---|---|---|---|---|",
+        *rows,
+    ]
     target = ROOT / "docs" / "measurements" / "compared.md"
     target.write_text("\n".join(page) + "\n")
     print(target)

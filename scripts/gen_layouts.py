@@ -39,8 +39,10 @@ def main() -> int:
         jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler, known)))
     for prefix in options.cpython:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
-    for folders, document in ((options.saved_members, generate.saved_members_document),
-                              (options.nccl_groups, generate.nccl_groups_document)):  # fmt: skip
+    for folders, document in (
+        (options.saved_members, generate.saved_members_document),
+        (options.nccl_groups, generate.nccl_groups_document),
+    ):
         jobs += [(str(each), partial(_of_abis, document, each.resolve(), options.compiler)) for each in folders]
     if options.releases is not None:
         versions = options.releases or torch_wheels.released()
@@ -58,25 +60,57 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", type=Path, action="append", default=[], metavar="DIR",
-                        help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
-    parser.add_argument("--releases", nargs="*", metavar="VERSION",
-                        help="released wheels, one after the other from the package index: these versions, or all from "
-                        "2.0.0 on. One takes 2 GB for a while, and some minutes unless its headers are those of "
-                        "another; both ABIs of the standard library are measured where the wheel has the old "
-                        "one")  # fmt: skip
-    parser.add_argument("--saved-members", type=Path, action="append", default=[], metavar="DIR",
-                        help="folder of an installed torch package: where its nodes keep saved tensors")  # fmt: skip
-    parser.add_argument("--nccl-groups", type=Path, action="append", default=[], metavar="DIR",
-                        help="folder of an installed torch package: what is read of NCCL's process groups")  # fmt: skip
-    parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
-                        help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=store.DATA, metavar="DIR",
-                        help="folder for the files (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--torch",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of an installed torch package (the one that holds include/ and lib/)",
+    )
+    parser.add_argument(
+        "--releases",
+        nargs="*",
+        metavar="VERSION",
+        help="released wheels, one after the other from the package index: these versions, or all from "
+        "2.0.0 on. One takes 2 GB for a while, and some minutes unless its headers are those of "
+        "another; both ABIs of the standard library are measured where the wheel has the old "
+        "one",
+    )
+    parser.add_argument(
+        "--saved-members",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of an installed torch package: where its nodes keep saved tensors",
+    )
+    parser.add_argument(
+        "--nccl-groups",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of an installed torch package: what is read of NCCL's process groups",
+    )
+    parser.add_argument(
+        "--cpython",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=store.DATA, metavar="DIR", help="folder for the files (default: %(default)s)"
+    )
     parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
-    parser.add_argument("--cache", action="store_true",
-                        help="write into the folder of layouts that were measured on this machine, each under the "
-                        "build-id of its libtorch_cpu.so; they may be copied into another machine's")  # fmt: skip
+    parser.add_argument(
+        "--cache",
+        action="store_true",
+        help="write into the folder of layouts that were measured on this machine, each under the "
+        "build-id of its libtorch_cpu.so; they may be copied into another machine's",
+    )
     parser.add_argument("--index", action="store_true", help="only make the folder's index.json again")
     return parser
 

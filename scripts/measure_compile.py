@@ -53,14 +53,21 @@ def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
         with compile_truth.started(program, python) as process:
             live, core = (compile_truth.compare(program, process, core=core) for core in (False, True))
             equal, cores = equal + (not live), cores + (not core)
-            problems += [f"{program}: {name}: {ours} instead of {theirs}"
-                         for name, (ours, theirs) in {**core, **live}.items()]  # fmt: skip
+            problems += [
+                f"{program}: {name}: {ours} instead of {theirs}" for name, (ours, theirs) in {**core, **live}.items()
+            ]
     facts = process.truth["said"]
     with harness.started("autograd", python=python) as process:
         right, wrong = autograd_truth.count(process)
     number = len(compile_truth.PROGRAMS)
-    row = [version, facts["python"], f"{equal} of {number}", f"{cores} of {number}",
-           f"{right} of {autograd_truth.POSITIONS}", str(wrong)]  # fmt: skip
+    row = [
+        version,
+        facts["python"],
+        f"{equal} of {number}",
+        f"{cores} of {number}",
+        f"{right} of {autograd_truth.POSITIONS}",
+        str(wrong),
+    ]
     if wrong:
         problems.append(f"{wrong} nodes are wrong")
     if not problems:

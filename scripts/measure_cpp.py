@@ -27,9 +27,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support.programs import matrix  # noqa: E402
 from support.programs.harness import DISPATCH, run, wait_until  # noqa: E402
 
-BREAKS = (("call", "zoo::plain"), ("redispatch", "zoo::layered"), ("lookup", "zoo::tail"), ("boxed", "zoo::plain"),
-          ("kernel", "zoo::pair"), ("kernel", "zoo::lambda"), ("return", "zoo::plain"), ("return", "zoo::layered"),
-          ("impl", "zoo::pair"))  # fmt: skip
+BREAKS = (
+    ("call", "zoo::plain"),
+    ("redispatch", "zoo::layered"),
+    ("lookup", "zoo::tail"),
+    ("boxed", "zoo::plain"),
+    ("kernel", "zoo::pair"),
+    ("kernel", "zoo::lambda"),
+    ("return", "zoo::plain"),
+    ("return", "zoo::layered"),
+    ("impl", "zoo::pair"),
+)
 """Places and operators that the program reaches once in each of its ten turns."""
 
 

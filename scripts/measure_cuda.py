@@ -26,9 +26,27 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ROOT / "scripts" / "lib" / "cuda_scenes.py"
-NAMES = ("stream", "two-streams", "event", "device", "second-device", "item", "allocator", "host-function", "graph",
-         "capture", "uninitialised", "silent", "assertion", "core", "system", "triton", "compiled", "nccl",
-         "ranks")  # fmt: skip
+NAMES = (
+    "stream",
+    "two-streams",
+    "event",
+    "device",
+    "second-device",
+    "item",
+    "allocator",
+    "host-function",
+    "graph",
+    "capture",
+    "uninitialised",
+    "silent",
+    "assertion",
+    "core",
+    "system",
+    "triton",
+    "compiled",
+    "nccl",
+    "ranks",
+)
 MADE_UP = "GDBEXT_MADE_UP"
 _ON_MADE_UP = tuple(name for name in NAMES if name not in ("triton", "compiled"))
 """Scenes that a made-up driver can play."""
@@ -41,8 +59,24 @@ _CORES = {"core": "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "assertion": "CUDA_ENAB
 """Scenes with a core of the device, and the variable that asks for one."""
 _PROBE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
 _COMPARED = ("call", "stream", "stream_id", "event", "device", "work")
-_MORE = ("op", "line", "collective", "verdict", "captures", "graphs", "replayed", "pending", "devices", "section",
-         "handling", "names", "mig", "busy", "core", "at_fault")  # fmt: skip
+_MORE = (
+    "op",
+    "line",
+    "collective",
+    "verdict",
+    "captures",
+    "graphs",
+    "replayed",
+    "pending",
+    "devices",
+    "section",
+    "handling",
+    "names",
+    "mig",
+    "busy",
+    "core",
+    "at_fault",
+)
 
 
 class Row(NamedTuple):
@@ -104,8 +138,11 @@ def measured(scene: str, python: str, made_up: str | None) -> Row:
         with errors.open("w") as out:
             program = subprocess.Popen(
                 [python, "-W", "ignore", str(SCENES), scene, str(told)],
-                stdout=out, stderr=out, env=_environment(made_up, scene, folder), start_new_session=True,
-            )  # fmt: skip
+                stdout=out,
+                stderr=out,
+                env=_environment(made_up, scene, folder),
+                start_new_session=True,
+            )
         try:
             while not told.exists() and program.poll() is None:
                 time.sleep(0.05)

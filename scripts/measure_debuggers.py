@@ -290,9 +290,15 @@ def _word(row: Row) -> str:
 def page(found: list[Row], load: float) -> str:
     """The page in Markdown."""
     system = f"Linux {platform.release().partition('-')[0]}, {platform.machine()}, {os.cpu_count()} processors"
-    lines = ["# What commands that resume a process leave behind", "", "Made by `scripts/measure_debuggers.py`.",
-             f"{system}; load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end.", "",
-             "| scene | debugger | what | measured | reached |", "|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "# What commands that resume a process leave behind",
+        "",
+        "Made by `scripts/measure_debuggers.py`.",
+        f"{system}; load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end.",
+        "",
+        "| scene | debugger | what | measured | reached |",
+        "|---|---|---|---|---|",
+    ]
     lines += [f"| {row.scene} | {row.debugger} | {row.what} | {row.measured} | {_word(row)} |" for row in found]
     return "\n".join(lines) + "\n"
 

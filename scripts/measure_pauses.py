@@ -60,9 +60,23 @@ def commands(pid: int, chosen: Sequence[str]) -> dict[str, list[str]]:
     """What looks at the process, by name."""
     ours = [str(harness.DISPATCH), "-p", str(pid), "--json"]
     beside = Path(sys.prefix) / "bin"
-    attach = ["gdb", "-nx", "-q", "-batch", "--readnever", "-iex", "set sysroot /nonexistent", "-iex",
-              "set auto-solib-add off", "-iex", "set libthread-db-search-path /nonexistent", "-p", str(pid),
-              "-ex", "detach"]  # fmt: skip
+    attach = [
+        "gdb",
+        "-nx",
+        "-q",
+        "-batch",
+        "--readnever",
+        "-iex",
+        "set sysroot /nonexistent",
+        "-iex",
+        "set auto-solib-add off",
+        "-iex",
+        "set libthread-db-search-path /nonexistent",
+        "-p",
+        str(pid),
+        "-ex",
+        "detach",
+    ]
     found = {
         NOBODY: ["sleep", "1"],
         "dispatch-diagnose": [*ours, "--debugger", "none", "dispatch-diagnose"],
@@ -106,8 +120,13 @@ def rows(threads: int, rounds: int, chosen: Sequence[str]) -> Iterator[list[str]
     for name, results in found.items():
         delays = [delay for delay, _ in results]
         said = [each for _, each in results if each is not None]
-        yield [str(actual), name, f"{statistics.median(delays):.1f}", f"{max(delays):.1f}",
-               f"{max(said):.1f}" if said else ""]  # fmt: skip
+        yield [
+            str(actual),
+            name,
+            f"{statistics.median(delays):.1f}",
+            f"{max(delays):.1f}",
+            f"{max(said):.1f}" if said else "",
+        ]
 
 
 def main() -> int:
@@ -115,8 +134,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[10, 200], metavar="N")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tool", action="append", default=[], metavar="NAME",
-                        help="only this one, as the table names it")  # fmt: skip
+    parser.add_argument(
+        "--tool", action="append", default=[], metavar="NAME", help="only this one, as the table names it"
+    )
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args()
     head = _HEAD.format(rounds=options.rounds, cores=os.cpu_count(), nobody=NOBODY)

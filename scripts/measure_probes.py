@@ -33,10 +33,15 @@ virtual one) and on what else runs on the core's other thread.
 
 """
 _SCENES: dict[str, tuple[Callable[[MeasuredProcess, int], Iterator[scenes.Figure]], int]] = {
-    "costs": (scenes.costs, 7), "others": (scenes.others, 7), "eight": (scenes.eight, 60), "begins": (scenes.begins, 7),
-    "killed": (scenes.killed, 100), "training": (scenes.training, 5), "breakpoints": (scenes.breakpoints, 5),
+    "costs": (scenes.costs, 7),
+    "others": (scenes.others, 7),
+    "eight": (scenes.eight, 60),
+    "begins": (scenes.begins, 7),
+    "killed": (scenes.killed, 100),
+    "training": (scenes.training, 5),
+    "breakpoints": (scenes.breakpoints, 5),
     "watch": (scenes.watch, 120),
-}  # fmt: skip
+}
 """With how often each is repeated, or for how many seconds."""
 
 

@@ -42,8 +42,18 @@ Arguments: the tensors found there. The layouts are the shipped ones. Alone: wha
 no headers in the wheel and no network.
 
 """
-_COLUMNS = ("torch", "CPython", "layout", "cells equal", "registrations equal", "keysets proven", "keysets wrong",
-            "arguments found", "arguments wrong", "alone")  # fmt: skip
+_COLUMNS = (
+    "torch",
+    "CPython",
+    "layout",
+    "cells equal",
+    "registrations equal",
+    "keysets proven",
+    "keysets wrong",
+    "arguments found",
+    "arguments wrong",
+    "alone",
+)
 _TOOLS = ("gdb", "nm")
 """All that the comparison runs, besides the Pythons."""
 _COUNTS = "--counts"
@@ -93,8 +103,13 @@ def _compare_alone(executable: str, tools: Path) -> dict[str, Any]:
     for name in _TOOLS:
         (tools / name).symlink_to(shutil.which(name) or f"/usr/bin/{name}")
     isolated = [shutil.which("unshare") or "unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    done = subprocess.run([*isolated, sys.executable, __file__, _COUNTS, executable], capture_output=True,
-                          text=True, check=False, env={**os.environ, "PATH": str(tools)})  # fmt: skip
+    done = subprocess.run(
+        [*isolated, sys.executable, __file__, _COUNTS, executable],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": str(tools)},
+    )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LayoutError(f"the comparison failed: {last}", why="see the message", help=f"try {_COUNTS} PYTHON")

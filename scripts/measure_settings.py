@@ -59,17 +59,27 @@ def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
             not_known = settings_truth.unknown(live) | settings_truth.unknown(core)
             repeated = _set_again(process, python) if program in _AGAIN else {}
         unknown |= not_known
-        live, core, repeated = ({name: pair for name, pair in each.items() if name not in not_known}
-                                for each in (live, core, repeated))  # fmt: skip
+        live, core, repeated = (
+            {name: pair for name, pair in each.items() if name not in not_known} for each in (live, core, repeated)
+        )
         equal, cores = equal + (not live), cores + (not core)
         again += program in _AGAIN and not repeated
-        problems += [f"{program}: {name}: {ours} instead of {theirs}"
-                     for name, (ours, theirs) in [*live.items(), *core.items(), *repeated.items()]]  # fmt: skip
+        problems += [
+            f"{program}: {name}: {ours} instead of {theirs}"
+            for name, (ours, theirs) in [*live.items(), *core.items(), *repeated.items()]
+        ]
     cuda, wrong, not_known = _cuda(python)
     unknown |= not_known
     number = len(settings_truth.PROGRAMS)
-    row = [version, layout, f"{equal} of {number}", f"{cores} of {number}", f"{again} of {len(_AGAIN)}", cuda,
-           ", ".join(sorted(unknown)) or "nothing"]  # fmt: skip
+    row = [
+        version,
+        layout,
+        f"{equal} of {number}",
+        f"{cores} of {number}",
+        f"{again} of {len(_AGAIN)}",
+        cuda,
+        ", ".join(sorted(unknown)) or "nothing",
+    ]
     return row, [*problems, *wrong]
 
 

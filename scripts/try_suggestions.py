@@ -40,20 +40,56 @@ _FORM = re.compile(r" (?:[A-Z]{2,}|[A-Z]\b|…)|/path/")
 """A word that stands for what only the user knows."""
 _SECONDS = 120
 LIVE = (
-    ("meta-mm",), ("meta-mm", "sleep"), ("python-lock-abba",), ("gil-mutex",), ("fork-mutex",), ("boxed-recursion",),
-    ("dataloader",), ("condvar-lost",), ("idle",), ("busy",), ("gloo-mismatch",), ("fork-autograd",),
-    ("asyncio-waits",), ("flock-held", "flock"), ("pipe-full", "poll"), ("recv-silent", "tcp"), ("job", "late_sleep"),
-)  # fmt: skip
+    ("meta-mm",),
+    ("meta-mm", "sleep"),
+    ("python-lock-abba",),
+    ("gil-mutex",),
+    ("fork-mutex",),
+    ("boxed-recursion",),
+    ("dataloader",),
+    ("condvar-lost",),
+    ("idle",),
+    ("busy",),
+    ("gloo-mismatch",),
+    ("fork-autograd",),
+    ("asyncio-waits",),
+    ("flock-held", "flock"),
+    ("pipe-full", "poll"),
+    ("recv-silent", "tcp"),
+    ("job", "late_sleep"),
+)
 """Programs of the tests, with their arguments: one for each kind of advice."""
 ERRORS = (
-    "-p 4194304", "-p 1", "nonsense", "-c /etc/passwd", "-c /nowhere", "-r /etc/passwd", "-p PID dispatch-op aten::mmm",
-    "-p PID dispatch-op", "-p PID dispatch-lookup aten::mm CPUU", "-p PID dispatch-tensor --py nothing",
-    "-p PID dispatch-bt --thread 1", "-p PID dispatch-tensor --py x --frame nowhere", "-p PID dispatch-bt --localz",
-    "-p PID dispatch-keyset Nothing", "-p PID dispatch-autograd --py nothing",
-    "-p PID dispatch-frames on", "--pid", "-q",
-    "ranks", "ranks -p 1", "ranks --cores /nowhere", "watch", "watch -p 4194304 --save /tmp", "report",
-    "measure /nowhere", "shell", "help nonsense", "-p PID --no-stop dispatch-top --seconds x", "-p PID --debugger no",
-)  # fmt: skip
+    "-p 4194304",
+    "-p 1",
+    "nonsense",
+    "-c /etc/passwd",
+    "-c /nowhere",
+    "-r /etc/passwd",
+    "-p PID dispatch-op aten::mmm",
+    "-p PID dispatch-op",
+    "-p PID dispatch-lookup aten::mm CPUU",
+    "-p PID dispatch-tensor --py nothing",
+    "-p PID dispatch-bt --thread 1",
+    "-p PID dispatch-tensor --py x --frame nowhere",
+    "-p PID dispatch-bt --localz",
+    "-p PID dispatch-keyset Nothing",
+    "-p PID dispatch-autograd --py nothing",
+    "-p PID dispatch-frames on",
+    "--pid",
+    "-q",
+    "ranks",
+    "ranks -p 1",
+    "ranks --cores /nowhere",
+    "watch",
+    "watch -p 4194304 --save /tmp",
+    "report",
+    "measure /nowhere",
+    "shell",
+    "help nonsense",
+    "-p PID --no-stop dispatch-top --seconds x",
+    "-p PID --debugger no",
+)
 """Wrong command lines; PID is that of a program that hangs."""
 
 
@@ -108,8 +144,10 @@ class Tried:
 
     def show(self, texts: bool) -> None:
         """The numbers, and each refusal."""
-        print(f"{self.sources} sources, {sum(self.commands.values())} commands, {len(self.refused)} refused; "
-              f"not run: {len(self.not_run)}")  # fmt: skip
+        print(
+            f"{self.sources} sources, {sum(self.commands.values())} commands, {len(self.refused)} refused; "
+            f"not run: {len(self.not_run)}"
+        )
         print(", ".join(f"{name} {count}" for name, count in self.commands.most_common()))
         if texts:
             print("\n".join(sorted((*self.seen, *(f"not run: {each}" for each in self.not_run)))))
@@ -159,8 +197,15 @@ def _inside(tried: Tried, debugger: str, name: str, source: str) -> None:
         file = Path(folder) / "tried"
         given = {"looks": ["dispatch-diagnose", "all-threads"], "program": "scripts/dispatch", "root": str(ROOT)}
         file.write_text(json.dumps(given))
-        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=folder, check=False,
-                              env={**os.environ, "SUGGESTIONS": str(file)})  # fmt: skip
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+            check=False,
+            env={**os.environ, "SUGGESTIONS": str(file)},
+        )
         found = json.loads(file.read_text()).get("tried")
     if found is None:
         tried.add(f"{name} in {debugger}", "all", (done.stdout + done.stderr)[-1000:])
@@ -189,8 +234,16 @@ def _of_errors(tried: Tried, pid: str) -> None:
 
 def _run(command: str | Sequence[str]) -> tuple[int, str]:
     """The exit status and all that was written; a text is run by a shell."""
-    done = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True, timeout=_SECONDS,
-                          stdin=subprocess.DEVNULL, cwd=ROOT, check=False)  # fmt: skip
+    done = subprocess.run(
+        command,
+        shell=isinstance(command, str),
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        check=False,
+    )
     return done.returncode, done.stdout + done.stderr
 
 

@@ -46,8 +46,12 @@ class Diagnose(Tool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Several looks, and child processes."""
-        parser.add_argument("--samples", type=integer, metavar="N",
-                            help="look N times and tell stuck from slow; lets the process run in between")  # fmt: skip
+        parser.add_argument(
+            "--samples",
+            type=integer,
+            metavar="N",
+            help="look N times and tell stuck from slow; lets the process run in between",
+        )
         parser.add_argument(
             "--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)"
         )

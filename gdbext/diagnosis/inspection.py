@@ -180,9 +180,14 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     device = _device(session, process, states)
     threads = _with_nodes(session, process, _report_threads(session, process, states, frames))
     seen = observe(
-        process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each),
-        session.has_torch, _slowness(session, process, threads),
-    )  # fmt: skip
+        process,
+        threads,
+        session.target,
+        lambda each: _thrown(session, each),
+        lambda each: _repeated(session, each),
+        session.has_torch,
+        _slowness(session, process, threads),
+    )
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
@@ -312,8 +317,9 @@ def _with_nodes(
     known = {each.tid: each for each in session.target.threads() if each.tid in stacks}
     found = {
         tid: session.extras.backward_nodes(session, known[tid], stack, session.dispatch_stacks.engine_calls(stack))
-        for tid, stack in stacks.items() if tid in known
-    }  # fmt: skip
+        for tid, stack in stacks.items()
+        if tid in known
+    }
     return tuple(thread._replace(nodes=found.get(thread.tid, ())) for thread in threads)
 
 

@@ -194,8 +194,9 @@ def _between(before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadAct
     """The progress of each thread from one count to the next."""
     return {
         tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
-        for tid, activity in after.items() if tid in before
-    }  # fmt: skip
+        for tid, activity in after.items()
+        if tid in before
+    }
 
 
 def _sampled(

@@ -115,8 +115,12 @@ class Extras:
     """The additions of tools to the reports of this room; this adds nothing. reporting.py asks the tools."""
 
     def backward_nodes(
-        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]  # noqa: ARG002
-    ) -> tuple[BackwardNode, ...]:  # fmt: skip
+        self,
+        session: Session,  # noqa: ARG002
+        thread: TargetThread,  # noqa: ARG002
+        stack: NativeStack,  # noqa: ARG002
+        levels: Sequence[int],  # noqa: ARG002
+    ) -> tuple[BackwardNode, ...]:
         """The nodes of autograd's graph that run in a backward pass whose engine is called at these levels."""
         return ()
 

@@ -18,9 +18,28 @@ import sys
 from itertools import repeat
 
 _CODES = (
-    "0", "1", "2", "3", "4", "30", "31", "32", "33", "34", "35", "36", "37",
-    "90", "91", "92", "93", "94", "95", "96", "97",
-)  # fmt: skip
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "30",
+    "31",
+    "32",
+    "33",
+    "34",
+    "35",
+    "36",
+    "37",
+    "90",
+    "91",
+    "92",
+    "93",
+    "94",
+    "95",
+    "96",
+    "97",
+)
 """Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colours of letters. None hides text."""
 MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}
 """SGR code to the mark that stands for it."""
@@ -28,11 +47,17 @@ _SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
 _UNSEEN = frozenset(
     chr(code)
     for first, last in (
-        (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164),
-        (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+        (0x034F, 0x034F),
+        (0x115F, 0x1160),
+        (0x17B4, 0x17B5),
+        (0x180B, 0x180F),
+        (0x3164, 0x3164),
+        (0xFE00, 0xFE0F),
+        (0xFFA0, 0xFFA0),
+        (0xE0100, 0xE01EF),
     )
     for code in range(first, last + 1)
-)  # fmt: skip
+)
 """Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt) of the categories that isprintable() lets pass."""
 _ASCII_CONTROLS = (*map(chr, range(0x20)), "\x7f")
 _MANY = 64

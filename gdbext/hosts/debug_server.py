@@ -65,8 +65,11 @@ def diagnosis(*words: str) -> str:
     """The text that scripts/dispatch prints with these words, from a process of its own."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _CODE, _ROOT, *words, "--timeout", str(_SECONDS)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout or done.stderr
 
 

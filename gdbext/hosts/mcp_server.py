@@ -200,7 +200,10 @@ def _run(words: list[str]) -> str:
     are refused: an agent may have them from a text of the examined program."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _CODE, _ROOT, *words],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, whole_file.FORBIDDEN: "1"},
-    )  # fmt: skip
+    )
     return done.stdout or done.stderr

@@ -114,9 +114,15 @@ class DumpedProcess:
         self, name: str, file: str, line: int, variables: Any = None, is_entry: bool = False, is_last: bool = False
     ) -> dict[str, Any]:
         return {
-            "name": name, "filename": file, "module": None, "short_filename": self._short(file), "line": line,
-            "locals": variables, "is_entry": is_entry, "is_shim_entry": is_last,
-        }  # fmt: skip
+            "name": name,
+            "filename": file,
+            "module": None,
+            "short_filename": self._short(file),
+            "line": line,
+            "locals": variables,
+            "is_entry": is_entry,
+            "is_shim_entry": is_last,
+        }
 
     def _locals(self, frame: Any) -> list[dict[str, Any]] | None:
         if not self._options.locals:

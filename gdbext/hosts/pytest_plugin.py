@@ -50,17 +50,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the plugin's three options to pytest."""
     group = parser.getgroup("gdbext", "explain tests that hang (gdbext)")
     group.addoption(
-        "--gdbext-threshold", type=float, metavar="SECONDS",
+        "--gdbext-threshold",
+        type=float,
+        metavar="SECONDS",
         help="explain each test that runs longer, with its child processes and ranks; it goes on",
-    )  # fmt: skip
+    )
     group.addoption(
-        "--gdbext-dir", metavar="DIR", default=NAME,
+        "--gdbext-dir",
+        metavar="DIR",
+        default=NAME,
         help=f"where verdicts and recordings of these tests are kept (default: {NAME}, made when it is needed)",
-    )  # fmt: skip
+    )
     group.addoption(
-        "--gdbext-kill", action="store_true",
+        "--gdbext-kill",
+        action="store_true",
         help="then fail the test; end its children, or its process, where that does not help",
-    )  # fmt: skip
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -160,8 +165,12 @@ class HangPlugin:
         script = [_LATER, str(pause)] if pause else [_AT_ONCE, "sh"]
         self._starter = subprocess.Popen(
             ["/bin/sh", "-c", *script, *words],
-            stdin=orders, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, pass_fds=(board,),
-        )  # fmt: skip
+            stdin=orders,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+            pass_fds=(board,),
+        )
         self._board = hang_watcher.TestBoard(board)
         self._plugins.register(_Phases(self._plugins, self._board))
         os.close(board)

@@ -129,13 +129,24 @@ def prepare() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.diagnosis.diagnose", "gdbext.diagnosis.reporting", "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.wait_view", "gdbext.diagnosis.inspection", "gdbext.diagnosis.job.collectives",
-        "gdbext.diagnosis.session", "gdbext.diagnosis.threads.thread_snapshots", "gdbext.torch.layout_choice",
-        "gdbext.diagnosis.report.json_report", "gdbext.engine.targets.live.proc_target", "gdbext.render.plain_json",
-        "gdbext.engine.targets.recording.recorder", "gdbext.engine.targets.recording.replay_target",
-        "gdbext.torch.stack.dispatch_stack", "gdbext.diagnosis.verdict.advice", "gdbext.diagnosis.diagnose_view",
-    ):  # fmt: skip
+        "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.reporting",
+        "gdbext.cpython.threads.runtime",
+        "gdbext.cpython.wait_view",
+        "gdbext.diagnosis.inspection",
+        "gdbext.diagnosis.job.collectives",
+        "gdbext.diagnosis.session",
+        "gdbext.diagnosis.threads.thread_snapshots",
+        "gdbext.torch.layout_choice",
+        "gdbext.diagnosis.report.json_report",
+        "gdbext.engine.targets.live.proc_target",
+        "gdbext.render.plain_json",
+        "gdbext.engine.targets.recording.recorder",
+        "gdbext.engine.targets.recording.replay_target",
+        "gdbext.torch.stack.dispatch_stack",
+        "gdbext.diagnosis.verdict.advice",
+        "gdbext.diagnosis.diagnose_view",
+    ):
         import_module(name)
 
 

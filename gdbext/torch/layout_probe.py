@@ -201,8 +201,11 @@ class Probe:
         # A registration in progress has put its operator into one of the two and not yet into the other.
         if abs(count - known[-1][1]) > 1:
             raise BadData(f"the list holds {count} operators, the lookup table {known[-1][1]}")
-        self.evidence.append(f"{' and '.join(each for each, _ in known)} both count {count} operators"
-                             if len(known) > 1 else f"the {name} counts {count} operators")  # fmt: skip
+        self.evidence.append(
+            f"{' and '.join(each for each, _ in known)} both count {count} operators"
+            if len(known) > 1
+            else f"the {name} counts {count} operators"
+        )
 
     def _listed(self, dispatcher: structures.DispatcherStruct) -> int | None:
         """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""

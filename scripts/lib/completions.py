@@ -16,9 +16,22 @@ from gdbext.hosts.cli import launcher  # noqa: E402
 from gdbext.tools import table  # noqa: E402
 
 OPTIONS = (
-    "--pid", "--core", "--recording", "--record", "--sysroot", "--debugger", "--no-stop", "--measure-as-me",
-    "--timeout", "--memory-limit", "--json", "--color", "--version", "--init-path", "--help",
-)  # fmt: skip
+    "--pid",
+    "--core",
+    "--recording",
+    "--record",
+    "--sysroot",
+    "--debugger",
+    "--no-stop",
+    "--measure-as-me",
+    "--timeout",
+    "--memory-limit",
+    "--json",
+    "--color",
+    "--version",
+    "--init-path",
+    "--help",
+)
 """The launcher's own, which stand in its usage."""
 FILES = ("-c", "--core", "-r", "--recording", "--record", "--output", "--save", "--html", "--dot", "--metrics")
 PIDS = ("-p", "--pid")
@@ -140,10 +153,14 @@ def _fish_lines() -> Iterator[str]:
 def manual() -> str:
     """gdbext(1)."""
     parts = [
-        f'.\\" {MADE}', f'.TH GDBEXT 1 "" "gdbext {__version__}" "User Commands"', ".SH NAME",
-        "gdbext \\- explain what a hung or crashed PyTorch process is doing", ".SH SYNOPSIS",
-        *_plain(launcher.usage("gdbext")), ".SH COMMANDS",
-    ]  # fmt: skip
+        f'.\\" {MADE}',
+        f'.TH GDBEXT 1 "" "gdbext {__version__}" "User Commands"',
+        ".SH NAME",
+        "gdbext \\- explain what a hung or crashed PyTorch process is doing",
+        ".SH SYNOPSIS",
+        *_plain(launcher.usage("gdbext")),
+        ".SH COMMANDS",
+    ]
     for row in table.TABLE:
         parts += [f".SS {_roff(row.name)}", *_plain(table.help_text(row))]
     parts += [".SH SEE ALSO", "gdb(1), lldb(1), coredumpctl(1), timeout(1)"]

@@ -56,10 +56,15 @@ def _own_apt(place: Path) -> list[str]:
     source += f"Signed-By: {KEYS}\n" if KEYS.exists() else ""
     (place / "sources" / "newer.sources").write_text(source)
     settings = {
-        "Dir::Etc::SourceList": "/dev/null", "Dir::Etc::SourceParts": place / "sources",
-        "Dir::State::Lists": place / "lists", "Dir::State::status": place / "status", "Dir::Cache": place,
-        "Dir::Cache::Archives": place / "archives", "APT::Sandbox::User": "root", "Debug::NoLocking": "1",
-    }  # fmt: skip
+        "Dir::Etc::SourceList": "/dev/null",
+        "Dir::Etc::SourceParts": place / "sources",
+        "Dir::State::Lists": place / "lists",
+        "Dir::State::status": place / "status",
+        "Dir::Cache": place,
+        "Dir::Cache::Archives": place / "archives",
+        "APT::Sandbox::User": "root",
+        "Debug::NoLocking": "1",
+    }
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
@@ -90,9 +95,13 @@ def _assemble(root: Path, version: str, patchelf: str, place: Path) -> None:
     """bin/, lib/pythonX.Y and the libraries, the loader beside them."""
     (place / "bin").mkdir(parents=True)
     shutil.copy2(root / "usr/bin" / f"python{version}", place / "bin")
-    shutil.copytree(root / "usr/lib" / f"python{version}", place / "lib" / f"python{version}", symlinks=False,
-                    ignore=shutil.ignore_patterns("sitecustomize.py", "EXTERNALLY-MANAGED", "__pycache__"),
-                    ignore_dangling_symlinks=True)  # fmt: skip
+    shutil.copytree(
+        root / "usr/lib" / f"python{version}",
+        place / "lib" / f"python{version}",
+        symlinks=False,
+        ignore=shutil.ignore_patterns("sitecustomize.py", "EXTERNALLY-MANAGED", "__pycache__"),
+        ignore_dangling_symlinks=True,
+    )
     for library in next((root / "usr/lib").glob("*-linux-gnu")).glob("*.so*"):
         shutil.copy2(library, place / "lib" / library.name)
     _move(place, version, patchelf)

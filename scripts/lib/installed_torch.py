@@ -43,8 +43,11 @@ def stand_in_for_cuda(folder: Path) -> None:
         return
     defined = {_plain(name) for library in libraries for name in _dynamic(library, "--defined-only")}
     wanted = {name for library in libraries for name in _dynamic(library, "--undefined-only")}
-    versions = {_plain(name): name.rpartition("@")[2] if "@" in name else "" for name in wanted
-                if not _SYSTEM.search(name) and name.startswith(_OF_CUDA)}  # fmt: skip
+    versions = {
+        _plain(name): name.rpartition("@")[2] if "@" in name else ""
+        for name in wanted
+        if not _SYSTEM.search(name) and name.startswith(_OF_CUDA)
+    }
     functions = sorted(versions.keys() - defined)
     library = _build(folder, {name: versions[name] for name in functions})
     for name in absent:

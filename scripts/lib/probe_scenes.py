@@ -53,8 +53,10 @@ def costs(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
         process.best("mm", 1000, 1)
         dispatches = total(tool.document) / 1000
     ways: dict[str, Callable[[], Any]] = {
-        "empty": lambda: _Empty(process), "count": lambda: top(process.pid), "trace": lambda: trace(process.pid),
-    }  # fmt: skip
+        "empty": lambda: _Empty(process),
+        "count": lambda: top(process.pid),
+        "trace": lambda: trace(process.pid),
+    }
     found: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, begin in ways.items():
@@ -250,8 +252,12 @@ def training(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
         digests |= {each["digest"] for each in (*plain, *under)}
         best, counted = (min(each["seconds"] for each in runs) for runs in (plain, under))
         extra.append((counted - best) / dispatches * 1e6)
-    yield Figure("parameters after 100 steps of training", "bit-identical", "equal" if len(digests) == 1 else "differ",
-                 len(digests) == 1)  # fmt: skip
+    yield Figure(
+        "parameters after 100 steps of training",
+        "bit-identical",
+        "equal" if len(digests) == 1 else "differ",
+        len(digests) == 1,
+    )
     yield _at_most("slow-down of that training, per dispatch", 1.0, extra, "µs")
 
 

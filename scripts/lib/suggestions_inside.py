@@ -45,8 +45,15 @@ class _Lldb:
 
 
 def _in_shell(command: str, root: str) -> tuple[bool, str]:
-    done = subprocess.run(f"{root}/{command}", shell=True, capture_output=True, text=True, timeout=_SECONDS,
-                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    done = subprocess.run(
+        f"{root}/{command}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     return done.returncode == 0, done.stdout + done.stderr
 
 

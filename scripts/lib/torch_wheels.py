@@ -26,8 +26,9 @@ def released() -> list[str]:
     text = _pip("index", "versions", "torch")
     found = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
     versions = [each.strip() for each in found.group(1).split(",")] if found else []
-    return sorted((each for each in versions if re.fullmatch(r"[\d.]+", each) and _numbers(each) >= OLDEST),
-                  key=_numbers)  # fmt: skip
+    return sorted(
+        (each for each in versions if re.fullmatch(r"[\d.]+", each) and _numbers(each) >= OLDEST), key=_numbers
+    )
 
 
 def download(version: str, folder: Path) -> Path:
@@ -36,9 +37,22 @@ def download(version: str, folder: Path) -> Path:
     A wheel for the CPU, which a configured folder may have besides, is another build.
     """
     platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
-    _pip("download", "--quiet", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--implementation", "cp",
-         "--python-version", _PYTHON, *platforms, "--dest", str(folder),
-         f"torch=={version},!={version}+cpu")  # fmt: skip
+    _pip(
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--only-binary",
+        ":all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        _PYTHON,
+        *platforms,
+        "--dest",
+        str(folder),
+        f"torch=={version},!={version}+cpu",
+    )
     return next(folder.glob("torch-*.whl"))
 
 

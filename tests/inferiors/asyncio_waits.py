@@ -15,7 +15,7 @@ AWAITS = {
     "process": "the end of process", "job": "which thread {worker} runs", "future": "the future",
     "wait": "the tasks ", "first": "the first of the tasks ", "shield": "the task sleep",
     "group": "the task member", "barrier": "the barrier", "timeout": "the event",
-}  # fmt: skip
+}
 """Name of a task: what a report says that it waits for."""
 
 
@@ -82,7 +82,7 @@ async def main():
         "event": event.wait(), "queue": queue.put(2), "sleep": asyncio.sleep(truth.FOREVER), "generator": generator(),
         "stream": stream.readline(), "socket": loop.sock_recv(theirs, 1), "process": process(),
         "job": awaiting(loop.run_in_executor(None, job)), "future": awaiting(loop.create_future()),
-    }  # fmt: skip
+    }
     tasks = {name: asyncio.ensure_future(each) for name, each in jobs.items()}
     both = [tasks["sleep"], tasks["event"]]
     more = {"wait": asyncio.wait(both), "first": asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)}

@@ -155,7 +155,7 @@ after: list = []
 PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
     inductor, training, eager, aot_eager, breaks, recompiles, suppressed, failed, disabled, by_environment, options,
     kernel,
-)}  # fmt: skip
+)}
 
 
 def name_of(code):

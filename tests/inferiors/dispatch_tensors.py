@@ -43,7 +43,7 @@ SHORT = {
     "plain": "f32[4, 4] cpu", "scalar": "i64[] cpu", "meta": "f32[2, 4, 16] meta", "bool": "b8[0] cpu",
     "sparse": "f32[3, 3] SparseCPU", "complex": "c64[2] cpu", "many-dimensions": "bf16[1, 2, 1, 3, 1, 2, 1] cpu",
     "eight-bit": "f8e4m3fn[3] cpu",
-}  # fmt: skip
+}
 truth.note(tensors={name: describe(tensor) for name, tensor in TENSORS.items()}, short=SHORT)
 truth.thread("main")
 truth.ready()

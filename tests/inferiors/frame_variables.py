@@ -55,7 +55,7 @@ def scale_cpu(x, by, dims, *, fast=False):
              f"<rlock held by thread {threading.get_native_id()}>", "done": "<Event not set>",
          "came": "<Event set>", "unique": "<set of 3>", "waiting": "<deque of 2>", "kind": "<class Net>",
          "named": "Named(5)", "password": "(hidden)", "config": "{'api_key': (hidden), 'user': 'me'}"},
-    ))  # fmt: skip
+    ))
     truth.ready()
     never.acquire()
     return x * by

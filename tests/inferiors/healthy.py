@@ -168,7 +168,7 @@ def sleepers():
 
 
 KINDS = {kind.__name__: kind for kind in
-         (gil, operators, backward, openmp, mutex, queues, dataloader, gloo, functorch, sleepers)}  # fmt: skip
+         (gil, operators, backward, openmp, mutex, queues, dataloader, gloo, functorch, sleepers)}
 
 if __name__ == "__main__":
     threads = KINDS[sys.argv[1]]()

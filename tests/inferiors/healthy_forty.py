@@ -390,7 +390,7 @@ PROGRAMS = {
     if callable(program) and getattr(program, "__module__", "") == __name__ and name not in (
         "for_ever", "beside", "python_work", "native_work",
     )
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     truth.thread("main", waits=None)

@@ -380,7 +380,7 @@ SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, lat
          other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
          pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
          objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1,
-         awaited_transfers: 3, saving_thread: 2, nested_calls: 2}  # fmt: skip
+         awaited_transfers: 3, saving_thread: 2, nested_calls: 2}
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 

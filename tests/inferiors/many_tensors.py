@@ -20,7 +20,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
 SMALL = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
 SHAPES = [(), (1,), (7,), (0,), (3, 0, 2), (64,), (65,), (4, 4), (2, 3, 5), (5, 1, 6), (33, 17), (2, 2, 2, 2, 2, 2),
-          (300, 40), (4, 3, 8, 8)]  # fmt: skip
+          (300, 40), (4, 3, 8, 8)]
 
 
 def source(shape, dtype, rng):
@@ -36,7 +36,7 @@ def source(shape, dtype, rng):
         return words.reshape(shape).to(dtype)
     if dtype in COMPLEX:
         parts = source((*shape, 2), {torch.complex32: torch.float16, torch.complex64: torch.float32,
-                                     torch.complex128: torch.float64}[dtype], rng)  # fmt: skip
+                                     torch.complex128: torch.float64}[dtype], rng)
         return torch.view_as_complex(parts.contiguous())
     values = torch.randn(shape, dtype=torch.float64) * 10 ** rng.randint(-3, 3)
     flat = values.view(-1)
@@ -120,7 +120,7 @@ def record(tensor, label, **more):
         label=label, address=tensor._cdata, sizes=list(tensor.shape), strides=list(tensor.stride()),
         dtype=str(tensor.dtype)[6:], storage_offset=tensor.storage_offset(), numel=tensor.numel(),
         contiguous=tensor.is_contiguous(), values=number(shown.tolist()) if few else None, **expected(tensor), **more,
-    )  # fmt: skip
+    )
 
 
 def quantized(rng, number):
@@ -187,7 +187,7 @@ def odd_ones():
         "mkldnn": torch.ones(4, 4).to_mkldnn(), "zero": torch._efficientzerotensor(3),
         "four_bits": torch.arange(16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         "huge": torch.zeros(1).expand(1 << 40),
-    }  # fmt: skip
+    }
 
 
 class Slotted:

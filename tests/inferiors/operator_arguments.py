@@ -99,7 +99,7 @@ CALLS = [
      {"self": "f32[1, 3, 4] meta", "output_size": "[6]", "scales": "1.5"}),
     ("aten::_cdist_forward", lambda: aten._cdist_forward.default(X, Y, 1.25, None),
      {"x1": XT, "x2": YT, "p": "1.25", "compute_mode": "None"}),
-]  # fmt: skip
+]
 
 inside = []
 lock = threading.Lock()

@@ -56,7 +56,7 @@ def queue_full():
     items.put("the last")
     worker.join()
     tells("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
-          never=["another_queue"])  # fmt: skip
+          never=["another_queue"])
     truth.ready()
     for number in range(3):
         items.put(number)
@@ -233,7 +233,7 @@ def pool_results():
 def pool_import():
     """A module that uses a pool while it is imported: the job cannot be handed out."""
     tells("deadlock", "(import lock of a module", "_handle_tasks" if sys.version_info >= (3, 10) else "Thread-",
-          never=["the job is lost"])  # fmt: skip
+          never=["the job is lost"])
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, os.getcwd())
     with open("pool_at_import.py", "w") as out:
@@ -277,7 +277,7 @@ def fork_thread():
 
     def child():
         tells("missing-workers", "the thread server was started before the fork; here it does not exist",
-              "calls put() of it")  # fmt: skip
+              "calls put() of it")
         truth.ready()
         items.put(1)
         answers.get()
@@ -583,7 +583,7 @@ def child_pipe():
         while child.returncode is None:
             await asyncio.sleep(0.01)
         tells("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
-              never=["the end of process "])  # fmt: skip
+              never=["the end of process "])
         truth.ready()
         await waits
 
@@ -740,7 +740,7 @@ def refused_threads():
     resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
     threading.stack_size(256 << 20)
     tells("starved", "RuntimeError(\"can't start new thread\")", "of the 200.0 MiB of address space",
-          never=["control group"])  # fmt: skip
+          never=["control group"])
     truth.ready()
     while True:
         try:

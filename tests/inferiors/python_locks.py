@@ -177,7 +177,7 @@ def make_objects():
         "plain": Plain(3), "late": late, "read_dict": read_dict, "slotted": Slotted(),
         "function": make_objects, "method": Plain(1).method, "partial": functools.partial(Plain.method, 1),
         "builtin": len, "wrapped": wrapped, "lambda": lambda: 0, "module": os,
-    }  # fmt: skip
+    }
     del values["dict"]["a"]
     values["dict"]["c"] = 5
     return values

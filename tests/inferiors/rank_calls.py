@@ -29,4 +29,4 @@ else:
     truth.note(says=["the rendezvous 'job7' at 127.0.0.1:0, which 1 of 2 nodes have joined"])
     truth.ready()
     main(["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={where}", "--rdzv-id=job7",
-          "--rdzv-conf=is_host=1", "none.py"])  # fmt: skip
+          "--rdzv-conf=is_host=1", "none.py"])

@@ -59,7 +59,7 @@ def say_flags():
         "math_sdp": cuda.math_sdp_enabled,
         "cudnn_sdp": lambda: cuda.cudnn_sdp_enabled(),
         "linalg_library": lambda: cuda.preferred_linalg_library().name.lower(),
-    })  # fmt: skip
+    })
 
 
 def say_precision():
@@ -110,7 +110,7 @@ def say_others():
         "allocator_settings": C._accelerator_getAllocatorSettings()
         if hasattr(C, "_accelerator_getAllocatorSettings") else "",
         "global_callbacks": len(observers),
-    }  # fmt: skip
+    }
 
 
 def say_configuration(name):
@@ -123,10 +123,10 @@ def say_configuration(name):
 def say_autocast():
     if not hasattr(torch, "get_autocast_dtype"):  # before 2.4
         dtypes = {"cpu": torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype(),
-                  "cuda": torch.is_autocast_enabled() and torch.get_autocast_gpu_dtype()}  # fmt: skip
+                  "cuda": torch.is_autocast_enabled() and torch.get_autocast_gpu_dtype()}
     else:
         dtypes = {kind: torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-                  for kind in ("cpu", "cuda", "xpu")}  # fmt: skip
+                  for kind in ("cpu", "cuda", "xpu")}
     return {kind: str(dtype).partition(".")[2] for kind, dtype in dtypes.items() if dtype}
 
 
@@ -134,7 +134,7 @@ def say_thread():
     """Of the main thread, what is not as in a new one."""
     new = {"grad_mode": True, "forward_ad": True, "multithreading": True, "autocast_cache": True, "autocast": {},
            "inference_mode": False, "saved_tensor_hooks_disabled": False, "profiler": False, "torch_function_modes": [],
-           "torch_dispatch_modes": [], "saved_tensor_hooks": []}  # fmt: skip
+           "torch_dispatch_modes": [], "saved_tensor_hooks": []}
     found = {
         "grad_mode": torch.is_grad_enabled(),
         "inference_mode": torch.is_inference_mode_enabled(),
@@ -222,7 +222,7 @@ def new_precision():
     if hasattr(C, "_set_fp32_precision_setter"):
         for backend, kind, precision in (
             ("generic", "all", "tf32"), ("mkldnn", "all", "ieee"), ("mkldnn", "conv", "bf16"), ("cuda", "rnn", "ieee"),
-        ):  # fmt: skip
+        ):
             C._set_fp32_precision_setter(backend, kind, precision)
 
 
@@ -283,7 +283,7 @@ def profiler():
     from torch.profiler import profile
 
     profiled.update(state="KINETO", report_input_shapes=True, profile_memory=True, with_stack=False, with_flops=False,
-                    with_modules=False)  # fmt: skip
+                    with_modules=False)
     open_contexts.enter_context(profile(record_shapes=True, profile_memory=True))
     if hasattr(torch.profiler, "ExecutionTraceObserver"):  # since 2.1
         observer = torch.profiler.ExecutionTraceObserver().register_callback("trace.json")
@@ -320,7 +320,7 @@ def everything():
 PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
     unchanged, flags, seeds, threads, forked_pool, old_precision, new_precision, autocast, modes, inference,
     saved_tensors, profiler, compiler, allocator, everything,
-)}  # fmt: skip
+)}
 
 if sys.argv[1] == "script":
     exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), {})

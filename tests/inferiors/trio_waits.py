@@ -13,7 +13,7 @@ AWAITS = {
     "first": "the lock", "second": "the lock", "event": "the event", "timed": "the event", "condition": "the condition",
     "semaphore": "the semaphore", "limiter": "the limiter", "receive": "the memory channel", "socket": "fd ",
     "sleep": "sleeps", "forever": "being cancelled", "thread": "a function that a thread runs", "group": "the task",
-}  # fmt: skip
+}
 """Name of a task: what a report says that it waits for."""
 
 
@@ -61,7 +61,7 @@ async def main():
         "semaphore": (semaphore.acquire,), "receive": (receive.receive,), "socket": (near.recv, 1),
         "sleep": (trio.sleep, truth.FOREVER), "forever": (inside, limiter, trio.sleep_forever),
         "thread": (trio.to_thread.run_sync, job), "group": (group,),
-    }  # fmt: skip
+    }
     async with trio.open_nursery() as nursery:
         for name, (function, *arguments) in tasks.items():
             nursery.start_soon(function, *arguments, name=name)

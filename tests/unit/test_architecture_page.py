@@ -57,8 +57,12 @@ def _exists(path: str) -> bool:
 
 def lost_classes(page: str) -> Iterator[str]:
     """Classes that the page names and nobody has."""
-    known = {node.name for file in (ROOT / "gdbext").rglob("*.py") for node in nodes(file.read_text())
-             if isinstance(node, ast.ClassDef)}  # fmt: skip
+    known = {
+        node.name
+        for file in (ROOT / "gdbext").rglob("*.py")
+        for node in nodes(file.read_text())
+        if isinstance(node, ast.ClassDef)
+    }
     yield from (name for name in dict.fromkeys(_CLASS.findall(page)) if name not in known | FOREIGN_CLASSES)
 
 

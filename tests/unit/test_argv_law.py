@@ -20,12 +20,34 @@ pytestmark = pytest.mark.xdist_group("laws")
 PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
 
 STARTING = {
-    "subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
-    "subprocess.getoutput", "subprocess.getstatusoutput", "os.posix_spawn", "os.posix_spawnp", "os.execv", "os.execve",
-    "os.execvp", "os.execvpe", "os.execl", "os.execle", "os.execlp", "os.execlpe", "os.spawnv", "os.spawnve",
-    "os.spawnvp", "os.spawnl", "os.spawnlp", "os.system", "os.popen", "pty.spawn", "asyncio.create_subprocess_exec",
+    "subprocess.run",
+    "subprocess.Popen",
+    "subprocess.call",
+    "subprocess.check_call",
+    "subprocess.check_output",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "os.posix_spawn",
+    "os.posix_spawnp",
+    "os.execv",
+    "os.execve",
+    "os.execvp",
+    "os.execvpe",
+    "os.execl",
+    "os.execle",
+    "os.execlp",
+    "os.execlpe",
+    "os.spawnv",
+    "os.spawnve",
+    "os.spawnvp",
+    "os.spawnl",
+    "os.spawnlp",
+    "os.system",
+    "os.popen",
+    "pty.spawn",
+    "asyncio.create_subprocess_exec",
     "asyncio.create_subprocess_shell",
-}  # fmt: skip
+}
 USERS = "the command line of the user"
 DECLARED = {
     "hosts/cli/debugger_runner.py": "made by the debugger's launcher; a program and its words are the user's",
@@ -150,14 +172,19 @@ def test_commands_of_slurm_have_checked_words_only() -> None:
 @pytest.mark.parametrize(
     ("line", "is_breach"),
     [
-        ("subprocess.run(['x', name])", True), ("subprocess.run(['x', '--', name])", False),
-        ("subprocess.run(['x', f'--name={name}'])", False), ("subprocess.run(['x', f'{name}'])", True),
-        ("subprocess.run(['x', argument(name)])", False), ("subprocess.run(located(['x', *names]))", True),
+        ("subprocess.run(['x', name])", True),
+        ("subprocess.run(['x', '--', name])", False),
+        ("subprocess.run(['x', f'--name={name}'])", False),
+        ("subprocess.run(['x', f'{name}'])", True),
+        ("subprocess.run(['x', argument(name)])", False),
+        ("subprocess.run(located(['x', *names]))", True),
         ("words = ['x', '-a']\nwords += [name]\nos.posix_spawn(p, words, e)", True),
-        ("words = ['x', '-a', '--', name]\nsubprocess.Popen(words)", False), ("os.system(f'ls {name}')", True),
-        ("subprocess.run(words)", True), ("f(['x', name])", False),
+        ("words = ['x', '-a', '--', name]\nsubprocess.Popen(words)", False),
+        ("os.system(f'ls {name}')", True),
+        ("subprocess.run(words)", True),
+        ("f(['x', name])", False),
     ],
-)  # fmt: skip
+)
 def test_planted_breaches(tmp_path: Path, line: str, is_breach: bool) -> None:
     (tmp_path / "x.py").write_text(f"{line}\n")
     assert bool(breaches({}, _unsafe_starts(tmp_path))) is is_breach

@@ -35,10 +35,16 @@ LINK = re.compile(r"\]\(([^)#:]+)[^)]*\)")
 CHECKED = (".py", ".md", ".json", ".sh", "/")
 """How the paths end that are taken for files and folders of the repository."""
 NOT_OURS = {
-    "Objects/locations.md", "syscalls.py", "engine/arch/aarch64/", "model.py", "train.py",
-    "version.py", "gdbext/gdbext/init.py", "gdbext/gdbext/lldb_init.py",
+    "Objects/locations.md",
+    "syscalls.py",
+    "engine/arch/aarch64/",
+    "model.py",
+    "train.py",
+    "version.py",
+    "gdbext/gdbext/init.py",
+    "gdbext/gdbext/lldb_init.py",
     "threadpoolctl.py",
-}  # fmt: skip
+}
 """Files of CPython and of the reader, and one that is yet to be written."""
 
 

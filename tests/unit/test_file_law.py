@@ -98,7 +98,16 @@ FUNCTIONS = {
     "io": {"open", "FileIO"},
     "os": {"open", "stat", "lstat", "readlink", "listdir", "scandir", "walk", "fwalk", "access", "statvfs"},
     "os.path": {
-        "exists", "lexists", "isfile", "isdir", "islink", "ismount", "realpath", "getsize", "getmtime", "getctime",
+        "exists",
+        "lexists",
+        "isfile",
+        "isdir",
+        "islink",
+        "ismount",
+        "realpath",
+        "getsize",
+        "getmtime",
+        "getctime",
         "samefile",
     },
     "mmap": {"mmap"},
@@ -111,11 +120,20 @@ FUNCTIONS = {
     "shutil": {"copyfile", "copy", "copy2", "copytree"},
     "runpy": {"run_path"},
     "proc_files": {"head", "read", "text"},
-}  # fmt: skip
+}
 METHODS = {
-    "read_text", "read_bytes", "iterdir", "glob", "rglob", "is_file", "is_dir", "is_symlink", "is_fifo", "lstat",
+    "read_text",
+    "read_bytes",
+    "iterdir",
+    "glob",
+    "rglob",
+    "is_file",
+    "is_dir",
+    "is_symlink",
+    "is_fifo",
+    "lstat",
     "readlink",
-}  # fmt: skip
+}
 """Of pathlib.Path; other objects that have such a method are declared as well."""
 METHODS_WITHOUT_ARGUMENTS = {"exists", "stat", "resolve"}
 LINKS = ("/root", "/cwd", "/fd/", "/exe", "/map_files/")
@@ -230,10 +248,16 @@ def test_files_of_proc_are_read_with_a_limit() -> None:
     assert unbounded(PACKAGE, DECLARED) == []
 
 
-@pytest.mark.parametrize("source", [
-    "open(f'/proc/{pid}/environ', 'rb')", "os.open(f'/proc/{pid}/maps', os.O_RDONLY)", "open('/proc/locks')",
-    "Path(f'/proc/{pid}/task/{tid}/children').read_text()", "Path(f'/proc/{pid}/cmdline').open()",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(f'/proc/{pid}/environ', 'rb')",
+        "os.open(f'/proc/{pid}/maps', os.O_RDONLY)",
+        "open('/proc/locks')",
+        "Path(f'/proc/{pid}/task/{tid}/children').read_text()",
+        "Path(f'/proc/{pid}/cmdline').open()",
+    ],
+)
 def test_a_reader_without_a_limit_is_found(source: str, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
     assert len(unbounded(tmp_path, {})) == 1
@@ -242,10 +266,16 @@ def test_a_reader_without_a_limit_is_found(source: str, tmp_path: Path) -> None:
     assert len(unbounded(tmp_path, {"reader.py": "files of /proc, by the caller's word"})) == 1
 
 
-@pytest.mark.parametrize("source", [
-    "os.open(f'/proc/{pid}/mem', os.O_RDWR)", "open('/proc/self/maps')", "open(f'/proc/{pid}/exe', 'rb')",
-    "proc_files.read(f'/proc/{pid}/environ')", "os.open(f'/proc/self/fd/{named}', how)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.open(f'/proc/{pid}/mem', os.O_RDWR)",
+        "open('/proc/self/maps')",
+        "open(f'/proc/{pid}/exe', 'rb')",
+        "proc_files.read(f'/proc/{pid}/environ')",
+        "os.open(f'/proc/self/fd/{named}', how)",
+    ],
+)
 def test_what_has_a_limit_of_its_own(source: str, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
     assert unbounded(tmp_path, {}) == []
@@ -290,11 +320,21 @@ def test_a_planted_breach_is_found(source: str, tmp_path: Path) -> None:
     assert breaches(tmp_path, {"reader.py": "declared"}) == []
 
 
-@pytest.mark.parametrize("source", [
-    "open('/proc/locks')", "open(f'/proc/{pid}/task/{tid}/stat', 'rb')", "os.listdir(f'/proc/{pid}/fd')",
-    "os.readlink(f'/proc/{pid}/cwd')", "os.open(os.devnull, os.O_RDWR)", "files.open(path, limit)",
-    "reader.exists(owner)", "session.resolve(a)", "names.stat", "os.path.join(a, b)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('/proc/locks')",
+        "open(f'/proc/{pid}/task/{tid}/stat', 'rb')",
+        "os.listdir(f'/proc/{pid}/fd')",
+        "os.readlink(f'/proc/{pid}/cwd')",
+        "os.open(os.devnull, os.O_RDWR)",
+        "files.open(path, limit)",
+        "reader.exists(owner)",
+        "session.resolve(a)",
+        "names.stat",
+        "os.path.join(a, b)",
+    ],
+)
 def test_what_is_no_breach(source: str, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
     assert breaches(tmp_path, {}) == []

@@ -227,14 +227,32 @@ def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
 def _small_package(folder: Path, planted: str, source: str) -> Path:
     package = folder / "gdbext"
     for name in (
-        "errors", "engine/targets/base_target", "engine/targets/core_target", "hosts/gdb/gdb_target",
+        "errors",
+        "engine/targets/base_target",
+        "engine/targets/core_target",
+        "hosts/gdb/gdb_target",
         "hosts/gdb/__init__",
-        "hosts/debugger/base_debugger", "engine/process/memory", "engine/layouts/store",
-        "torch/measure/generate", "torch/values/key_names", "cpython/runtime", "diagnosis/session",
-        "render/style", "tools/trace/tracer", "tools/tensor/contents", "tools/table", "diagnosis/bt",
-        "tools/trace/__init__", "tools/watch/__init__", "tools/watch/evidence", "tools/family",
-        "hosts/cli/launcher", "hosts/resume/host", "init", "lldb_init",
-    ):  # fmt: skip
+        "hosts/debugger/base_debugger",
+        "engine/process/memory",
+        "engine/layouts/store",
+        "torch/measure/generate",
+        "torch/values/key_names",
+        "cpython/runtime",
+        "diagnosis/session",
+        "render/style",
+        "tools/trace/tracer",
+        "tools/tensor/contents",
+        "tools/table",
+        "diagnosis/bt",
+        "tools/trace/__init__",
+        "tools/watch/__init__",
+        "tools/watch/evidence",
+        "tools/family",
+        "hosts/cli/launcher",
+        "hosts/resume/host",
+        "init",
+        "lldb_init",
+    ):
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")

@@ -18,16 +18,25 @@ pytestmark = pytest.mark.xdist_group("laws")
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = (
-    "render/plain_json.py", "tools/known/__init__.py", "diagnosis/report/", "engine/layouts/", "torch/measure/",
+    "render/plain_json.py",
+    "tools/known/__init__.py",
+    "diagnosis/report/",
+    "engine/layouts/",
+    "torch/measure/",
     "engine/targets/recording/",
     "engine/vocabulary.py",
-    "engine/terminal.py", "torch/state/setting_sources.py", "tools/ranks/", "tools/trace/chrome_trace.py",
+    "engine/terminal.py",
+    "torch/state/setting_sources.py",
+    "tools/ranks/",
+    "tools/trace/chrome_trace.py",
     "tools/values/launch.py",
-    "tools/collectives/", "tools/operators/lookup.py", "tools/info/info_report.py",
+    "tools/collectives/",
+    "tools/operators/lookup.py",
+    "tools/info/info_report.py",
     "hosts/library/process.py",
     "hosts/py_spy.py",  # the JSON of another program
     "tools/report/",  # leaves members of a document out
-)  # fmt: skip
+)
 DOCUMENTS = re.compile(r"tools/\w+/\w+_section\.py")
 """A section stands beside its JSON form."""
 MAPPINGS = {"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict"}

@@ -25,12 +25,39 @@ FOREIGN = re.compile(
 )
 """Files of CPython, PyTorch, Triton and trio that docstrings give as the source of a fact."""
 FOREIGN_NAMES = {
-    "_base", "_monitor", "base_events", "base_subprocess", "connection", "convert_frame", "cpp_wrapper_cpu",
-    "futures", "gen_inplace_or_view_type", "gen_trace_type", "model", "output_graph", "pin_memory", "pool", "queue",
-    "queues", "resume_execution", "selector_events", "selectors", "site",
-    "static_triton_launcher", "streams", "subprocess",
-    "synchronize", "taskgroups", "tasks", "thread", "threading", "threadpoolctl", "timeouts", "train", "triton",
-}  # fmt: skip
+    "_base",
+    "_monitor",
+    "base_events",
+    "base_subprocess",
+    "connection",
+    "convert_frame",
+    "cpp_wrapper_cpu",
+    "futures",
+    "gen_inplace_or_view_type",
+    "gen_trace_type",
+    "model",
+    "output_graph",
+    "pin_memory",
+    "pool",
+    "queue",
+    "queues",
+    "resume_execution",
+    "selector_events",
+    "selectors",
+    "site",
+    "static_triton_launcher",
+    "streams",
+    "subprocess",
+    "synchronize",
+    "taskgroups",
+    "tasks",
+    "thread",
+    "threading",
+    "threadpoolctl",
+    "timeouts",
+    "train",
+    "triton",
+}
 """The same by their names alone, and a user's own program."""
 GROUPS = {"known", "pools", "tools", "waits"}
 """Groups of entry points, by which other packages add to gdbext: they are named as modules are."""

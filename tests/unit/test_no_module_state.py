@@ -22,10 +22,28 @@ pytestmark = pytest.mark.xdist_group("laws")
 ROOT = Path(__file__).resolve().parents[2]
 
 MUTATORS = {
-    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "insert", "intersection_update",
-    "pop", "popitem", "popleft", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update",
-    "__setitem__", "__delitem__", "__setattr__",
-}  # fmt: skip
+    "add",
+    "append",
+    "appendleft",
+    "clear",
+    "difference_update",
+    "discard",
+    "extend",
+    "insert",
+    "intersection_update",
+    "pop",
+    "popitem",
+    "popleft",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "symmetric_difference_update",
+    "update",
+    "__setitem__",
+    "__delitem__",
+    "__setattr__",
+}
 """Methods that change a list, a dictionary, a set, a deque or a bytearray."""
 
 CHANGES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.Global, ast.Call)

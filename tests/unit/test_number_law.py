@@ -108,19 +108,34 @@ def test_text_becomes_a_number_in_one_place() -> None:
     assert breaches(PACKAGE, DECLARED) == []
 
 
-@pytest.mark.parametrize("source", [
-    "int(text)", "int(word, 16)", "int(match['line'])", "int(text.split()[0])", "list(map(int, words))",
-    "parser.add_argument('--limit', type=int)", "int(found.group(1))",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "int(text)",
+        "int(word, 16)",
+        "int(match['line'])",
+        "int(text.split()[0])",
+        "list(map(int, words))",
+        "parser.add_argument('--limit', type=int)",
+        "int(found.group(1))",
+    ],
+)
 def test_a_planted_breach_is_found(source: str, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text(f"{source}\n")
     assert len(breaches(tmp_path, {})) == 1
     assert breaches(tmp_path, {"reader.py": "declared"}) == []
 
 
-@pytest.mark.parametrize("source", [
-    "integer(text)", "int(a == b)", "int(struct.unpack('<I', data)[0])", "isinstance(x, int)", "int(seconds * 1000)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "integer(text)",
+        "int(a == b)",
+        "int(struct.unpack('<I', data)[0])",
+        "isinstance(x, int)",
+        "int(seconds * 1000)",
+    ],
+)
 def test_what_is_no_breach(source: str, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text(f"{source}\n")
     assert breaches(tmp_path, {}) == []

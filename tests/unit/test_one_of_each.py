@@ -113,13 +113,19 @@ def test_the_tree_keeps_the_law() -> None:
 def test_no_row_is_left_over() -> None:
     """Each exception is needed: without it the tree would break the law."""
     sources = {file.relative_to(PACKAGE).as_posix(): file.read_text() for file in PACKAGE.rglob("*.py")}
-    calls = {(name, _called(node)) for name, source in sources.items() for node in nodes(source)
-             if isinstance(node, ast.Call)}  # fmt: skip
+    calls = {
+        (name, _called(node))
+        for name, source in sources.items()
+        for node in nodes(source)
+        if isinstance(node, ast.Call)
+    }
     assert {name for name in CALLS if not any(called == name for _, called in calls)} == set()
     replaced = {
-        name for name, source in sources.items()
-        for node in nodes(source) if isinstance(node, ast.Call) and _called(node) == "_replace" and _is_of_report(node)
-    }  # fmt: skip
+        name
+        for name, source in sources.items()
+        for node in nodes(source)
+        if isinstance(node, ast.Call) and _called(node) == "_replace" and _is_of_report(node)
+    }
     assert replaced == set(REPORTS_ADD_TO)
 
 

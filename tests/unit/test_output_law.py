@@ -54,13 +54,34 @@ WRITERS = {
 """The same for what writes to a descriptor or a stream."""
 
 MAKING = {
-    "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.link", "os.symlink", "os.mkfifo", "shutil.copy",
-    "shutil.copyfile", "shutil.move", "shutil.copytree", "tempfile.mkdtemp", "tempfile.mkstemp",
-    "tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "tempfile.NamedTemporaryFile",
-}  # fmt: skip
+    "os.mkdir",
+    "os.makedirs",
+    "os.rename",
+    "os.replace",
+    "os.link",
+    "os.symlink",
+    "os.mkfifo",
+    "shutil.copy",
+    "shutil.copyfile",
+    "shutil.move",
+    "shutil.copytree",
+    "tempfile.mkdtemp",
+    "tempfile.mkstemp",
+    "tempfile.TemporaryDirectory",
+    "tempfile.TemporaryFile",
+    "tempfile.NamedTemporaryFile",
+}
 MAKING_METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "mkdir"}
-WRITING = {"print", "os.write", "os.writev", "sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.writelines",
-           "sys.stdout.buffer.write", "sys.stderr.buffer.write"}  # fmt: skip
+WRITING = {
+    "print",
+    "os.write",
+    "os.writev",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "sys.stdout.buffer.writelines",
+    "sys.stdout.buffer.write",
+    "sys.stderr.buffer.write",
+}
 
 
 def makes_file(call: ast.Call) -> bool:
@@ -115,12 +136,19 @@ def test_what_people_read_passes_the_door() -> None:
 @pytest.mark.parametrize(
     ("line", "is_breach"),
     [
-        ("open(path, 'w')", True), ("open(path, mode='ab')", True), ("path.open('x')", True), ("open(path)", False),
-        ("open(path, 'rb')", False), ("os.open(p, os.O_WRONLY | os.O_CREAT)", True), ("os.open(p, os.O_RDONLY)", False),
-        ("Path(p).write_text(x)", True), ("os.replace(a, b)", True), ("whole_file.write_text(p, x)", False),
+        ("open(path, 'w')", True),
+        ("open(path, mode='ab')", True),
+        ("path.open('x')", True),
+        ("open(path)", False),
+        ("open(path, 'rb')", False),
+        ("os.open(p, os.O_WRONLY | os.O_CREAT)", True),
+        ("os.open(p, os.O_RDONLY)", False),
+        ("Path(p).write_text(x)", True),
+        ("os.replace(a, b)", True),
+        ("whole_file.write_text(p, x)", False),
         ("tempfile.mkdtemp()", True),
     ],
-)  # fmt: skip
+)
 def test_planted_breaches_of_the_first(tmp_path: Path, line: str, is_breach: bool) -> None:
     (tmp_path / "x.py").write_text(f"{line}\n")
     assert bool(breaches(tmp_path, {}, makes_file)) is is_breach

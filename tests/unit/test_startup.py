@@ -19,8 +19,22 @@ from gdbext import __main__
 from gdbext.engine.targets.live import supervision
 
 ROOT = Path(__file__).resolve().parents[2]
-COSTLY = ("dataclasses", "inspect", "logging", "subprocess", "tempfile", "importlib.metadata", "random",
-          "pathlib", "urllib", "ipaddress", "argparse", "gettext", "copy", "typing")  # fmt: skip
+COSTLY = (
+    "dataclasses",
+    "inspect",
+    "logging",
+    "subprocess",
+    "tempfile",
+    "importlib.metadata",
+    "random",
+    "pathlib",
+    "urllib",
+    "ipaddress",
+    "argparse",
+    "gettext",
+    "copy",
+    "typing",
+)
 """Modules of the standard library that take 2 to 15 ms to import. Of typing engine/record.py has what a class needs."""
 OTHERS = ("gdb", "lldb", "pygments", "elftools", "numpy", "capstone")
 LOOK = """
@@ -126,8 +140,12 @@ def test_python_imports_what_is_not_as_ever(made_up: Path, monkeypatch: pytest.M
     quick = __main__.QuickImport(python)
     source, compiled = made_up / "made_up.py", next((made_up / "__pycache__").iterdir())
     code = compiled.read_bytes()
-    for change in (lambda: compiled.write_bytes(code[:40]), lambda: compiled.write_bytes(b"x" + code[1:]),
-                   compiled.unlink, lambda: (compiled.write_bytes(code), source.write_text("changed"))):  # fmt: skip
+    for change in (
+        lambda: compiled.write_bytes(code[:40]),
+        lambda: compiled.write_bytes(b"x" + code[1:]),
+        compiled.unlink,
+        lambda: (compiled.write_bytes(code), source.write_text("changed")),
+    ):
         change()
         quick("gdbext.made_up", __import__)
     assert python.asked == 4 * ["gdbext.made_up"]

@@ -23,10 +23,23 @@ SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "l
 """Attributes that hold text for people, whatever the object."""
 NAMED = frozenset({"resource", "held", "mutex", "waits_for"})
 """Objects whose ``name`` is for people."""
-SEARCHES = frozenset({
-    "startswith", "endswith", "find", "rfind", "index", "count", "split", "rsplit", "splitlines", "partition",
-    "rpartition", "removeprefix", "removesuffix",
-})  # fmt: skip
+SEARCHES = frozenset(
+    {
+        "startswith",
+        "endswith",
+        "find",
+        "rfind",
+        "index",
+        "count",
+        "split",
+        "rsplit",
+        "splitlines",
+        "partition",
+        "rpartition",
+        "removeprefix",
+        "removesuffix",
+    }
+)
 PATTERNS = frozenset({"search", "match", "fullmatch", "findall", "finditer", "sub", "split"})
 
 
@@ -99,19 +112,22 @@ def test_no_code_reads_what_code_wrote() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("planted", [
-    "finding.summary == verdict.summary",
-    "'kill -CONT' in verdict.summary",
-    "'OpenMP' in thread.wait.resource.name",
-    "resource.name.startswith('pipe:')",
-    "re.search('held by ([0-9]+)', wait.resource.name)",
-    "wait.resource.name in ('threading.Event', 'queue.SimpleQueue')",
-    "any('malloc' in text for text in wait.evidence)",
-    "error.what.partition(':')",
-    "[each for each in missing if repr(name) in error.what]",
-    "thread.label[:3]",
-    "thread.wait.phrase != other.wait.phrase",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "finding.summary == verdict.summary",
+        "'kill -CONT' in verdict.summary",
+        "'OpenMP' in thread.wait.resource.name",
+        "resource.name.startswith('pipe:')",
+        "re.search('held by ([0-9]+)', wait.resource.name)",
+        "wait.resource.name in ('threading.Event', 'queue.SimpleQueue')",
+        "any('malloc' in text for text in wait.evidence)",
+        "error.what.partition(':')",
+        "[each for each in missing if repr(name) in error.what]",
+        "thread.label[:3]",
+        "thread.wait.phrase != other.wait.phrase",
+    ],
+)
 def test_a_planted_reading_is_found(planted: str) -> None:
     assert readings(f"def view(finding):\n    return {planted}\n") == [2]
 
@@ -121,14 +137,17 @@ def test_a_reading_through_a_variable_is_found() -> None:
     assert readings("def view(f):\n    if (text := f.summary) and text.split('; '):\n        pass\n") == [2]
 
 
-@pytest.mark.parametrize("allowed", [
-    "escape(finding.summary)",
-    "finding.summary != ''",
-    "finding.kind is FindingKind.NOTE",
-    "module.name.startswith('libtorch')",
-    "f'{thread.label}: {thread.wait.phrase}'",
-    "[text for text in finding.evidence]",
-    "thread.wait.resource.name or 'a thread'",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        "escape(finding.summary)",
+        "finding.summary != ''",
+        "finding.kind is FindingKind.NOTE",
+        "module.name.startswith('libtorch')",
+        "f'{thread.label}: {thread.wait.phrase}'",
+        "[text for text in finding.evidence]",
+        "thread.wait.resource.name or 'a thread'",
+    ],
+)
 def test_what_is_allowed(allowed: str) -> None:
     assert readings(f"def view(finding):\n    return {allowed}\n") == []

@@ -161,15 +161,30 @@ EXECUTOR_THREADS = "_threads"
 EXECUTOR_QUEUE = "_work_queue"
 """The attribute of ThreadPoolExecutor with the queue of its jobs."""
 
-WAITING_FUNCTIONS = frozenset({
-    ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
-    ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
-    ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
-    ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
-    ("_base.py", "result"), ("_base.py", "exception"), ("pool.py", "wait"), ("pool.py", "get"), ("pool.py", "next"),
-    ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
-    ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
-})  # fmt: skip
+WAITING_FUNCTIONS = frozenset(
+    {
+        ("threading.py", "wait"),
+        ("threading.py", "wait_for"),
+        ("threading.py", "_wait"),
+        ("threading.py", "acquire"),
+        ("threading.py", "__enter__"),
+        ("threading.py", "_acquire_restore"),
+        ("threading.py", "join"),
+        ("threading.py", "_wait_for_tstate_lock"),
+        ("threading.py", "_shutdown"),
+        ("queue.py", "get"),
+        ("queue.py", "put"),
+        ("queue.py", "join"),
+        ("_base.py", "result"),
+        ("_base.py", "exception"),
+        ("pool.py", "wait"),
+        ("pool.py", "get"),
+        ("pool.py", "next"),
+        ("<frozen importlib._bootstrap>", "acquire"),
+        ("<frozen importlib._bootstrap>", "__enter__"),
+        ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
+    }
+)
 """(file, function) of frames that only wait."""
 
 POOL_RESULT_ATTRIBUTES = ("_pool", "_job", "_cache")
@@ -196,15 +211,27 @@ and how many items it takes."""
 QUEUE_JOIN, QUEUE_PUT = "join", "put"
 """Methods of a Queue: it waits until all tasks are done, or until there is room."""
 
-WAITING_FILES = frozenset({
-    "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
-})  # fmt: skip
+WAITING_FILES = frozenset(
+    {
+        "threading.py",
+        "queue.py",
+        "connection.py",
+        "selectors.py",
+        "queues.py",
+        "synchronize.py",
+    }
+)
 """Files whose functions, called by a pool's worker, only wait for work."""
 
-WORKING_CALLS = frozenset({
-    ("connection.py", "_send"), ("synchronize.py", "__enter__"), ("synchronize.py", "acquire"), ("queue.py", "put"),
-    ("queues.py", "put"),
-})  # fmt: skip
+WORKING_CALLS = frozenset(
+    {
+        ("connection.py", "_send"),
+        ("synchronize.py", "__enter__"),
+        ("synchronize.py", "acquire"),
+        ("queue.py", "put"),
+        ("queues.py", "put"),
+    }
+)
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
 PROCESS_POPEN = "_popen"
 """The attribute of multiprocessing.process.BaseProcess with what was started."""

@@ -90,8 +90,10 @@ class PythonLayout:
             size, fields = self._stated(name)
         stated = {each.path: at for each, at in self._overrides.items() if each.owner == name}
         if stated:
-            moved = {field: fields[field]._replace(offset=at) if field in fields else FieldLayout(field, at, 0)
-                     for field, at in stated.items()}  # fmt: skip
+            moved = {
+                field: fields[field]._replace(offset=at) if field in fields else FieldLayout(field, at, 0)
+                for field, at in stated.items()
+            }
             fields = {**fields, **moved}
         return StructLayout(text, size, fields)
 

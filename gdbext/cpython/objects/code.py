@@ -144,9 +144,18 @@ class Code:
     """
 
     __slots__ = (
-        "_copies", "_objects", "_ranges", "_size", "address", "bytecode", "file", "first_line", "first_traceable",
-        "lines", "name",
-    )  # fmt: skip
+        "_copies",
+        "_objects",
+        "_ranges",
+        "_size",
+        "address",
+        "bytecode",
+        "file",
+        "first_line",
+        "first_traceable",
+        "lines",
+        "name",
+    )
 
     def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, space = objects.layout, objects.space

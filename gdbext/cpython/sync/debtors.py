@@ -269,9 +269,7 @@ def _in_module(runtime: PythonRuntime, namespace: int, file: str) -> Sequence[Py
     return [*_of_module(runtime, [value for _, value in runtime.dicts.items(namespace, _VALUES)], namespace, file)]
 
 
-def _of_module(
-    runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str
-) -> Iterator[PythonFunction]:  # fmt: skip
+def _of_module(runtime: PythonRuntime, values: Iterable[int], namespace: int, file: str) -> Iterator[PythonFunction]:
     """The functions among the values, and of their classes, that are the module's."""
     for value in dict.fromkeys(_with_methods(runtime, values)):
         function = None if _is_of_another(runtime, value, namespace) else runtime.functions.source(value)
@@ -306,7 +304,7 @@ class _Holders:
 
     def __init__(
         self, runtime: PythonRuntime, frames: Iterable[PythonFrame], keepers: Mapping[int, frozenset[str]], address: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._runtime = runtime
         self._names = {holder: names for holder, names in keepers.items() if names}
         for value in dict.fromkeys(value for frame in frames for value in variables(runtime, frame).values()):
@@ -346,9 +344,7 @@ class _Holders:
 class _Calls:
     """Tells which code calls one of the methods of an object."""
 
-    def __init__(
-        self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]
-    ) -> None:  # fmt: skip
+    def __init__(self, runtime: PythonRuntime, address: int, holders: _Holders, methods: Collection[str]) -> None:
         self._runtime = runtime
         self._address = address
         self._holders = holders
@@ -369,9 +365,7 @@ class _Calls:
         hands_on = self._hands_on(function, names, found.owner, found.name)
         return Acting(function, found.name, proven is not None, hands_on)
 
-    def _is_it(
-        self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int
-    ) -> bool:  # fmt: skip
+    def _is_it(self, member: NamedMember, function: PythonFunction, closure: Mapping[str, int], namespace: int) -> bool:
         """The owner of the method is proven to be the object."""
         if member.kind is not LoadKind.ATTRIBUTE:
             return self._value(member.kind, member.owner, closure, namespace) == self._address

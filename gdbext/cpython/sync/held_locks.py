@@ -41,8 +41,9 @@ _WITH_FRAMES = 200
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
 _NAMES_OF_FUNCTIONS = {
-    "method_descriptor": py.PyDescrObject.d_name, "function": py.PyFunctionObject.func_name,
-}  # fmt: skip
+    "method_descriptor": py.PyDescrObject.d_name,
+    "function": py.PyFunctionObject.func_name,
+}
 """Type of a function object → where its name is."""
 _CYTHON_FUNCTION = "cython_function_or_method"
 """The type of what Cython has compiled, which begins as a PyCFunctionObject (Cython/Utility/CythonFunction.c)."""

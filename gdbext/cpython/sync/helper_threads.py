@@ -138,11 +138,16 @@ def thread_object(runtime: PythonRuntime, address: int, running: Collection[int]
     made = _NAME.match(name)
     function = source.qualname if source is not None else made.group(1) if made else ""
     return ThreadObject(
-        address, name, address in running, bool(runtime.objects.known_integer(flag)),
+        address,
+        name,
+        address in running,
+        bool(runtime.objects.known_integer(flag)),
         runtime.objects.known_integer(own[assumed_names.THREAD_IDENT]) or 0,
         runtime.objects.known_integer(own.get(assumed_names.THREAD_NATIVE_ID, 0)) or 0,
-        target, function, own[assumed_names.THREAD_STARTED],
-    )  # fmt: skip
+        target,
+        function,
+        own[assumed_names.THREAD_STARTED],
+    )
 
 
 def _own_run(runtime: PythonRuntime, thread: int) -> tuple[int, PythonFunction | None]:
@@ -258,9 +263,10 @@ def lost_callers(runtime: PythonRuntime, address: int, methods: Collection[str])
     the function that it calls. Raises nothing."""
     ended = ended_threads(runtime)
     return tuple(
-        each for each in ended
+        each
+        for each in ended
         if any(_is_method_of(runtime, value, address, methods) for value in attributes(runtime, each.address).values())
-    )  # fmt: skip
+    )
 
 
 def _is_method_of(runtime: PythonRuntime, value: int, address: int, methods: Collection[str]) -> bool:

@@ -89,8 +89,9 @@ def asked_question(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Que
     """
     files = [frame.file.rpartition("/")[2] for frame in frames[:_NEAR]]
     debugger = next((level for level, file in enumerate(files) if file in _DEBUGGERS), None)
-    if debugger is not None and all(file in _OF_DEBUGGERS or _is_inside(frames[at])
-                                    for at, file in enumerate(files[:debugger])):  # fmt: skip
+    if debugger is not None and all(
+        file in _OF_DEBUGGERS or _is_inside(frames[at]) for at, file in enumerate(files[:debugger])
+    ):
         outer = next((at for at in range(debugger, len(files)) if files[at] not in _OF_DEBUGGERS), None)
         return Question(_DEBUGGERS[files[debugger]], frames[outer], is_debugger=True) if outer is not None else None
     if files[:1] == ["getpass.py"]:
@@ -123,8 +124,19 @@ _LOCK_FILES = (".lock", "/lock")
 """Endings of the names of lock files: those of filelock, of the caches of Hugging Face, Triton and torch's
 extensions."""
 _FILE_ENDINGS = (
-    *_LOCK_FILES, ".lck", ".pid", ".done", ".flag", ".ready", ".pt", ".pth", ".ckpt", ".json", ".txt", ".bin",
-)  # fmt: skip
+    *_LOCK_FILES,
+    ".lck",
+    ".pid",
+    ".done",
+    ".flag",
+    ".ready",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".json",
+    ".txt",
+    ".bin",
+)
 """Endings of names without a folder that are taken for a file's."""
 _PATH_WORDS = 16
 """Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
@@ -134,16 +146,44 @@ class PolledKind(Enum):
     """The kind of object that is looked at; the value is the names of functions and attributes by which code does
     so."""
 
-    FILE = frozenset({
-        "exists", "isfile", "isdir", "lexists", "is_file", "is_dir", "stat", "access", "listdir", "scandir", "glob",
-        "iterdir", "getsize", "open", "unlink",
-    })  # fmt: skip
+    FILE = frozenset(
+        {
+            "exists",
+            "isfile",
+            "isdir",
+            "lexists",
+            "is_file",
+            "is_dir",
+            "stat",
+            "access",
+            "listdir",
+            "scandir",
+            "glob",
+            "iterdir",
+            "getsize",
+            "open",
+            "unlink",
+        }
+    )
     PROCESS = frozenset({"poll", "wait", "waitpid", "returncode", "is_alive", "exitcode", "join", "_try_wait"})
     THREAD = frozenset({"is_alive", "join"})
-    OBJECT = frozenset({
-        "is_set", "wait", "get", "get_nowait", "put_nowait", "empty", "qsize", "full", "done", "running", "locked",
-        "ready", "successful",
-    })  # fmt: skip
+    OBJECT = frozenset(
+        {
+            "is_set",
+            "wait",
+            "get",
+            "get_nowait",
+            "put_nowait",
+            "empty",
+            "qsize",
+            "full",
+            "done",
+            "running",
+            "locked",
+            "ready",
+            "successful",
+        }
+    )
     FLAG = frozenset[str]()
     """A bool: code that looks at it calls nothing."""
 
@@ -221,7 +261,7 @@ def _looking(
 
 def _variables_of(
     runtime: PythonRuntime, function: PythonFunction, names: Collection[str], first: int
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """The globals and the closure of a function, and the ``first`` argument of a method; 0 for none. Raises nothing."""
     try:
         found = _globals(runtime, PyFunctionObject(runtime.space, function.address).func_globals, names)
@@ -235,9 +275,7 @@ def _is_waited_for(found: PolledObject | None) -> bool:
     return found is not None and found.polled_as is not PolledKind.FLAG
 
 
-def _functions(
-    runtime: PythonRuntime, value: int, methods: Sequence[str]
-) -> Iterator[tuple[PythonFunction, bool]]:  # fmt: skip
+def _functions(runtime: PythonRuntime, value: int, methods: Sequence[str]) -> Iterator[tuple[PythonFunction, bool]]:
     """The Python function that a value is, or its methods of these names; True for one that gets the value itself."""
     try:
         info = runtime.objects.type_of(value)
@@ -319,7 +357,7 @@ def sleeps(runtime: PythonRuntime, frame: PythonFrame) -> bool:
 
 def _objects_in_reach(
     runtime: PythonRuntime, values: Mapping[str, int], loop: LoopNames
-) -> Iterator[PolledObject | None]:  # fmt: skip
+) -> Iterator[PolledObject | None]:
     for name, value in values.items():
         if name not in loop.variables:
             continue

@@ -196,9 +196,16 @@ def _for_future(
     pids = executor_workers(runtime, address) if owner is None else None
     exhausted = _exhausted(runtime, address) if owner is None and pids is None else ()
     return PythonWait(
-        Waitable.FUTURE, address, frame, lock, owner_ident=owner, owner_tid=tid, pids=pids or (), exhausted=exhausted,
+        Waitable.FUTURE,
+        address,
+        frame,
+        lock,
+        owner_ident=owner,
+        owner_tid=tid,
+        pids=pids or (),
+        exhausted=exhausted,
         lacks_workers=pids == (),
-    )  # fmt: skip
+    )
 
 
 def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:

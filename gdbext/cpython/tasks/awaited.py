@@ -81,10 +81,13 @@ _BY_ATTRIBUTES = (
 _PROCESS_WAITS = {("base_subprocess.py", "_wait"): "_pid", ("subprocess.py", "wait"): "pid"}
 """Functions that wait for the end of a process, and the attribute of ``self`` with its id."""
 _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
-_KEEPERS = frozenset({
-    "shield.<locals>._outer_done_callback", "shield.<locals>._clear_awaited_by_callback",
-    "_chain_future.<locals>._call_check_cancel",
-})  # fmt: skip
+_KEEPERS = frozenset(
+    {
+        "shield.<locals>._outer_done_callback",
+        "shield.<locals>._clear_awaited_by_callback",
+        "_chain_future.<locals>._call_check_cancel",
+    }
+)
 """Callbacks of a future that have in their closure what will complete it."""
 _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 

@@ -150,10 +150,14 @@ _TIMERS = ("Timer", "LocalTimer")
 """Classes of eventlet's hubs; those that are written in Python have their names without the module's."""
 _LOWEST = 1 << 16
 _KINDS = (
-    ("Semaphore", Awaitable.SEMAPHORE), ("RLock", Awaitable.SEMAPHORE), ("Event", Awaitable.EVENT),
-    ("LockType", Awaitable.LOCK), ("AsyncResult", Awaitable.EVENT), ("Queue", Awaitable.QUEUE),
+    ("Semaphore", Awaitable.SEMAPHORE),
+    ("RLock", Awaitable.SEMAPHORE),
+    ("Event", Awaitable.EVENT),
+    ("LockType", Awaitable.LOCK),
+    ("AsyncResult", Awaitable.EVENT),
+    ("Queue", Awaitable.QUEUE),
     ("Condition", Awaitable.CONDITION),
-)  # fmt: skip
+)
 
 
 def has_greenlets(runtime: PythonRuntime) -> bool:
@@ -341,8 +345,16 @@ class _Greenlets:
         entered = tuple(dict.fromkeys(each for frame in own for each in entered_objects(self._runtime, frame)))
         timer, subject = self._timers.get(found.address, found.address), awaited[0] if awaited else called
         return RunningTask(
-            found.address, "", 0, own, timer, called, {**variables, "self": subject}, entered, own[-1],
-        )  # fmt: skip
+            found.address,
+            "",
+            0,
+            own,
+            timer,
+            called,
+            {**variables, "self": subject},
+            entered,
+            own[-1],
+        )
 
 
 def _class_names(runtime: PythonRuntime, kind: int) -> Sequence[str]:

@@ -71,9 +71,13 @@ class LoopNames(Record):
     def __or__(self, other: LoopNames) -> LoopNames:
         """The names of both of them."""
         return LoopNames(
-            self.variables | other.variables, self.attributes | other.attributes, self.pairs | other.pairs,
-            self.values | other.values, self.members | other.members, self.texts | other.texts,
-        )  # fmt: skip
+            self.variables | other.variables,
+            self.attributes | other.attributes,
+            self.pairs | other.pairs,
+            self.values | other.values,
+            self.members | other.members,
+            self.texts | other.texts,
+        )
 
 
 def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
@@ -170,10 +174,14 @@ def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMet
         calls, lines = methods_before(form, code, at) or (), runtime.codes.get(frame.code)
         return [
             CalledMethod(
-                tables.name(call.method), tables.name(call.owner),
-                tables.name(call.outer) if call.outer is not None else "", call.is_statement, lines.line(call.offset),
-            ) for call in calls
-        ]  # fmt: skip
+                tables.name(call.method),
+                tables.name(call.owner),
+                tables.name(call.outer) if call.outer is not None else "",
+                call.is_statement,
+                lines.line(call.offset),
+            )
+            for call in calls
+        ]
     except (GdbextError, IndexError):
         return []
 

@@ -95,19 +95,26 @@ class DeviceSection(Section):
     def lines(self) -> tuple[str, ...]:
         """PyTorch's bookkeeping of the devices, for people."""
         return (
-            *(f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
-              for each in self.launched),
-            *(f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
-              f"cuda:{each.graph.device}, with memory of {_pool(each.graph)}" for each in self.replayed),
+            *(
+                f"thread {each.tid} launched {each.kernel} ({each.file}:{each.line}); whether it runs is not known"
+                for each in self.launched
+            ),
+            *(
+                f"thread {each.tid} replays a CUDA graph that was captured on stream {each.graph.stream_id} of "
+                f"cuda:{each.graph.device}, with memory of {_pool(each.graph)}"
+                for each in self.replayed
+            ),
             *(line for each in self.memory for line in _memory_lines(each)),
-        )  # fmt: skip
+        )
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Steps by which the device can be asked what it runs."""
         if not self.core.user_triggered:
-            return ("The device can be asked what runs on it only if the process is started with "
-                    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",)  # fmt: skip
+            return (
+                "The device can be asked what runs on it only if the process is started with "
+                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",
+            )
         if not self.core.trigger:
             pipe, file = self.core.pipe, self.core.file
             return (f"The process could be asked for a core of its device (by its pipe {pipe}): {file} would be one.",)
@@ -128,16 +135,20 @@ def _memory_lines(memory: PendingMemory) -> Iterator[str]:
         size, wait = byte_size(sum(blocks.values())), "waits" if len(blocks) == 1 else "wait"
         first = ", ".join(map(_event_text, events[:_SHOWN]))
         more = f", … {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
-        yield (f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
-               f"events of stream {number}, on which they were used: {first}{more}")  # fmt: skip
+        yield (
+            f"cuda:{memory.device}: {counted(len(blocks), 'freed block')} ({size}) of the allocator {wait} for "
+            f"events of stream {number}, on which they were used: {first}{more}"
+        )
     for graph in memory.graphs:
         yield f"cuda:{memory.device}: a CUDA graph is being captured on stream {graph.stream_id}, into {_pool(graph)}"
     others = (memory.captures or 0) - len(memory.graphs)
     if others > 0:
         yield f"cuda:{memory.device}: a CUDA graph is captured, or a private pool is used ({others} at once)"
     if memory.retries or memory.ooms:
-        yield (f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
-               f"out of memory {counted(memory.ooms, 'time')}")  # fmt: skip
+        yield (
+            f"cuda:{memory.device}: cudaMalloc failed and was tried again {counted(memory.retries, 'time')}, "
+            f"out of memory {counted(memory.ooms, 'time')}"
+        )
 
 
 def _pool(graph: CudaGraph) -> str:
@@ -218,8 +229,9 @@ def _figures_line(found: NvidiaFigures) -> str:
         f"{byte_size(used)} of {byte_size(total)} used" if used is not None and total is not None else "",
         f"{counted(found.uncorrected_errors, 'uncorrected ECC error')}" if found.uncorrected_errors else "",
         "a kernel that spins, as a collective does that waits for others (inferred from busy time and power)"
-        if found.spins else "",
-    )  # fmt: skip
+        if found.spins
+        else "",
+    )
     place = f", /dev/nvidia{found.minor}" if found.minor is not None else ""
     return f"NVML's device {found.number} ({found.name}{place}): {', '.join(filter(None, parts)) or 'tells nothing'}"
 
@@ -252,8 +264,9 @@ def name_devices(
     core = core._replace(trigger=_trigger(core, session.target))
     memory = _pending_memory(session, reader)
     launched = tuple(each for thread in waiting for each in _launched(session, thread))
-    return DeviceSection(reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched,
-                         tuple(replayed))  # fmt: skip
+    return DeviceSection(
+        reader.devices, current, core, memory, tuple(dict.fromkeys(reader.problems)), launched, tuple(replayed)
+    )
 
 
 def _pending_memory(session: Session, reader: StreamsOfWaits) -> tuple[PendingMemory, ...]:

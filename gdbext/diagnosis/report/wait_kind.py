@@ -81,39 +81,72 @@ class WaitKind(Enum):
     traits: WaitTraits
 
     GIL = "gil", WaitTraits("the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
-    STOP_THE_WORLD = "stop-the-world", WaitTraits(
-        "a stop-the-world pause", Naming.ALONE, "waits for {}", "a stop-the-world pause", Relation.OWES,
-        timeout_ends_it=False,
-        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
-                           "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
-    )  # fmt: skip
+    STOP_THE_WORLD = (
+        "stop-the-world",
+        WaitTraits(
+            "a stop-the-world pause",
+            Naming.ALONE,
+            "waits for {}",
+            "a stop-the-world pause",
+            Relation.OWES,
+            timeout_ends_it=False,
+            advice_in_deadlock="A thread waits in C code without letting go of its thread state: "
+            "release it around what "
+            "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
+        ),
+    )
     MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
     RWLOCK = (
         "rwlock",
         WaitTraits("the read-write lock", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True),
     )
-    CONDVAR = "condvar", WaitTraits(
-        "the condition variable", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST,
-        advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
-                            "ended.",
-    )  # fmt: skip
+    CONDVAR = (
+        "condvar",
+        WaitTraits(
+            "the condition variable",
+            relation=Relation.OWES,
+            advice_in_deadlock=_RELEASE_FIRST,
+            advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
+            "ended.",
+        ),
+    )
     SEMAPHORE = "semaphore", WaitTraits("the semaphore", handler_may_end_it=True)
-    PYTHON_LOCK = "python-lock", WaitTraits(
-        "the Python lock", is_lock=True, may_be_lock=True,
-        advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
-                            "does.",
-    )  # fmt: skip
-    OBJECT_LOCK = "object-lock", WaitTraits(
-        "the lock of the object", is_lock=True, may_be_lock=True,
-        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
-                           "there wait for another thread (a key's __eq__ or __hash__, a callback).",
-    )  # fmt: skip
-    STATIC_INIT = "static-init", WaitTraits(
-        "the initialisation of", Naming.GUARDED, unnamed="a static variable", relation=Relation.RUNS, is_lock=True,
-        is_native=True, may_be_lock=True, told_apart_by_address=True,
-        advice_in_deadlock="Run the initialiser once at import time, before threads start (call the operator once), "
-                           "or keep Python out of it: a static's guard is a lock like any other.",
-    )  # fmt: skip
+    PYTHON_LOCK = (
+        "python-lock",
+        WaitTraits(
+            "the Python lock",
+            is_lock=True,
+            may_be_lock=True,
+            advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
+            "does.",
+        ),
+    )
+    OBJECT_LOCK = (
+        "object-lock",
+        WaitTraits(
+            "the lock of the object",
+            is_lock=True,
+            may_be_lock=True,
+            advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
+            "there wait for another thread (a key's __eq__ or __hash__, a callback).",
+        ),
+    )
+    STATIC_INIT = (
+        "static-init",
+        WaitTraits(
+            "the initialisation of",
+            Naming.GUARDED,
+            unnamed="a static variable",
+            relation=Relation.RUNS,
+            is_lock=True,
+            is_native=True,
+            may_be_lock=True,
+            told_apart_by_address=True,
+            advice_in_deadlock="Run the initialiser once at import time, "
+            "before threads start (call the operator once), "
+            "or keep Python out of it: a static's guard is a lock like any other.",
+        ),
+    )
     ONCE = (
         "once",
         WaitTraits(
@@ -127,26 +160,47 @@ class WaitKind(Enum):
             "a lock inside the C library", is_lock=True, is_native=True, may_be_lock=True, advice_when_blocked=_NO_OWNER
         ),
     )
-    JOIN = "join", WaitTraits(
-        "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS,
-        advice_in_deadlock=_RELEASE_FIRST,
-    )  # fmt: skip
+    JOIN = (
+        "join",
+        WaitTraits(
+            "the end of",
+            Naming.ALONE,
+            "waits for the end of {}",
+            "a thread",
+            Relation.IS,
+            advice_in_deadlock=_RELEASE_FIRST,
+        ),
+    )
     BARRIER = "barrier", WaitTraits("the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
-    WORKER_POOL = "worker-pool", WaitTraits(
-        "worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST
-    )  # fmt: skip
+    WORKER_POOL = (
+        "worker-pool",
+        WaitTraits("worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST),
+    )
     QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
     FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
-    IO = "io", WaitTraits(
-        "io", Naming.ALONE, "waits in {}", relation=Relation.OWES, needs_thread=False,
-        heading="waits for input or output",
-        advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
-                            "writing.",
-    )  # fmt: skip
-    PAGE = "page", WaitTraits(
-        "a page of memory", Naming.ALONE, needs_thread=False,
-        advice_when_blocked="Look at who serves the page: the file system's server, or the holder of the userfaultfd.",
-    )  # fmt: skip
+    IO = (
+        "io",
+        WaitTraits(
+            "io",
+            Naming.ALONE,
+            "waits in {}",
+            relation=Relation.OWES,
+            needs_thread=False,
+            heading="waits for input or output",
+            advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
+            "writing.",
+        ),
+    )
+    PAGE = (
+        "page",
+        WaitTraits(
+            "a page of memory",
+            Naming.ALONE,
+            needs_thread=False,
+            advice_when_blocked="Look at who serves the page: the file system's server, "
+            "or the holder of the userfaultfd.",
+        ),
+    )
     CHILD_PROCESS = (
         "child-process",
         WaitTraits(
@@ -157,19 +211,34 @@ class WaitKind(Enum):
         "sleep",
         WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False, may_poll=True, heading="sleeps"),
     )
-    DEVICE = "device", WaitTraits(
-        "the device", Naming.IN_BRACKETS, is_outside=True, needs_thread=False, heading="waits for the device",
-        advice_when_outside=("The device works or hangs: look at it (nvidia-smi), and run with "
-                             "CUDA_LAUNCH_BLOCKING=1.",),
-    )  # fmt: skip
-    COLLECTIVE = "collective", WaitTraits(
-        "the other ranks", Naming.IN_BRACKETS, relation=Relation.OWES, is_outside=True, needs_thread=False,
-        heading="waits for other ranks",
-        advice_when_outside=(
-            "A rank has not come to this collective, or is in another one.",
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
+    DEVICE = (
+        "device",
+        WaitTraits(
+            "the device",
+            Naming.IN_BRACKETS,
+            is_outside=True,
+            needs_thread=False,
+            heading="waits for the device",
+            advice_when_outside=(
+                "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1.",
+            ),
         ),
-    )  # fmt: skip
+    )
+    COLLECTIVE = (
+        "collective",
+        WaitTraits(
+            "the other ranks",
+            Naming.IN_BRACKETS,
+            relation=Relation.OWES,
+            is_outside=True,
+            needs_thread=False,
+            heading="waits for other ranks",
+            advice_when_outside=(
+                "A rank has not come to this collective, or is in another one.",
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
+            ),
+        ),
+    )
 
     def __new__(cls, value: str, traits: WaitTraits) -> WaitKind:
         """The member with its JSON word as value."""
@@ -256,11 +325,11 @@ _OF_MANY = {
 }
 _ADVICE = {
     Loss.ENDED: "Look for that thread's traceback in what the process has written, and let each end of it be heard: "
-                "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
+    "try/finally around its loop, future.set_exception(), an item that says so in the queue.",
     Loss.NEVER_BEGAN: "Memory, or another limit, was short when the thread should begin: see what the process has "
-                      "written, and end it.",
+    "written, and end it.",
     Loss.LEFT_BEHIND: "Or start that thread again in the child: os.register_at_fork(after_in_child=…).",
-}  # fmt: skip
+}
 _NAMED = 3
 
 

@@ -349,11 +349,13 @@ class ArgumentReporter:
         others = bool(known) and bool(keyset & self._keys.backend_mask & ~held)
         are_unknown = others or doubt is Doubt.REWRITTEN
         return tuple(
-            one if one.value is None or not one.boxed
-            else one._replace(value=None, certainty=Certainty.UNKNOWN) if are_unknown and "Tensor" in one.type
+            one
+            if one.value is None or not one.boxed
+            else one._replace(value=None, certainty=Certainty.UNKNOWN)
+            if are_unknown and "Tensor" in one.type
             else one._replace(certainty=min(one.certainty, Certainty.INFERRED))
             for one in arguments
-        )  # fmt: skip
+        )
 
     def _described(self, found: FoundArgument) -> Argument:
         if found.value is None:

@@ -184,7 +184,7 @@ def _is_asleep(wait: Wait) -> bool:
 
 def _healthy(
     text: str, threads: Sequence[ThreadReport], running: Sequence[ThreadReport], wait: Wait | None = None
-) -> Finding:  # fmt: skip
+) -> Finding:
     """Nothing hangs: the process is busy where a thread of it runs, wherever it runs."""
     kind = FindingKind.BUSY if running else FindingKind.IDLE
     return Finding(kind, text, tuple(thread.tid for thread in threads), wait=wait if not running else None)
@@ -194,10 +194,10 @@ def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[Th
     """The threads that wait for the GIL that the only thread that runs has."""
     holder = running[0].tid if len(running) == 1 else None
     return [
-        thread for thread in seen.threads
-        if thread.wait is not None and thread.wait.kind is WaitKind.GIL
-        and holder in thread.wait.owner_tids
-    ]  # fmt: skip
+        thread
+        for thread in seen.threads
+        if thread.wait is not None and thread.wait.kind is WaitKind.GIL and holder in thread.wait.owner_tids
+    ]
 
 
 def outside(text: str, has_torch: bool) -> str:

@@ -189,10 +189,25 @@ def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
 
 
 _ABOVE_BACKENDS = (
-    "Autograd", "Autocast", "ADInplaceOrView", "Python", "Functionalize", "FuncTorch", "Batched", "Conjugate",
-    "Negative", "ZeroTensor", "BackendSelect", "Tracer", "PreDispatch", "Vmap", "Named", "TESTING_ONLY", "DeferredInit",
+    "Autograd",
+    "Autocast",
+    "ADInplaceOrView",
+    "Python",
+    "Functionalize",
+    "FuncTorch",
+    "Batched",
+    "Conjugate",
+    "Negative",
+    "ZeroTensor",
+    "BackendSelect",
+    "Tracer",
+    "PreDispatch",
+    "Vmap",
+    "Named",
+    "TESTING_ONLY",
+    "DeferredInit",
     "Fake",
-)  # fmt: skip
+)
 """Beginnings of keys whose kernels can go on below their own key (c10/core/DispatchKey.h)."""
 
 

@@ -85,9 +85,11 @@ class WaitGraph:
     def self_loops(self) -> list[WaitEdge]:
         """Threads that wait for what they hold themselves."""
         return [
-            edge for edges in self._edges.values() for edge in edges
+            edge
+            for edges in self._edges.values()
+            for edge in edges
             if edge.owner == edge.tid and not edge.wait.ends_by_itself
-        ]  # fmt: skip
+        ]
 
     def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
         """Cycles of two and more threads, shortest first within each knot, each starting at its lowest tid.
@@ -95,8 +97,10 @@ class WaitGraph:
         Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
         threads are given once; at most MAX_CYCLES are given.
         """
-        successors = {tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
-                      for tid, edges in self._edges.items()}  # fmt: skip
+        successors = {
+            tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
+            for tid, edges in self._edges.items()
+        }
         found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
         steps = 0
         for component in _components(successors):

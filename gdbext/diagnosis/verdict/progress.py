@@ -128,18 +128,20 @@ def with_calls(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport],
     became = Progress.MOVED if proven else Progress.SAME_PLACE
     return [
         each._replace(progress=became, moved=(*each.moved, *((_CALLS,) if proven else ())), place="")
-        if each.tid in callers else each
+        if each.tid in callers
+        else each
         for each in found
-    ]  # fmt: skip
+    ]
 
 
 def with_collections(found: Sequence[ThreadProgress], collector: int | None) -> list[ThreadProgress]:
     """The progress where that thread collected garbage each time, and not in the same run: it went on in between."""
     return [
         each._replace(progress=Progress.MOVED, moved=(*each.moved, "collections of garbage"), place="")
-        if each.tid == collector and each.progress is Progress.SPINNING else each
+        if each.tid == collector and each.progress is Progress.SPINNING
+        else each
         for each in found
-    ]  # fmt: skip
+    ]
 
 
 def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Judgement:
@@ -147,9 +149,10 @@ def agreeing(judgement: Judgement, found: Sequence[ThreadProgress], threads: Seq
     verdict = revised(judgement.verdict, found, threads)
     moved = {each.tid for each in found if each.progress is Progress.MOVED}
     kept = tuple(
-        each for each in judgement.findings
+        each
+        for each in judgement.findings
         if not (each.kind.traits.movement_refutes_it and not moved.isdisjoint(each.threads))
-    )  # fmt: skip
+    )
     next_one = next((each for each in kept if each.kind is not FindingKind.NOTE), None)
     if verdict is not judgement.verdict and next_one is not None:
         verdict = judgement.verdict._replace(finding=next_one)

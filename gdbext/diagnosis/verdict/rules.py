@@ -46,8 +46,10 @@ def _recursions(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for tid, recursion in seen.recursions.items():
         thread = graph.threads[tid]
         text = sentences.recursion(thread, recursion, seen.crashes.get(tid))
-        evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat "
-                                   f"with period {len(recursion.group)}")  # fmt: skip
+        evidence = (
+            recursion.why,
+            f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat with period {len(recursion.group)}",
+        )
         yield Finding(FindingKind.RUNAWAY_RECURSION, text, (tid,), evidence, recursion.innermost)
 
 
@@ -112,9 +114,7 @@ def _self_deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for edge in graph.self_loops():
         thread, evidence = graph.threads[edge.tid], edge.wait.evidence
         text = sentences.self_deadlock(thread, edge.wait)
-        yield Finding(
-            FindingKind.SELF_DEADLOCK, text, (edge.tid,), evidence, thread.innermost, (edge,), edge.wait
-        )  # fmt: skip
+        yield Finding(FindingKind.SELF_DEADLOCK, text, (edge.tid,), evidence, thread.innermost, (edge,), edge.wait)
 
 
 def _orphans(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -123,9 +123,7 @@ def _orphans(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         if wait is None or wait.being_released or wait.gone_owner is None:
             continue
         text = sentences.orphaned(thread, wait, graph)
-        yield Finding(
-            FindingKind.ORPHANED_LOCK, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait
-        )  # fmt: skip
+        yield Finding(FindingKind.ORPHANED_LOCK, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
 
 def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
@@ -133,9 +131,7 @@ def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]
         wait = thread.wait
         if wait is not None and wait.missing_workers is not None and wait.missing_workers.forked:
             text = sentences.missing(thread, wait)
-            yield Finding(
-                FindingKind.MISSING_WORKERS, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait
-            )  # fmt: skip
+            yield Finding(FindingKind.MISSING_WORKERS, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
 
 def _lost_threads(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -179,9 +175,13 @@ def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         tids = list(dict.fromkeys([*tids, *(expected.tids if expected is not None else ())]))
         tids += [other.end for other in more]
         yield Finding(
-            FindingKind.BLOCKED, text, tuple(tids), evidence, steps[-1] if steps else None,
+            FindingKind.BLOCKED,
+            text,
+            tuple(tids),
+            evidence,
+            steps[-1] if steps else None,
             wait=graph.threads[chain.end].wait,
-        )  # fmt: skip
+        )
 
 
 def _likeness(chain: Chain, graph: WaitGraph) -> object:
@@ -226,9 +226,13 @@ def _explained(seen: Observations, kind: FindingKind, starves: bool) -> Iterator
     around = slowness.machine.found
     evidence = (*told, *(around.files if around is not None else ()))
     yield Finding(
-        kind, sentences.slowed(kind, [each.text for each in found], thread), (thread.tid,) if thread else (), evidence,
-        thread.innermost if thread is not None else None, cures=tuple(each.cure for each in found if each.cure),
-    )  # fmt: skip
+        kind,
+        sentences.slowed(kind, [each.text for each in found], thread),
+        (thread.tid,) if thread else (),
+        evidence,
+        thread.innermost if thread is not None else None,
+        cures=tuple(each.cure for each in found if each.cure),
+    )
 
 
 def _kernel_waits(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -254,9 +258,7 @@ def _gil_in_device_call(seen: Observations, _graph: WaitGraph) -> Iterator[Findi
             text = sentences.gil_in_device_call(thread, thread.wait, waiters)
             tids = (thread.tid, *(each.tid for each in waiters))
             evidence = (*thread.wait.evidence, "the interpreter records it as the GIL's holder")
-            yield Finding(
-                FindingKind.GIL_IN_DEVICE_CALL, text, tids, evidence, thread.innermost, wait=thread.wait
-            )  # fmt: skip
+            yield Finding(FindingKind.GIL_IN_DEVICE_CALL, text, tids, evidence, thread.innermost, wait=thread.wait)
 
 
 def _want_gil_in_device_call(holder: ThreadReport, threads: Sequence[ThreadReport]) -> list[ThreadReport]:
@@ -265,10 +267,13 @@ def _want_gil_in_device_call(holder: ThreadReport, threads: Sequence[ThreadRepor
     if wait is None or wait.device is None or not wait.device.holds_gil:
         return []
     return [
-        each for each in threads
-        if each.wait is not None and each.wait.kind is WaitKind.GIL and not each.wait.being_released
+        each
+        for each in threads
+        if each.wait is not None
+        and each.wait.kind is WaitKind.GIL
+        and not each.wait.being_released
         and holder.tid in each.wait.owner_tids
-    ]  # fmt: skip
+    ]
 
 
 def _external(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -379,8 +384,24 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _crashes, _recursions, _deadlocks, _task_deadlocks, _stuck_loops, _unwoken_loops, _self_deadlocks, _orphans,
-    _missing_workers, _lost_threads, _blocked, _main, _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
-    _starved, _slow,
-)  # fmt: skip
+    _crashes,
+    _recursions,
+    _deadlocks,
+    _task_deadlocks,
+    _stuck_loops,
+    _unwoken_loops,
+    _self_deadlocks,
+    _orphans,
+    _missing_workers,
+    _lost_threads,
+    _blocked,
+    _main,
+    _external,
+    _busy,
+    _kernel_waits,
+    _stopped,
+    _gil_in_device_call,
+    _starved,
+    _slow,
+)
 """The rules in any order: findings are ranked by their kind."""

@@ -155,9 +155,11 @@ def task_deadlock(cycle: Sequence[AsyncTask], thread: ThreadReport) -> str:
     """``The tasks credit and debit of the event loop of MainThread (tid 1) wait for each other: credit waits for …``"""
     names = listed([task.called for task in cycle], _PATH_LENGTH)
     steps = "; ".join(f"{task.called} {task.awaits}" for task in cycle)
-    doubt = " (who holds a lock is inferred from the blocks that the tasks are in)" if any(
-        task.inferred for task in cycle
-    ) else ""  # fmt: skip
+    doubt = (
+        " (who holds a lock is inferred from the blocks that the tasks are in)"
+        if any(task.inferred for task in cycle)
+        else ""
+    )
     return f"The tasks {names} of the event loop of {thread.label} wait for each other: {steps}{doubt}."
 
 
@@ -228,8 +230,9 @@ def lost(thread: ThreadReport, wait: Wait, gone: LostThread, waiters: Sequence[T
 def blocked(chain: Chain, graph: WaitGraph, alike: int = 0, expected: Chain | None = None) -> str:
     """The chain from its first thread to its end; ``alike`` more threads wait in the same way; ``expected``: those from
     its end on that may be the ones to end its wait."""
-    parts = [who_waits(graph.threads[edge.tid], edge.wait)
-             + owner_clause(edge.wait, graph.threads) for edge in chain.edges]  # fmt: skip
+    parts = [
+        who_waits(graph.threads[edge.tid], edge.wait) + owner_clause(edge.wait, graph.threads) for edge in chain.edges
+    ]
     end = graph.threads[chain.end]
     if expected is not None and expected.edges:
         return "; ".join([*parts, wait_chain(expected, graph)]) + "."
@@ -248,9 +251,10 @@ def _wanted_of(chain: Chain, graph: WaitGraph) -> str:
     waiters = graph.waiters()
     pairs = [(graph.threads[tid], owner) for owner in chain.tids[::-1] for tid in waiters.get(owner, ())]
     held = [
-        (each, each.wait, owner) for each, owner in pairs
+        (each, each.wait, owner)
+        for each, owner in pairs
         if each.tid not in chain.tids and each.wait and each.wait.kind.traits.relation.is_possession
-    ]  # fmt: skip
+    ]
     if not held:
         return ""
     others = f" ({len(held) - 1} more wait for such things)" if held[1:] else ""

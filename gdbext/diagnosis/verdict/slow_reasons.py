@@ -52,8 +52,17 @@ _RECOMPILED = 8
 _AFFINITY_VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_PROCID": "srun", "OMPI_COMM_WORLD_RANK": "mpirun"}
-_COLLECTOR = ("gc_collect", "_PyGC_Collect", "subtract_refs", "deduce_unreachable", "move_unreachable",
-              "visit_decref", "visit_reachable", "_Py_RunGC", "PyGC_Collect")  # fmt: skip
+_COLLECTOR = (
+    "gc_collect",
+    "_PyGC_Collect",
+    "subtract_refs",
+    "deduce_unreachable",
+    "move_unreachable",
+    "visit_decref",
+    "visit_reachable",
+    "_Py_RunGC",
+    "PyGC_Collect",
+)
 """Functions of CPython's collector (Modules/gcmodule.c; from 3.13 on Python/gc.c and gc_free_threading.c)."""
 _INNER = 12
 """Innermost frames in which the collector is looked for."""
@@ -90,11 +99,16 @@ def _quota(facts: Facts) -> Iterator[Explanation]:
     )
     against = () if measured else ("measured since the group was made, not now",)
     yield Explanation(
-        ExplanationKind.QUOTA, text, (f"it stood still for {quota.stood_ms:g} ms", *more), against,
-        round(max(quota.share, 0.2), 2), measured and quota.share >= SLOW_SHARE and stood >= _STOOD_SLOW, starves,
+        ExplanationKind.QUOTA,
+        text,
+        (f"it stood still for {quota.stood_ms:g} ms", *more),
+        against,
+        round(max(quota.share, 0.2), 2),
+        measured and quota.share >= SLOW_SHARE and stood >= _STOOD_SLOW,
+        starves,
         f"Raise the quota (cpu.max, cpu.cfs_quota_us; docker --cpus, limits.cpu), or let fewer threads run: "
         f"OMP_NUM_THREADS={max(1, round(quota.processors))}, torch.set_num_threads().",
-    )  # fmt: skip
+    )
 
 
 def _delays(facts: Facts) -> Iterator[Explanation]:
@@ -118,9 +132,14 @@ def _delays(facts: Facts) -> Iterator[Explanation]:
         room = counted(len(around.allowed), "processor")
         text = f"{counted(team, 'thread')} of an OpenMP team run on {room}, and each waits for the last"
         yield Explanation(
-            ExplanationKind.OVERSUBSCRIPTION, text, (*told, *facts.variables(_THREAD_VARIABLES)), (), round(share, 2),
-            share >= SLOW_SHARE, cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
-        )  # fmt: skip
+            ExplanationKind.OVERSUBSCRIPTION,
+            text,
+            (*told, *facts.variables(_THREAD_VARIABLES)),
+            (),
+            round(share, 2),
+            share >= SLOW_SHARE,
+            cure=f"As many threads as processors: torch.set_num_threads({len(around.allowed)}).",
+        )
     elif len(wanting) <= len(around.allowed):
         yield _crowded_out(around, wanting, share, told)
     else:
@@ -183,10 +202,15 @@ def _pinned(facts: Facts, around: Surroundings, share: float, told: tuple[str, .
     )
     matters = is_idle or crowded
     return Explanation(
-        ExplanationKind.AFFINITY, text, (*told, idle) if is_idle else told, () if is_idle else (idle,), round(share, 2),
-        matters and share >= SLOW_SHARE, matters and share >= STARVED_SHARE,
+        ExplanationKind.AFFINITY,
+        text,
+        (*told, idle) if is_idle else told,
+        () if is_idle else (idle,),
+        round(share, 2),
+        matters and share >= SLOW_SHARE,
+        matters and share >= STARVED_SHARE,
         "Let it run everywhere: taskset -apc 0-999 PID; then look for what has pinned it.",
-    )  # fmt: skip
+    )
 
 
 # --- the process -------------------------------------------------------------------------------------
@@ -296,8 +320,11 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     """One thread computes where many could."""
     computing = [each for each in facts.running if each.dispatch]
     around = facts.around
-    room = min(len(around.allowed), int(around.quota.processors) if around.quota is not None else 1 << 16) if (
-        around is not None) else 0  # fmt: skip
+    room = (
+        min(len(around.allowed), int(around.quota.processors) if around.quota is not None else 1 << 16)
+        if (around is not None)
+        else 0
+    )
     ones = [text for text in facts.variables(_THREAD_VARIABLES) if text.endswith("=1")]
     if len(computing) != 1 or len(facts.running) != 1 or room < 2:
         return
@@ -315,11 +342,20 @@ def _one_thread(facts: Facts) -> Iterator[Explanation]:
     against = (f"{shared} processes of the job share this machine",) if shared > 1 else ()
     most = max(1, room // max(1, shared))
     cure = f"torch.set_num_threads({most})." if called == 1 else f"OMP_NUM_THREADS={most} for each process."
-    yield Explanation(ExplanationKind.ONE_THREAD, text, (), against, 0.3 if room // max(1, shared) > 1 else 0.1,
-                      cure=cure)  # fmt: skip
+    yield Explanation(
+        ExplanationKind.ONE_THREAD, text, (), against, 0.3 if room // max(1, shared) > 1 else 0.1, cure=cure
+    )
 
 
 _FINDERS: tuple[Callable[[Facts], Iterator[Explanation]], ...] = (
-    _quota, _delays, short_of_memory, used_up, refused_again, _collecting, _compiling, _subnormals, _contended,
+    _quota,
+    _delays,
+    short_of_memory,
+    used_up,
+    refused_again,
+    _collecting,
+    _compiling,
+    _subnormals,
+    _contended,
     _one_thread,
-)  # fmt: skip
+)

@@ -59,14 +59,21 @@ class MachineSection(Section):
             return {"threads": threads, "files": [], "unread": list(self.unread)}
         groups = {"quota": found.quota, "memory": found.memory, "tasks": found.tasks, "processors": found.cpuset}
         limits = {
-            "descriptors": found.descriptors, "processes": found.user_tasks, "address_space": found.address_space,
-        }  # fmt: skip
+            "descriptors": found.descriptors,
+            "processes": found.user_tasks,
+            "address_space": found.address_space,
+        }
         return {
-            "cgroup": plain(groups), "limits": plain(limits), "online": found.online, "affinity": list(found.allowed),
+            "cgroup": plain(groups),
+            "limits": plain(limits),
+            "online": found.online,
+            "affinity": list(found.allowed),
             "pressure": {"memory_full": found.memory.stalled if found.memory is not None else None},
-            "seconds": found.seconds, "threads": [*threads, *(plain(each) for each in found.threads)],
-            "files": list(found.files), "unread": list(found.unread),
-        }  # fmt: skip
+            "seconds": found.seconds,
+            "threads": [*threads, *(plain(each) for each in found.threads)],
+            "files": list(found.files),
+            "unread": list(found.unread),
+        }
 
 
 class ExplanationsSection(Section):
@@ -81,11 +88,15 @@ class ExplanationsSection(Section):
         """The section as a list of objects."""
         return [
             {
-                "kind": each.kind.value, "summary": each.text, "for": list(each.speaks_for),
-                "against": list(each.against), "weight": each.weight, "proven": each.is_proven,
+                "kind": each.kind.value,
+                "summary": each.text,
+                "for": list(each.speaks_for),
+                "against": list(each.against),
+                "weight": each.weight,
+                "proven": each.is_proven,
             }
             for each in self.found
-        ]  # fmt: skip
+        ]
 
 
 class Slowness(Record):
@@ -139,12 +150,18 @@ def _explained(
 ) -> Slowness:
     outside = session.procfs
     facts = Facts(
-        process, threads, machine.found, session.target.environ(), lambda: _recompilations(session),
+        process,
+        threads,
+        machine.found,
+        session.target.environ(),
+        lambda: _recompilations(session),
         outside.machine.full_file_systems if outside is not None else tuple,
         lambda: list(_subnormal_shares(session, process, threads)),
-        lambda: _own_threads(session), lambda: _collection(session),
-        lambda tid: _compiling_since(session, process, tid), lambda tid: _expression_size(session, process, tid),
-    )  # fmt: skip
+        lambda: _own_threads(session),
+        lambda: _collection(session),
+        lambda tid: _compiling_since(session, process, tid),
+        lambda tid: _expression_size(session, process, tid),
+    )
     found = explanations(facts)
     collector = next((each.tid for each in facts.running if is_collecting(facts, each)), None)
     return Slowness(machine, found, facts.collection() if collector is not None else None, collector)
@@ -177,10 +194,11 @@ def over_samples(looks: Sequence[Slowness | None], interval: float) -> Slowness 
     return last._replace(
         explanations=tuple(
             each._replace(speaks_for=(*each.speaks_for, *told), against=())
-            if each.kind is ExplanationKind.GARBAGE_COLLECTION else each
+            if each.kind is ExplanationKind.GARBAGE_COLLECTION
+            else each
             for each in last.explanations
         )
-    )  # fmt: skip
+    )
 
 
 def wants_something(process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> bool:

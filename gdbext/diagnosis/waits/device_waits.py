@@ -47,49 +47,84 @@ class DeviceFunction(Record):
     event: int | None = None
 
 
-def _rows(work: DeviceWork, names: str, stream: int | None = None, event: int | None = None) -> Iterator[
-    tuple[str, DeviceFunction]
-]:  # fmt: skip
+def _rows(
+    work: DeviceWork, names: str, stream: int | None = None, event: int | None = None
+) -> Iterator[tuple[str, DeviceFunction]]:
     for name in names.split():
         yield name, DeviceFunction(work, stream, event)
 
 
-FUNCTIONS = dict([
-    *_rows(DeviceWork.STREAM, "cudaStreamSynchronize cuStreamSynchronize", stream=0),
-    *_rows(DeviceWork.EVENT, "cudaEventSynchronize cuEventSynchronize", event=0),
-    *_rows(DeviceWork.DEVICE, "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
-    *_rows(DeviceWork.COPY, "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
-           "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cudaMemcpy2DAsync"),
-    *_rows(DeviceWork.COPY, "cudaMemcpyAsync", stream=4),
-    *_rows(DeviceWork.COPY, "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
-           "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async", stream=3),
-    *_rows(DeviceWork.MEMORY, "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaMallocManaged "
-           "cudaHostRegister cudaHostUnregister cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemCreate "
-           "cuMemMap cuMemUnmap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle"),
-    *_rows(DeviceWork.MEMORY, "cudaMallocAsync cuMemAllocAsync", stream=2),
-    *_rows(DeviceWork.MEMORY, "cudaFreeAsync cuMemFreeAsync", stream=1),
-    *_rows(DeviceWork.LAUNCH, "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
-           "cuLaunchKernelEx cuLaunchCooperativeKernel"),
-    *_rows(DeviceWork.LAUNCH, "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback "
-           "cudaStreamDestroy cuStreamDestroy_v2", stream=0),
-    *_rows(DeviceWork.LAUNCH, "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
-    *_rows(DeviceWork.LAUNCH, "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
-           stream=1, event=0),
-    *_rows(DeviceWork.GRAPH, "cudaGraphLaunch cuGraphLaunch", stream=1),
-    *_rows(DeviceWork.GRAPH, "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags "
-           "cudaGraphUpload cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy"),
-    *_rows(DeviceWork.GRAPH, "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
-           stream=0),
-    *_rows(DeviceWork.SETUP, "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain "
-           "cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData "
-           "cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete"),
-])  # fmt: skip
+FUNCTIONS = dict(
+    [
+        *_rows(DeviceWork.STREAM, "cudaStreamSynchronize cuStreamSynchronize", stream=0),
+        *_rows(DeviceWork.EVENT, "cudaEventSynchronize cuEventSynchronize", event=0),
+        *_rows(DeviceWork.DEVICE, "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
+        *_rows(
+            DeviceWork.COPY,
+            "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
+            "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cudaMemcpy2DAsync",
+        ),
+        *_rows(DeviceWork.COPY, "cudaMemcpyAsync", stream=4),
+        *_rows(
+            DeviceWork.COPY,
+            "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
+            "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async",
+            stream=3,
+        ),
+        *_rows(
+            DeviceWork.MEMORY,
+            "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaMallocManaged "
+            "cudaHostRegister cudaHostUnregister cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemCreate "
+            "cuMemMap cuMemUnmap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle",
+        ),
+        *_rows(DeviceWork.MEMORY, "cudaMallocAsync cuMemAllocAsync", stream=2),
+        *_rows(DeviceWork.MEMORY, "cudaFreeAsync cuMemFreeAsync", stream=1),
+        *_rows(
+            DeviceWork.LAUNCH,
+            "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
+            "cuLaunchKernelEx cuLaunchCooperativeKernel",
+        ),
+        *_rows(
+            DeviceWork.LAUNCH,
+            "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback "
+            "cudaStreamDestroy cuStreamDestroy_v2",
+            stream=0,
+        ),
+        *_rows(DeviceWork.LAUNCH, "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
+        *_rows(
+            DeviceWork.LAUNCH,
+            "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
+            stream=1,
+            event=0,
+        ),
+        *_rows(DeviceWork.GRAPH, "cudaGraphLaunch cuGraphLaunch", stream=1),
+        *_rows(
+            DeviceWork.GRAPH,
+            "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags "
+            "cudaGraphUpload cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy",
+        ),
+        *_rows(
+            DeviceWork.GRAPH,
+            "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
+            stream=0,
+        ),
+        *_rows(
+            DeviceWork.SETUP,
+            "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain "
+            "cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData "
+            "cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete",
+        ),
+    ]
+)
 """All functions by name, without the endings of VARIANTS."""
 
 _PURPOSES = (
-    assumed_symbols.ALLOCATOR_EVENTS, assumed_symbols.ALLOCATOR_RELEASE, assumed_symbols.ALLOCATOR_BLOCK,
-    assumed_symbols.GRAPH_REPLAY, assumed_symbols.GRAPH_CAPTURE,
-)  # fmt: skip
+    assumed_symbols.ALLOCATOR_EVENTS,
+    assumed_symbols.ALLOCATOR_RELEASE,
+    assumed_symbols.ALLOCATOR_BLOCK,
+    assumed_symbols.GRAPH_REPLAY,
+    assumed_symbols.GRAPH_CAPTURE,
+)
 """Functions of PyTorch in which such a call has a reason of its own, in words; on a stack the innermost tells most."""
 
 
@@ -135,8 +170,9 @@ def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> Devi
 
 def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
     """The function of NCCL that the program entered and that has not returned; "" where there is none."""
-    outer = [each for each in range(level, min(level + _DEPTH, len(thread.frames)))
-             if FunctionTag.NCCL in thread.tags(each)]  # fmt: skip
+    outer = [
+        each for each in range(level, min(level + _DEPTH, len(thread.frames))) if FunctionTag.NCCL in thread.tags(each)
+    ]
     return function_name(thread, outer[-1]) if outer else ""
 
 

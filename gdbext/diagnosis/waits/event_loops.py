@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER)
-_FROM_HERE = frozenset({
-    Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.CONDITION, Awaitable.EVENT, Awaitable.QUEUE,
-    Awaitable.BARRIER, Awaitable.JOIN, Awaitable.LIMITER, Awaitable.CHANNEL,
-    Awaitable.FUTURE,
-})  # fmt: skip
+_FROM_HERE = frozenset(
+    {
+        Awaitable.TASK,
+        Awaitable.LOCK,
+        Awaitable.SEMAPHORE,
+        Awaitable.CONDITION,
+        Awaitable.EVENT,
+        Awaitable.QUEUE,
+        Awaitable.BARRIER,
+        Awaitable.JOIN,
+        Awaitable.LIMITER,
+        Awaitable.CHANNEL,
+        Awaitable.FUTURE,
+    }
+)
 """Things of asyncio and trio that only code which runs in the process ends: a bare future, too, where the loop has no
 timer, descriptor or handler whose callback could complete it."""
 _LOCKS = frozenset({Awaitable.TASK, Awaitable.LOCK, Awaitable.SEMAPHORE, Awaitable.LIMITER})
@@ -49,15 +59,25 @@ def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, Eve
     return found
 
 
-_MAY_ACCEPT = frozenset({
-    "accept", "accept4", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2",
-    "io_uring_enter",
-})  # fmt: skip
+_MAY_ACCEPT = frozenset(
+    {
+        "accept",
+        "accept4",
+        "poll",
+        "ppoll",
+        "select",
+        "pselect6",
+        "epoll_wait",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "io_uring_enter",
+    }
+)
 
 
 def asks_itself(
     process: ProcessSnapshot, states: Mapping[int, State | None], loops: Mapping[int, EventLoop]
-) -> Iterator[tuple[int, State]]:  # fmt: skip
+) -> Iterator[tuple[int, State]]:
     """The states of threads that wait for an answer of their own process, where only the event loop that they block
     could accept the connection: it is the only loop, and every other thread waits for a thread, or for an answer of the
     process itself, too."""
@@ -161,9 +181,18 @@ def _task(
     needs = () if found.first else known
     sleeps = found.kind is Awaitable.SLEEP
     return AsyncTask(
-        name, task.address, TaskState.WAITING, text, needs, bool(holders) and not kept, found.timed, sleeps, frames,
-        names[task.address], found.kind in _FROM_HERE,
-    )  # fmt: skip
+        name,
+        task.address,
+        TaskState.WAITING,
+        text,
+        needs,
+        bool(holders) and not kept,
+        found.timed,
+        sleeps,
+        frames,
+        names[task.address],
+        found.kind in _FROM_HERE,
+    )
 
 
 def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:

@@ -29,15 +29,48 @@ _FROZEN = "percpu_rwsem_wait"
 sb_start_write)."""
 _USERFAULT = "anon_inode:[userfaultfd]"
 _PATHS = {
-    "open": 0, "stat": 0, "lstat": 0, "access": 0, "execve": 0, "readlink": 0, "mkdir": 0, "unlink": 0, "rename": 0,
-    "chdir": 0, "statfs": 0, "openat": 1, "newfstatat": 1, "statx": 1, "faccessat": 1, "faccessat2": 1, "execveat": 1,
-    "unlinkat": 1, "renameat2": 1, "readlinkat": 1,
-}  # fmt: skip
+    "open": 0,
+    "stat": 0,
+    "lstat": 0,
+    "access": 0,
+    "execve": 0,
+    "readlink": 0,
+    "mkdir": 0,
+    "unlink": 0,
+    "rename": 0,
+    "chdir": 0,
+    "statfs": 0,
+    "openat": 1,
+    "newfstatat": 1,
+    "statx": 1,
+    "faccessat": 1,
+    "faccessat2": 1,
+    "execveat": 1,
+    "unlinkat": 1,
+    "renameat2": 1,
+    "readlinkat": 1,
+}
 """System call → the number of the argument that is a path."""
-_DESCRIPTORS = frozenset((
-    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "close", "fstat", "getdents64", "fsync",
-    "fdatasync", "ftruncate", "fallocate", "fstatfs", "sendfile",
-))  # fmt: skip
+_DESCRIPTORS = frozenset(
+    (
+        "read",
+        "readv",
+        "pread64",
+        "preadv",
+        "write",
+        "writev",
+        "pwrite64",
+        "close",
+        "fstat",
+        "getdents64",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "fallocate",
+        "fstatfs",
+        "sendfile",
+    )
+)
 """System calls on a file whose first argument is its descriptor."""
 _MMAP_FD = 4
 _MAX_PATH = 4096

@@ -74,8 +74,13 @@ def explained_by_polling(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 _REPEATED = (
-    WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK, WaitKind.JOIN,
-)  # fmt: skip
+    WaitKind.QUEUE,
+    WaitKind.CONDVAR,
+    WaitKind.SEMAPHORE,
+    WaitKind.BARRIER,
+    WaitKind.PYTHON_LOCK,
+    WaitKind.JOIN,
+)
 """Kinds of waits, besides sleeps, that Python code can repeat."""
 _SHORT = 2.0
 """Seconds of a sleep up to which a loop rather looks for something than does something from time to time."""
@@ -110,12 +115,16 @@ def _for_something(thread: ThreadSnapshot, wait: Wait) -> Wait:
 
 
 _REFUSED = {
-    errno.ENOSPC: Refused.SPACE, errno.EDQUOT: Refused.SPACE,
-    errno.EMFILE: Refused.DESCRIPTORS, errno.ENFILE: Refused.DESCRIPTORS,
+    errno.ENOSPC: Refused.SPACE,
+    errno.EDQUOT: Refused.SPACE,
+    errno.EMFILE: Refused.DESCRIPTORS,
+    errno.ENFILE: Refused.DESCRIPTORS,
     errno.ENOMEM: Refused.MEMORY,
-    errno.ECONNREFUSED: Refused.PEER, errno.EHOSTUNREACH: Refused.PEER, errno.ENETUNREACH: Refused.PEER,
+    errno.ECONNREFUSED: Refused.PEER,
+    errno.EHOSTUNREACH: Refused.PEER,
+    errno.ENETUNREACH: Refused.PEER,
     errno.ETIMEDOUT: Refused.PEER,
-}  # fmt: skip
+}
 """Errors of system calls (errno(3)). EAGAIN is none of them: it is that of a socket which has nothing yet, too."""
 _OF_PEERS = frozenset(("ConnectionError", "gaierror"))
 

@@ -152,9 +152,11 @@ TQDM = Pool("tqdm monitor", (("_monitor.py", "run"),))
 
 # --- of libraries that are often beside PyTorch in a process ---
 JEMALLOC = Pool(
-    "jemalloc background", native=c_functions("background_work_sleep_once background_thread_entry"),
-    named=("jemalloc_bg_thd",), within=6,
-)  # fmt: skip
+    "jemalloc background",
+    native=c_functions("background_work_sleep_once background_thread_entry"),
+    named=("jemalloc_bg_thd",),
+    within=6,
+)
 RAYON = Pool(
     "rayon",
     native=_cpp("rayon_core::sleep::Sleep::sleep", "rayon_core::registry::WorkerThread::wait_until_cold"),
@@ -174,55 +176,85 @@ POLARS = Pool(
 )
 TOKIO = Pool(
     "tokio",
-    native=_cpp("tokio::runtime::scheduler::multi_thread::worker::Context::park",
-                "tokio::runtime::scheduler::multi_thread::park::Parker::park",
-                "tokio::runtime::scheduler::multi_thread::park::Inner::park",
-                "tokio::runtime::blocking::pool::Inner::run"),
-    named=("tokio-runtime-w", "tokio-rt-worker"), within=6, text=b"/tokio-1.", workers="tokio worker threads",
-)  # fmt: skip
+    native=_cpp(
+        "tokio::runtime::scheduler::multi_thread::worker::Context::park",
+        "tokio::runtime::scheduler::multi_thread::park::Parker::park",
+        "tokio::runtime::scheduler::multi_thread::park::Inner::park",
+        "tokio::runtime::blocking::pool::Inner::run",
+    ),
+    named=("tokio-runtime-w", "tokio-rt-worker"),
+    within=6,
+    text=b"/tokio-1.",
+    workers="tokio worker threads",
+)
 _ORT = "N11onnxruntime11concurrency15ThreadPoolTemplINS_3EnvEE"
 ONNXRUNTIME = Pool(
     "onnxruntime",
-    native=Functions(mangled=(f"{_ORT}10WorkerLoop", f"{_ORT}10ThreadData10SetBlocked")), within=6,
-    library=("onnxruntime_pybind11", "libonnxruntime"), alone=True, workers="onnxruntime worker threads",
+    native=Functions(mangled=(f"{_ORT}10WorkerLoop", f"{_ORT}10ThreadData10SetBlocked")),
+    within=6,
+    library=("onnxruntime_pybind11", "libonnxruntime"),
+    alone=True,
+    workers="onnxruntime worker threads",
     advice_when_missing="Or make each InferenceSession in the process that uses it, after the fork.",
-)  # fmt: skip
+)
 OPENCV = Pool(
-    "OpenCV", native=_cpp("cv::WorkerThread::thread_body"), main=_cpp("cv::WorkerThread::thread_body"), within=5,
-    awaited_in=_cpp("cv::ThreadPool::run"), library=("libopencv_core", "cv2"), alone=True,
-    workers="OpenCV worker threads", advice_when_missing="Or call cv2.setNumThreads(0) before the fork.",
-)  # fmt: skip
+    "OpenCV",
+    native=_cpp("cv::WorkerThread::thread_body"),
+    main=_cpp("cv::WorkerThread::thread_body"),
+    within=5,
+    awaited_in=_cpp("cv::ThreadPool::run"),
+    library=("libopencv_core", "cv2"),
+    alone=True,
+    workers="OpenCV worker threads",
+    advice_when_missing="Or call cv2.setNumThreads(0) before the fork.",
+)
 _EIGENS = (
     "IN3tsl6thread16EigenEnvironmentEE",
     "IN10tensorflow6thread16EigenEnvironmentEE",
     "INS_20StlThreadEnvironmentEE",
 )
 EIGEN = Pool(
-    "Eigen", native=Functions(mangled=tuple(f"N5Eigen15ThreadPoolTempl{each}11WaitForWork" for each in _EIGENS)),
+    "Eigen",
+    native=Functions(mangled=tuple(f"N5Eigen15ThreadPoolTempl{each}11WaitForWork" for each in _EIGENS)),
     workers="Eigen worker threads",
-)  # fmt: skip
+)
 XLA = Pool(
-    "XLA", library=("libjax", "xla_extension", "libpjrt"), named=("tf_", "py_xla_", "llvm-worker-", "pjrt_"),
-    workers="XLA worker threads", advice_when_missing="JAX is multithreaded and must not be forked: use 'spawn'.",
-)  # fmt: skip
+    "XLA",
+    library=("libjax", "xla_extension", "libpjrt"),
+    named=("tf_", "py_xla_", "llvm-worker-", "pjrt_"),
+    workers="XLA worker threads",
+    advice_when_missing="JAX is multithreaded and must not be forked: use 'spawn'.",
+)
 TENSORFLOW = Pool(
-    "TensorFlow", library=("libtensorflow", "_pywrap_tensorflow", "libpywrap_tensorflow"), named=("tf_",),
-    workers="TensorFlow worker threads", advice_when_missing="TensorFlow must not be used before a fork: use 'spawn'.",
-)  # fmt: skip
+    "TensorFlow",
+    library=("libtensorflow", "_pywrap_tensorflow", "libpywrap_tensorflow"),
+    named=("tf_",),
+    workers="TensorFlow worker threads",
+    advice_when_missing="TensorFlow must not be used before a fork: use 'spawn'.",
+)
 GRPC = Pool(
-    "gRPC", (("_server.py", "_serve"), ("_channel.py", "channel_spin")), library=("cygrpc", "libgrpc", "_raylet"),
+    "gRPC",
+    (("_server.py", "_serve"), ("_channel.py", "channel_spin")),
+    library=("cygrpc", "libgrpc", "_raylet"),
     named=("grpc_global_tim", "default-executo", "resolver-execut", "event_engine", "grpcpp_sync_ser", "lifeguard"),
-    workers="gRPC threads", advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
-)  # fmt: skip
+    workers="gRPC threads",
+    advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
+)
 RAY = Pool(
-    "Ray", library="_raylet",
-    named=("worker.io", "client.poll", "server.poll", "task_events", "gcs_client_io"), workers="Ray threads",
-)  # fmt: skip
+    "Ray",
+    library="_raylet",
+    named=("worker.io", "client.poll", "server.poll", "task_events", "gcs_client_io"),
+    workers="Ray threads",
+)
 TENSORPIPE = Pool(
-    "tensorpipe", native=_cpp("tensorpipe::EventLoopDeferredExecutor::loop", "tensorpipe::EpollLoop::loop"), within=6,
-    library="libtorch", named=("TP_",), spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
+    "tensorpipe",
+    native=_cpp("tensorpipe::EventLoopDeferredExecutor::loop", "tensorpipe::EpollLoop::loop"),
+    within=6,
+    library="libtorch",
+    named=("TP_",),
+    spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
     workers="tensorpipe threads",
-)  # fmt: skip
+)
 _ANYIO_WORKER = (("_asyncio.py", "run"),)
 ANYIO = Pool("AnyIO", _ANYIO_WORKER, works_in=_ANYIO_WORKER)
 TRIO = Pool("trio", (("_thread_cache.py", "_work"),), works_in=(("_thread_cache.py", "_handle_job"),))
@@ -230,15 +262,34 @@ _LOKY_WORKER = (("process_executor.py", "_process_worker"),)
 LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
 LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
 BILLIARD = Pool(
-    "billiard", (("pool.py", "workloop"), ("pool.py", "body")),
-    waits_in=(("pool.py", "receive"), ("pool.py", "_recv")), works_in=(("pool.py", "workloop"),),
-)  # fmt: skip
+    "billiard",
+    (("pool.py", "workloop"), ("pool.py", "body")),
+    waits_in=(("pool.py", "receive"), ("pool.py", "_recv")),
+    works_in=(("pool.py", "workloop"),),
+)
 FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
 RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
 STRANGERS = (
-    JEMALLOC, POLARS, RAYON, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY,
-    LOKY_MANAGER, ANYIO, TRIO, BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
-)  # fmt: skip
+    JEMALLOC,
+    POLARS,
+    RAYON,
+    TOKIO,
+    ONNXRUNTIME,
+    OPENCV,
+    EIGEN,
+    XLA,
+    TENSORFLOW,
+    RAY,
+    GRPC,
+    TENSORPIPE,
+    LOKY,
+    LOKY_MANAGER,
+    ANYIO,
+    TRIO,
+    BILLIARD,
+    FORK_SERVER,
+    RESOURCE_TRACKER,
+)
 """Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; polars
 crates/polars-stream/src/async_executor, polars-core/src/lib.rs; tokio src/runtime/scheduler/multi_thread/park.rs,
 worker.rs, blocking/pool.rs; onnxruntime include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV
@@ -249,9 +300,27 @@ executor of loky and the pool of billiard; CPython's multiprocessing: forkserver
 the worker threads of AnyIO (its backend for asyncio) and the thread cache of trio."""
 
 POOLS = (
-    OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, CUDA_DRIVER, RPC, FUTURES,
-    QUEUE_FEEDER, MULTIPROCESSING, EXECUTOR_MANAGER, PROCESS_WORKER, DATA_LOADER, PIN_MEMORY, TQDM, *STRANGERS,
-)  # fmt: skip
+    OPENMP,
+    AUTOGRAD,
+    C10,
+    PTHREADPOOL,
+    OPENBLAS,
+    GLOO_LOOP,
+    GLOO_QUEUE,
+    STORE,
+    NCCL,
+    CUDA_DRIVER,
+    RPC,
+    FUTURES,
+    QUEUE_FEEDER,
+    MULTIPROCESSING,
+    EXECUTOR_MANAGER,
+    PROCESS_WORKER,
+    DATA_LOADER,
+    PIN_MEMORY,
+    TQDM,
+    *STRANGERS,
+)
 """Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,
 Lib/multiprocessing/pool.py and queues.py; tqdm/_monitor.py."""
 BACKENDS = (GLOO_LOOP, GLOO_QUEUE, NCCL)
@@ -287,9 +356,11 @@ class PoolIndex:
         for pool in pools:
             self.python = {**dict.fromkeys(pool.python, pool), **self.python}
             parts = (
-                (PoolPart.WAITS, pool.native), (PoolPart.MAIN, pool.main), (PoolPart.SPINS, pool.spins),
+                (PoolPart.WAITS, pool.native),
+                (PoolPart.MAIN, pool.main),
+                (PoolPart.SPINS, pool.spins),
                 (PoolPart.AWAITED, pool.awaited_in),
-            )  # fmt: skip
+            )
             rows += [(PoolFunction(pool, part), functions) for part, functions in parts if functions != NOTHING]
         self._functions = FunctionIndex(rows)
         self.without_names = tuple(pool for pool in pools if pool.named or pool.alone)

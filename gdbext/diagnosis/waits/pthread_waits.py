@@ -198,9 +198,12 @@ def semaphore_wait(thread: ThreadSnapshot) -> Wait | None:
     name = _shared_with(thread, futex.address) if external else thread.process.name_at(futex.address)
     evidence = f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it"
     return Wait(
-        Resource(WaitKind.SEMAPHORE, futex.address, name), timed=futex.timed, evidence=(evidence,),
-        being_released=_has_tokens(thread, futex.address), external=external,
-    )  # fmt: skip
+        Resource(WaitKind.SEMAPHORE, futex.address, name),
+        timed=futex.timed,
+        evidence=(evidence,),
+        being_released=_has_tokens(thread, futex.address),
+        external=external,
+    )
 
 
 def _shared_with(thread: ThreadSnapshot, address: int) -> str:

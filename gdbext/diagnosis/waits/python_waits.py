@@ -45,9 +45,13 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
     """The wait for a lock that is taken, with its owner where one can be told."""
     python = thread.process.python
     found = (
-        (python.inside_with(futex.address), "is inside a with statement of this lock"),
-        (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
-    ) if python is not None else ()  # fmt: skip
+        (
+            (python.inside_with(futex.address), "is inside a with statement of this lock"),
+            (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
+        )
+        if python is not None
+        else ()
+    )
     for tids, how in found:
         holder = _only_holder(thread, tids, futex.address)
         if holder is not None:
@@ -126,9 +130,12 @@ def _runs_job(thread: ThreadSnapshot) -> bool:
 
 
 NO_WORKERS = LostThread(
-    (), Loss.ENDED, nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
-    "nobody starts another", is_recorded=True,
-)  # fmt: skip
+    (),
+    Loss.ENDED,
+    nobody="its ProcessPoolExecutor has no worker process left, as after max_tasks_per_child, and "
+    "nobody starts another",
+    is_recorded=True,
+)
 
 
 def _lost_helper(thread: ThreadSnapshot, helper: ThreadObject, does: str) -> LostThread:
@@ -441,9 +448,13 @@ def with_lost_setter(thread: ThreadSnapshot, wait: Wait, flags: Sequence[str]) -
 
 
 def _lost(
-    thread: ThreadSnapshot, python: PythonView, known: Debtors, may_be_handled: bool, sets: str = "",
+    thread: ThreadSnapshot,
+    python: PythonView,
+    known: Debtors,
+    may_be_handled: bool,
+    sets: str = "",
     nobody: str = "thread",
-) -> LostThread | None:  # fmt: skip
+) -> LostThread | None:
     """The threads that have ended, and the functions that no thread is in, or no other than those that wait alike."""
     named = tuple(each for each in known.ended if each.function)
     ended = named or known.ended

@@ -20,10 +20,37 @@ if TYPE_CHECKING:
     from gdbext.engine.process.code_reader import Syscall
 
 _BY_DESCRIPTOR = frozenset(
-    ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",
-     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter",
-     "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "ftruncate", "fallocate")
-)  # fmt: skip
+    (
+        "read",
+        "readv",
+        "pread64",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "accept",
+        "accept4",
+        "write",
+        "writev",
+        "sendto",
+        "sendmsg",
+        "sendmmsg",
+        "sendfile",
+        "connect",
+        "splice",
+        "fsync",
+        "fdatasync",
+        "flock",
+        "fcntl",
+        "io_uring_enter",
+        "pwrite64",
+        "preadv",
+        "pwritev",
+        "preadv2",
+        "pwritev2",
+        "ftruncate",
+        "fallocate",
+    )
+)
 """Calls whose first argument is the descriptor they wait for."""
 _LOCKS = frozenset({"flock", "fcntl"})
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
@@ -225,9 +252,14 @@ def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 
 def _on_descriptors(
-    process: ProcessSnapshot, call: Syscall, fds: Sequence[int], limit: str = "", otherwise: str = "",
-    timed: bool = False, evidence: tuple[str, ...] = (),
-) -> Wait:  # fmt: skip
+    process: ProcessSnapshot,
+    call: Syscall,
+    fds: Sequence[int],
+    limit: str = "",
+    otherwise: str = "",
+    timed: bool = False,
+    evidence: tuple[str, ...] = (),
+) -> Wait:
     """A wait for any of some descriptors; ``otherwise`` is said where there are none."""
     ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
     text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise

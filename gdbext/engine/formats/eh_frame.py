@@ -56,8 +56,16 @@ MAX_SCAN = 1 << 26
 
 _PE_OMIT = 0xFF
 _PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
-_FORMATS = {0x00: (8, False), 0x02: (2, False), 0x03: (4, False), 0x04: (8, False),
-            0x08: (8, True), 0x0A: (2, True), 0x0B: (4, True), 0x0C: (8, True)}  # fmt: skip
+_FORMATS = {
+    0x00: (8, False),
+    0x02: (2, False),
+    0x03: (4, False),
+    0x04: (8, False),
+    0x08: (8, True),
+    0x0A: (2, True),
+    0x0B: (4, True),
+    0x0C: (8, True),
+}
 """DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8: size in bytes and signedness."""
 _U64 = (1 << 64) - 1
 

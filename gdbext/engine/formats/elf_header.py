@@ -228,6 +228,11 @@ class MappedElf:
 
 def permission_text(flags: int) -> str:
     """p_flags as /proc/PID/maps writes them; the mapping is taken to be private, as every PT_LOAD is."""
-    return "".join((
-        "r" if flags & PF_R else "-", "w" if flags & PF_W else "-", "x" if flags & PF_X else "-", "p",
-    ))  # fmt: skip
+    return "".join(
+        (
+            "r" if flags & PF_R else "-",
+            "w" if flags & PF_W else "-",
+            "x" if flags & PF_X else "-",
+            "p",
+        )
+    )

@@ -29,13 +29,24 @@ _MOST_SECTIONS, _MOST_SYMBOLS, _MOST_GRIDS = 1_000_000, 200_000, 1024
 _GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
 """Bytes of a row up to what is read of it; an SM's exception is there since r555."""
 _EXCEPTIONS = {
-    1: "an illegal address", 2: "an overflow of the user's stack", 3: "an overflow of the device's stack",
-    4: "an illegal instruction", 5: "an address out of range", 6: "a misaligned address",
-    7: "an invalid address space", 8: "an invalid program counter", 9: "an overflow of the hardware's stack",
-    10: "an illegal address", 11: "a misaligned address", 12: "an assertion", 13: "an error of a system call",
-    14: "an illegal address", 17: "an address out of range in a cluster", 18: "a missing block of a cluster",
+    1: "an illegal address",
+    2: "an overflow of the user's stack",
+    3: "an overflow of the device's stack",
+    4: "an illegal instruction",
+    5: "an address out of range",
+    6: "a misaligned address",
+    7: "an invalid address space",
+    8: "an invalid program counter",
+    9: "an overflow of the hardware's stack",
+    10: "an illegal address",
+    11: "a misaligned address",
+    12: "an assertion",
+    13: "an error of a system call",
+    14: "an illegal address",
+    17: "an address out of range in a cluster",
+    18: "a missing block of a cluster",
     19: "a stack canary",
-}  # fmt: skip
+}
 _NAMED = 4
 """Grids and exceptions that the text names."""
 

@@ -39,9 +39,28 @@ if TYPE_CHECKING:
             """The structure ``name``. Raises LayoutError."""
 
 
-__all__ = ["F32", "F64", "I32", "I64", "U8", "U16", "U32", "U64", "BitField", "Flag", "Inner", "Link", "Member",
-           "OffsetShapes", "Place", "Space", "Struct",
-           "declared_in", "required_in", "wanted"]  # fmt: skip
+__all__ = [
+    "F32",
+    "F64",
+    "I32",
+    "I64",
+    "U8",
+    "U16",
+    "U32",
+    "U64",
+    "BitField",
+    "Flag",
+    "Inner",
+    "Link",
+    "Member",
+    "OffsetShapes",
+    "Place",
+    "Space",
+    "Struct",
+    "declared_in",
+    "required_in",
+    "wanted",
+]
 
 Value = TypeVar("Value")
 SomeStruct = TypeVar("SomeStruct", bound="Struct")
@@ -157,9 +176,14 @@ class _Declared(type):
     """Makes what a declaration says of a structure members of its class: its name (``of``), ``size`` and ``cpp``."""
 
     def __new__(
-        cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], of: str = "", size: int = 0,
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, object],
+        of: str = "",
+        size: int = 0,
         cpp: str | None = None,
-    ) -> _Declared:  # fmt: skip
+    ) -> _Declared:
         own = {"OF": of, "SIZE": size, "CPP": of if cpp is None else cpp} if of else {}
         return super().__new__(cls, name, bases, {**namespace, **own})
 

@@ -51,9 +51,11 @@ def imported_slots(image: ElfImage, names: Collection[str]) -> set[int]:
     if table is None:
         return set()
     wanted = {
-        number for name in names for number in table.numbers_with([name.encode()])
+        number
+        for name in names
+        for number in table.numbers_with([name.encode()])
         if table.is_named(number, name.encode())
-    }  # fmt: skip
+    }
     return {slot for slot, number in _relocations(image) if number in wanted} if wanted else set()
 
 

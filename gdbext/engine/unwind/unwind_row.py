@@ -48,9 +48,22 @@ class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
     __slots__ = (
-        "_architecture", "_low", "_most", "_pc", "_return", "_saved", "_sp", "_span", "_undefined", "_unpack",
-        "cfa_offset", "cfa_register", "ends", "is_signal", "saves",
-    )  # fmt: skip
+        "_architecture",
+        "_low",
+        "_most",
+        "_pc",
+        "_return",
+        "_saved",
+        "_sp",
+        "_span",
+        "_undefined",
+        "_unpack",
+        "cfa_offset",
+        "cfa_register",
+        "ends",
+        "is_signal",
+        "saves",
+    )
 
     def __init__(
         self, architecture: Architecture, row: cfi_program.CfiRow, saved: dict[int, int], undefined: list[str]

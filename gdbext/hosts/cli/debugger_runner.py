@@ -274,12 +274,21 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
     output = _inheritable(1) if live else None
     terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
     job = base_debugger.Job(
-        options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, launcher=launcher,
+        options.command,
+        options.argv,
+        result=theirs,
+        output=output,
+        terminal=terminal_of_ours,
+        launcher=launcher,
         pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
-        sysroot=options.sysroot, record=options.record, color=color,
-        memory=options.memory, program=options.called.program, source=options.called.source,
-    )  # fmt: skip
+        sysroot=options.sysroot,
+        record=options.record,
+        color=color,
+        memory=options.memory,
+        program=options.called.program,
+        source=options.called.source,
+    )
     code = base_debugger.job_code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, program, live)]
     try:

@@ -254,13 +254,21 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         options.color = _color(value)
 
     return {
-        "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
-        "-r": recording, "--recording": recording, "--record": record,
+        "-p": pid,
+        "--pid": pid,
+        "-c": core,
+        "--core": core,
+        "--sysroot": sysroot,
+        "-r": recording,
+        "--recording": recording,
+        "--record": record,
         "--named": lambda value: setattr(options, "named", value),
         "--executable": lambda value: setattr(options, "executable", value),
-        "--debugger": debugger, "--timeout": timeout,
-        "--memory-limit": memory_limit, "--color": color,
-    }  # fmt: skip
+        "--debugger": debugger,
+        "--timeout": timeout,
+        "--memory-limit": memory_limit,
+        "--color": color,
+    }
 
 
 def _color(value: str) -> str:

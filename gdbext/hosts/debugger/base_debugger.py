@@ -37,9 +37,21 @@ class Job:
     """
 
     __slots__ = (
-        "argv", "color", "command", "core", "launcher", "memory", "output", "pid", "program", "record", "result",
-        "source", "sysroot", "terminal",
-    )  # fmt: skip
+        "argv",
+        "color",
+        "command",
+        "core",
+        "launcher",
+        "memory",
+        "output",
+        "pid",
+        "program",
+        "record",
+        "result",
+        "source",
+        "sysroot",
+        "terminal",
+    )
 
     def __init__(
         self,
@@ -76,8 +88,20 @@ class Job:
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "terminal", "launcher", "pid", "core", "sysroot", "record", "color", "memory",
-                   "program", "source")  # fmt: skip
+        options = (
+            "result",
+            "output",
+            "terminal",
+            "launcher",
+            "pid",
+            "core",
+            "sysroot",
+            "record",
+            "color",
+            "memory",
+            "program",
+            "source",
+        )
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"
 

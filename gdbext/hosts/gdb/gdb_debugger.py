@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
     from gdbext.hosts.resume.host import RunControl
 
-_CHANGES = ("stop", "cont", "exited", "memory_changed", "register_changed", "new_objfile", "clear_objfiles",
-            "inferior_deleted", "inferior_call")  # fmt: skip
+_CHANGES = (
+    "stop",
+    "cont",
+    "exited",
+    "memory_changed",
+    "register_changed",
+    "new_objfile",
+    "clear_objfiles",
+    "inferior_deleted",
+    "inferior_call",
+)
 """gdb's events after which what was read may be wrong. Older gdbs lack some."""
 
 

@@ -248,9 +248,10 @@ class LldbBreakpointSetter:
     def by_probes(self) -> BreakpointSetter:
         """Refuse: there are none for stops. Raises ProbesRefused."""
         raise ProbesRefused(
-            "dispatch-break has none in LLDB", why="LLDB asks nobody whether a signal is to stop",
+            "dispatch-break has none in LLDB",
+            why="LLDB asks nobody whether a signal is to stop",
             help="use gdb, or --engine breakpoints",
-        )  # fmt: skip
+        )
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """LLDB tells nobody that a process has ended; it is noticed when the next one starts."""

@@ -351,9 +351,14 @@ class LookupStop:
     """The work at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
 
     def __init__(
-        self, session: Session, control: RunControl, tracer: LookupListener, functions: OperatorFunctions,
-        all_calls: AllCalls, redispatches: bool,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        control: RunControl,
+        tracer: LookupListener,
+        functions: OperatorFunctions,
+        all_calls: AllCalls,
+        redispatches: bool,
+    ) -> None:
         """``redispatches``: True to count those, too."""
         self._all_calls = all_calls
         self._session = session

@@ -196,8 +196,11 @@ class BreakPlan:
             functions.setdefault(shared.function.start, []).append(shared)
         for lookups in functions.values():
             ends, jumps = self._all_calls.endings(lookups[0].function)
-            places = [(each.sites, at) for each in lookups
-                      for at in ((each.sites.lookup, each.sites.frame), *each.sites.others)]  # fmt: skip
+            places = [
+                (each.sites, at)
+                for each in lookups
+                for at in ((each.sites.lookup, each.sites.frame), *each.sites.others)
+            ]
             openings = tuple(Opening(address, sites.entry, frame, jumps) for sites, (address, frame) in places)
             what = f"the end of its {lookups[0].event}, in {lookups[0].where}"
             for address, frame in ends:
@@ -363,10 +366,17 @@ def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     span = (function.function.start, function.function.start + function.function.size)
     arguments = ArgumentPlace(0 if function.event == "call" else 1, span)  # redispatch has the keyset first
     return [
-        BreakSite(address, function.event, operator.address, operator.qualified, what, Register(sites.keyset),
-                  arguments=arguments)
+        BreakSite(
+            address,
+            function.event,
+            operator.address,
+            operator.qualified,
+            what,
+            Register(sites.keyset),
+            arguments=arguments,
+        )
         for address in addresses
-    ]  # fmt: skip
+    ]
 
 
 def _boxed_site(
@@ -389,6 +399,12 @@ def _kernel_site(arguments: Sequence[Register], operator: Operator, kernel: Kern
     first, second, third = arguments[:3]
     without_result = Equals(first, kernel.functor)
     return BreakSite(
-        address, "kernel", operator.address, operator.qualified, name, Choice(without_result, second, third),
-        AnyOf((without_result, Equals(second, kernel.functor))), ArgumentPlace(2),
-    )  # fmt: skip
+        address,
+        "kernel",
+        operator.address,
+        operator.qualified,
+        name,
+        Choice(without_result, second, third),
+        AnyOf((without_result, Equals(second, kernel.functor))),
+        ArgumentPlace(2),
+    )

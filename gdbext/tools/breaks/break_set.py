@@ -99,9 +99,14 @@ class BreakSet:
             place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
             return PlacedBreakpoint(one.number, place, 0, waits_for=placed.awaits or None)
         return PlacedBreakpoint(
-            one.number, site.what, self._hits[site.address, site.condition], site.address, site.name, site.event,
+            one.number,
+            site.what,
+            self._hits[site.address, site.condition],
+            site.address,
+            site.name,
+            site.event,
             self._setter.text_of(site.condition) or None,
-        )  # fmt: skip
+        )
 
     # --- setting them ----------------------------------------------------------------------------
 
@@ -274,8 +279,9 @@ class BreakTable:
         if self._sets:
             raise UsageError(
                 f"what is set stops by {'probes' if self.is_probed else 'breakpoints'}: both at once are not possible",
-                why="breakpoints are not seen at the places of probes", help="dispatch-break --delete",
-            )  # fmt: skip
+                why="breakpoints are not seen at the places of probes",
+                help="dispatch-break --delete",
+            )
         self._setter = self._breakpoints.by_probes() if wanted else self._breakpoints
         self.is_probed = wanted
 

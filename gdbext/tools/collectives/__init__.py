@@ -53,9 +53,12 @@ class CollectivesTool(Tool):
 
     def arguments(self, parser: ArgumentParser) -> None:
         """Add the options of this tool."""
-        parser.add_argument("--output", metavar="FILE",
-                            help="also write the contents of the flight recorder, in its own format: put one file "
-                            "per rank into a folder (NAME_RANK) and run torchfrtrace on it")  # fmt: skip
+        parser.add_argument(
+            "--output",
+            metavar="FILE",
+            help="also write the contents of the flight recorder, in its own format: put one file "
+            "per rank into a folder (NAME_RANK) and run torchfrtrace on it",
+        )
 
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Read the groups; with --output all entries as well. Raises NotTorch, LayoutError, TargetError."""
@@ -271,13 +274,21 @@ def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterato
 
 def communicator_lines(found: Communicator) -> Iterator[str]:
     """``  NCCL 2.27.5: rank 0 of 4 on cuda:0, 41 launches; no error``, then each transfer that is not done."""
-    state = "; ".join(filter(None, (
-        f"being made: {found.setup}" if found.setup else "",
-        f"asynchronous error: {found.error}" if found.error else "no error",
-        "aborted" if found.aborted else "", "finalized" if found.finalized else "",
-    )))  # fmt: skip
-    yield (f"  NCCL {found.version}: rank {found.rank} of {found.size} on cuda:{found.device}, "
-           f"{found.launches} launches; {state}")  # fmt: skip
+    state = "; ".join(
+        filter(
+            None,
+            (
+                f"being made: {found.setup}" if found.setup else "",
+                f"asynchronous error: {found.error}" if found.error else "no error",
+                "aborted" if found.aborted else "",
+                "finalized" if found.finalized else "",
+            ),
+        )
+    )
+    yield (
+        f"  NCCL {found.version}: rank {found.rank} of {found.size} on cuda:{found.device}, "
+        f"{found.launches} launches; {state}"
+    )
     for each in found.transfers[:_SHOWN]:
         yield f"    {transfer_text(each)}"
     if len(found.transfers) > _SHOWN:

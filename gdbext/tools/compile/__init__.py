@@ -60,9 +60,23 @@ def _nothing(
     """The section of a process in which there is nothing to read, or nobody knows how."""
     enabled, disabled_by = _enabled(session.target.environ(), {}, False)
     return compile_section.CompileSection(
-        imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), compiling_processes(session), {},
-        known=known, problems=problems,
-    )  # fmt: skip
+        imported,
+        enabled,
+        disabled_by,
+        {},
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        compiling_processes(session),
+        {},
+        known=known,
+        problems=problems,
+    )
 
 
 def _not_used(session: Session, runtime: PythonRuntime) -> compile_section.CompileSection:

@@ -98,9 +98,12 @@ class CoreHandlerProgram(Program):
             "--disk", type=integer, default=DISK_MB, metavar="MB", help=f"megabytes for all of them (default {DISK_MB})"
         )
         parser.add_argument(
-            "--seconds", type=float, default=SECONDS, metavar="S",
+            "--seconds",
+            type=float,
+            default=SECONDS,
+            metavar="S",
             help=f"let the process go after that time, whatever is known then (default {SECONDS:g})",
-        )  # fmt: skip
+        )
 
     def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
         """Look at the process that dies, and keep what was seen. Raises GdbextError."""

@@ -96,11 +96,17 @@ def check_symbols(symbolizer: Symbolizer, version: str) -> SymbolChecks:
     newest = newest_release()
     rows = (
         SymbolCheck(
-            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last or newest,
+            name.lower(),
+            row.names,
+            row.library,
+            row.purpose,
+            row.lost,
+            row.first,
+            row.last or newest,
             in_release(row, status(row, symbolizer), version),
         )
         for name, row in TORCH_SYMBOLS.items()
-    )  # fmt: skip
+    )
     return SymbolChecks(tuple(rows))
 
 
@@ -203,8 +209,14 @@ class TargetInfo(Section):
 
 
 LIBRARIES = (
-    "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch_cuda.so", "libgomp", "libiomp5", "libc.so.6"
-)  # fmt: skip
+    "libtorch_cpu.so",
+    "libtorch_python.so",
+    "libc10.so",
+    "libtorch_cuda.so",
+    "libgomp",
+    "libiomp5",
+    "libc.so.6",
+)
 """Modules that are always listed; a name without ".so" matches a prefix."""
 
 _WORD = (1 << 64) - 1

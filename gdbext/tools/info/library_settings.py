@@ -188,16 +188,30 @@ class CpuGenerator:
     def described(self) -> dict[str, SettingValue]:
         """The generator for a report; ``drawn`` is how many numbers of 32 bits were drawn since it was seeded, None for
         too many."""
-        return {"device": "cpu", "seed": self.seed, "drawn": self.drawn(),
-                "state_sha256": sha256(self.state()).hexdigest()}  # fmt: skip
+        return {
+            "device": "cpu",
+            "seed": self.seed,
+            "drawn": self.drawn(),
+            "state_sha256": sha256(self.state()).hexdigest(),
+        }
 
     def state(self) -> bytes:
         """The bytes that torch.get_rng_state() gives."""
         double = self._left_over(CpuGeneratorImpl.next_double_normal_sample_, 8)
         float_ = self._left_over(CpuGeneratorImpl.next_float_normal_sample_, 4)
         normal = struct.unpack("<d", double)[0] if double is not None else 0.0
-        legacy = struct.pack(_LEGACY, self.seed, self.left, self._engine.seeded_, self.next, *self.words,
-                             0.0, normal, 0.0, double is not None)  # fmt: skip
+        legacy = struct.pack(
+            _LEGACY,
+            self.seed,
+            self.left,
+            self._engine.seeded_,
+            self.next,
+            *self.words,
+            0.0,
+            normal,
+            0.0,
+            double is not None,
+        )
         small = struct.unpack("<f", float_)[0] if float_ is not None else 0.0
         return legacy + struct.pack(_NEWER, small, float_ is not None)
 

@@ -271,8 +271,11 @@ def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
         yield f"    torch.set_autocast_enabled({device!r}, True)"
     old = {"cpu": "cpu_", "cuda": ""}
     statements = [f"    torch.set_autocast_{old[device]}enabled(True)" for device in devices if device in old]
-    statements += [f"    torch.set_autocast_{old[device] or 'gpu_'}dtype(torch.{dtype})"
-                   for device, dtype in devices.items() if device in old and dtype is not None]  # fmt: skip
+    statements += [
+        f"    torch.set_autocast_{old[device] or 'gpu_'}dtype(torch.{dtype})"
+        for device, dtype in devices.items()
+        if device in old and dtype is not None
+    ]
     if statements:
         yield "else:"
         yield from statements

@@ -90,7 +90,7 @@ class OperatorReporter:
             table = self._table(operator, wanted)
         return operator_section.OperatorReport(
             operator.name, operator.overload, operator.address, schema, debug, registrations, table, hidden
-        )  # fmt: skip
+        )
 
     def _schema(self, operator: Operator) -> tuple[str | None, str | None]:
         """(the schema's text, where it was registered)."""
@@ -324,8 +324,11 @@ def render(report: Report, style: Style) -> Iterator[str]:
 _DEVICE_LIBRARIES = {"libtorch_cuda.so": "CUDA", "libtorch_hip.so": "HIP", "libtorch_xpu.so": "XPU"}
 """Libraries without which nothing is on such a device."""
 _USUAL_ALIASES = (
-    "Autograd", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional",
-)  # fmt: skip
+    "Autograd",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
 """Alias keys that fill entries of every device (c10/core/DispatchKey.h)."""
 _OF_TORCH = ("/aten/src/ATen/", "/torch/csrc/", "/site-packages/torch/", "/dist-packages/torch/")
 """Parts of the paths under which PyTorch's own registrations stand."""

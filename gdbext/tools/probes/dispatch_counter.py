@@ -69,10 +69,16 @@ class DispatchCounter:
     """Counts from construction to close(); a context manager. Raises ProbesRefused, OSError."""
 
     def __init__(
-        self, architecture: Architecture, pid: int, places: Sequence[TracePlace], wanted: Collection[int] = (),
-        path: FramePath | None = None, states: Mapping[int, int] | None = None, only: Filter = EVERYTHING,
+        self,
+        architecture: Architecture,
+        pid: int,
+        places: Sequence[TracePlace],
+        wanted: Collection[int] = (),
+        path: FramePath | None = None,
+        states: Mapping[int, int] | None = None,
+        only: Filter = EVERYTHING,
         by_thread: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``wanted``: the OperatorEntries that filtered places count; ``path``: to the line of Python, from ``states``,
         which know_threads() explains; ``by_thread``: threads are told apart."""
         self._places = [*places[:MAX_PLACES]]
@@ -233,8 +239,15 @@ def call_count(session: Session) -> CallCount | None:
 
 
 def _program(counter: int) -> bpf.Code:
-    return bpf.assemble((
-        bpf.store_constant(bpf.FRAME, -8, 0), *bpf.look_up(counter, -8), bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0), bpf.increase(bpf.B1, 1), bpf.store(bpf.B0, 0, bpf.B1),
-        bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    return bpf.assemble(
+        (
+            bpf.store_constant(bpf.FRAME, -8, 0),
+            *bpf.look_up(counter, -8),
+            bpf.jump_if_equal("end", bpf.B0, 0),
+            bpf.load(bpf.B1, bpf.B0, 0),
+            bpf.increase(bpf.B1, 1),
+            bpf.store(bpf.B0, 0, bpf.B1),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )

@@ -126,9 +126,13 @@ class DispatchTracer:
     """Traces from construction to close(); a context manager. Raises ProbesRefused, OSError."""
 
     def __init__(
-        self, architecture: Architecture, pid: int, places: Sequence[TracePlace],
-        wanted: Collection[int] = (), only: Filter = EVERYTHING,
-    ) -> None:  # fmt: skip
+        self,
+        architecture: Architecture,
+        pid: int,
+        places: Sequence[TracePlace],
+        wanted: Collection[int] = (),
+        only: Filter = EVERYTHING,
+    ) -> None:
         """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
         self.places = [*places]
         self._pid = pid

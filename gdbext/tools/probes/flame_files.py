@@ -48,9 +48,14 @@ class FlameStacks:
         samples = [[frames.number(each) for each in stack] for stack in self._weights]
         weights = list(self._weights.values())
         profile = {
-            "type": "sampled", "name": escape(name), "unit": "none", "startValue": 0, "endValue": sum(weights),
-            "samples": samples, "weights": weights,
-        }  # fmt: skip
+            "type": "sampled",
+            "name": escape(name),
+            "unit": "none",
+            "startValue": 0,
+            "endValue": sum(weights),
+            "samples": samples,
+            "weights": weights,
+        }
         return _document(name, frames, [profile])
 
 
@@ -87,12 +92,16 @@ class SpeedscopeProfiles:
         """The text of the whole file."""
         profiles = [
             {
-                "type": "evented", "name": escape(thread), "unit": "nanoseconds",
-                "startValue": events[0]["at"], "endValue": events[-1]["at"], "events": events,
+                "type": "evented",
+                "name": escape(thread),
+                "unit": "nanoseconds",
+                "startValue": events[0]["at"],
+                "endValue": events[-1]["at"],
+                "events": events,
             }
             for thread, events in self._events.items()
             if events
-        ]  # fmt: skip
+        ]
         return _document(self._title, self._frames, profiles)
 
 
@@ -112,6 +121,11 @@ class _Frames:
 
 
 def _document(name: str, frames: _Frames, profiles: list[dict[str, object]]) -> str:
-    value = {"$schema": _SCHEMA, "name": escape(name), "exporter": "gdbext", "shared": {"frames": frames.all()},
-             "profiles": profiles}  # fmt: skip
+    value = {
+        "$schema": _SCHEMA,
+        "name": escape(name),
+        "exporter": "gdbext",
+        "shared": {"frames": frames.all()},
+        "profiles": profiles,
+    }
     return shown_json(json.dumps(value)) + "\n"

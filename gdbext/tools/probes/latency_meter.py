@@ -103,10 +103,14 @@ class LatencyCounter:
     """Measures from construction to close(); a context manager. Raises ProbesRefused, OSError."""
 
     def __init__(
-        self, architecture: Architecture, pid: int, places: Sequence[TracePlace],
-        returns: Mapping[str, Sequence[ProbePlace]], wanted: Collection[int],
+        self,
+        architecture: Architecture,
+        pid: int,
+        places: Sequence[TracePlace],
+        returns: Mapping[str, Sequence[ProbePlace]],
+        wanted: Collection[int],
         only: Filter = EVERYTHING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``places``: of calls; ``returns``: where their functions return; ``wanted``: the OperatorEntries that
         filtered places measure."""
         self._places = places
@@ -183,9 +187,13 @@ class LatencyMeter:
         rows = [self._row(what, counts, _missing(current, what)) for what, counts in kinds.items()]
         rows.sort(key=lambda row: (-row.count, row.op or "", row.key or ""))
         section = LatencySection(
-            seconds=round(now - self._since, 3), engine="probes", lost=lost - self._lost, places=self._placed,
-            rows=tuple(rows[:limit]), more=max(0, len(rows) - limit),
-        )  # fmt: skip
+            seconds=round(now - self._since, 3),
+            engine="probes",
+            lost=lost - self._lost,
+            places=self._placed,
+            rows=tuple(rows[:limit]),
+            more=max(0, len(rows) - limit),
+        )
         self._before, self._lost, self._since = current, lost, now
         return section
 
@@ -203,9 +211,20 @@ class LatencyMeter:
         edges = ((*probe_programs.range_of(bucket), counts[bucket]) for bucket in sorted(counts))
         buckets = (LatencyBucket(low / 1e3, high / 1e3, amount) for low, high, amount in edges)
         return LatencyRow(
-            named.op, named.overload, named.event, named.keyset, named.key, named.kernel, count, missing,
-            round(total / count / 1e3, 3) if count else None, half, most, nearly_all, tuple(buckets),
-        )  # fmt: skip
+            named.op,
+            named.overload,
+            named.event,
+            named.keyset,
+            named.key,
+            named.kernel,
+            count,
+            missing,
+            round(total / count / 1e3, 3) if count else None,
+            half,
+            most,
+            nearly_all,
+            tuple(buckets),
+        )
 
     def __enter__(self) -> LatencyMeter:
         return self

@@ -258,8 +258,9 @@ class SiteScanner:
         def address(site: DispatchSite) -> int:
             return next(
                 module.base + load.vaddr + site.offset - load.offset
-                for load in loads if load.offset <= site.offset < load.offset + load.filesz
-            )  # fmt: skip
+                for load in loads
+                if load.offset <= site.offset < load.offset + load.filesz
+            )
 
         return address
 

@@ -83,17 +83,30 @@ class ThreadStopper:
     def _code(self, saved: Mapping[str, int]) -> bytes:
         """Note the registers of a thread at a probe that is wanted, and send it the signal."""
         at = _NUMBER - self._size
-        stores = [(bpf.load(bpf.B1, bpf.B6, saved[name]), bpf.store(bpf.FRAME, at + 8 * number, bpf.B1))
-                  for number, name in enumerate(self._registers, start=1)]  # fmt: skip
-        return bpf.assemble((
-            bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.ATTACH_COOKIE), bpf.store(bpf.FRAME, _NUMBER, bpf.B0),
-            bpf.store(bpf.FRAME, at, bpf.B0), *bpf.look_up(self._wanted, _NUMBER), bpf.jump_if_equal("end", bpf.B0, 0),
-            bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), bpf.store(bpf.FRAME, _KEY, bpf.B0),
-            *(part for pair in stores for part in pair),
-            *bpf.put(self._hits, _KEY, at), bpf.jump_unless_equal("end", bpf.B0, 0),
-            bpf.constant(bpf.B1, self.signal), bpf.call(bpf.SEND_SIGNAL_THREAD),
-            bpf.Label("end"), bpf.end(),
-        ))  # fmt: skip
+        stores = [
+            (bpf.load(bpf.B1, bpf.B6, saved[name]), bpf.store(bpf.FRAME, at + 8 * number, bpf.B1))
+            for number, name in enumerate(self._registers, start=1)
+        ]
+        return bpf.assemble(
+            (
+                bpf.move(bpf.B6, bpf.B1),
+                bpf.call(bpf.ATTACH_COOKIE),
+                bpf.store(bpf.FRAME, _NUMBER, bpf.B0),
+                bpf.store(bpf.FRAME, at, bpf.B0),
+                *bpf.look_up(self._wanted, _NUMBER),
+                bpf.jump_if_equal("end", bpf.B0, 0),
+                bpf.call(bpf.CURRENT_PID_TGID),
+                bpf.low_word(bpf.B0),
+                bpf.store(bpf.FRAME, _KEY, bpf.B0),
+                *(part for pair in stores for part in pair),
+                *bpf.put(self._hits, _KEY, at),
+                bpf.jump_unless_equal("end", bpf.B0, 0),
+                bpf.constant(bpf.B1, self.signal),
+                bpf.call(bpf.SEND_SIGNAL_THREAD),
+                bpf.Label("end"),
+                bpf.end(),
+            )
+        )
 
     def add(self, number: int, path: str, offset: int) -> None:
         """Stop at that offset of a file from the next place_added() and arm() on."""
@@ -159,8 +172,9 @@ def harmless_signal(pid: int) -> int:
     if os.readlink("/proc/self/ns/pid") != _INITIAL_NAMESPACE:  # noqa: PTH115
         raise ProbesRefused(
             "probes cannot stop threads from inside of a PID namespace (a container)",
-            why="the kernel's programs know a thread by its number outside", help=f"run it on the host, or {_HELP}",
-        )  # fmt: skip
+            why="the kernel's programs know a thread by its number outside",
+            help=f"run it on the host, or {_HELP}",
+        )
     taken = signals_in(status_fields(f"/proc/{pid}/status"), "SigCgt") or 0
     for thread in living_threads(pid):
         taken |= signals_in(status_fields(f"/proc/{pid}/task/{thread}/status"), "SigBlk") or 0
@@ -169,8 +183,9 @@ def harmless_signal(pid: int) -> int:
             return int(number)
     raise ProbesRefused(
         "the program handles or blocks both signals by which a probe could stop a thread",
-        why="SIGURG and SIGWINCH are those that do nothing to a process by default", help=_HELP,
-    )  # fmt: skip
+        why="SIGURG and SIGWINCH are those that do nothing to a process by default",
+        help=_HELP,
+    )
 
 
 class ProbedHook:

@@ -173,9 +173,14 @@ def _write_stacks(report: Report, path: str) -> None:
 
 
 def _latency(
-    tool: Tool, session: Session, args: Namespace, host: ToolHost, operators: Sequence[Operator], only: Filter,
+    tool: Tool,
+    session: Session,
+    args: Namespace,
+    host: ToolHost,
+    operators: Sequence[Operator],
+    only: Filter,
     watched: WatchedProcess,
-) -> Report:  # fmt: skip
+) -> Report:
     """Measure how long calls take. Raises UsageError, ProbesRefused."""
     from gdbext.hosts.resume.timed_run import DeferredInterrupt
     from gdbext.tools.probes.latency_meter import LatencyMeter
@@ -195,9 +200,14 @@ def _latency(
 
 
 def _repeated(
-    session: Session, report: Callable[[], Report], learn: Callable[[], None], args: Namespace, host: ToolHost,
-    interrupt: DeferredInterrupt, process: WatchedProcess,
-) -> Report:  # fmt: skip
+    session: Session,
+    report: Callable[[], Report],
+    learn: Callable[[], None],
+    args: Namespace,
+    host: ToolHost,
+    interrupt: DeferredInterrupt,
+    process: WatchedProcess,
+) -> Report:
     """The last of --count reports; those before it are shown at once. It ends with the process, too."""
     for _ in range((args.count or 1) - 1):
         if not _counted(args.interval, interrupt, process, learn):
@@ -235,9 +245,14 @@ class _Top:
     """One run: reports, or a screen."""
 
     def __init__(
-        self, tool: Tool, session: Session, args: Namespace, host: ToolHost, meter: DispatchMeter,
+        self,
+        tool: Tool,
+        session: Session,
+        args: Namespace,
+        host: ToolHost,
+        meter: DispatchMeter,
         process: WatchedProcess,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tool = tool
         self._session = session
         self._process = process
@@ -266,9 +281,13 @@ class DispatchMeter:
     """Counts from construction to close(); a context manager. Raises GdbextError."""
 
     def __init__(
-        self, session: Session, process: RunningProcess, operators: Sequence[Operator], by: str,
+        self,
+        session: Session,
+        process: RunningProcess,
+        operators: Sequence[Operator],
+        by: str,
         only: Filter = EVERYTHING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``operators``: only these; all without one; ``by``: how rows will be grouped (one of GROUPINGS); ``only``:
         what else the kernel leaves out."""
         self._process = process
@@ -302,10 +321,16 @@ class DispatchMeter:
         seconds, unseen = now - self._since, self._unseen + self._late.unseen
         rows, more = self._summary.rows(news, select, seconds, self._process.thread_names())
         section = TopSection(
-            seconds=round(seconds, 3), engine="probes", total=sum(count.times for count in news),
-            lost=lost - self._lost, places=self._places, rows=tuple(rows), more=more,
-            unseen=unseen.total(), unseen_in=unseen_in(unseen),
-        )  # fmt: skip
+            seconds=round(seconds, 3),
+            engine="probes",
+            total=sum(count.times for count in news),
+            lost=lost - self._lost,
+            places=self._places,
+            rows=tuple(rows),
+            more=more,
+            unseen=unseen.total(),
+            unseen_in=unseen_in(unseen),
+        )
         self._before, self._lost, self._since = current, lost, now
         return section
 

@@ -101,9 +101,16 @@ def _cells(row: TopRow) -> tuple[str, ...]:
     operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
     thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
     return (
-        str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", short_kernel(row.kernel), thread,
-        row.line or "(not from Python)", row.mark,
-    )  # fmt: skip
+        str(row.count),
+        f"{row.rate:.1f}",
+        row.event or "?",
+        operator,
+        row.key or "?",
+        short_kernel(row.kernel),
+        thread,
+        row.line or "(not from Python)",
+        row.mark,
+    )
 
 
 def short_kernel(kernel: str | None) -> str:

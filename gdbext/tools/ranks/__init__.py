@@ -54,10 +54,13 @@ class RanksProgram(Program):
     def parser(self) -> RanksParser:
         """One source of ranks is required."""
         parser = RanksParser(
-            prog="dispatch ranks", usage="dispatch ranks SOURCE [OPTIONS]", description=DESCRIPTION,
-            add_help=False, allow_abbrev=False,
+            prog="dispatch ranks",
+            usage="dispatch ranks SOURCE [OPTIONS]",
+            description=DESCRIPTION,
+            add_help=False,
+            allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
+        )
         self.arguments(parser)
         return parser
 
@@ -83,51 +86,89 @@ class RanksProgram(Program):
 
 def _add_arguments(found: argparse.ArgumentParser) -> None:
     what = found.add_argument_group("which processes (one of these)").add_mutually_exclusive_group(required=True)
-    what.add_argument("-p", "--pid", type=_pid, metavar="PID",
-                      help="the job of that process on this machine: a rank, or the launcher of the ranks")  # fmt: skip
+    what.add_argument(
+        "-p",
+        "--pid",
+        type=_pid,
+        metavar="PID",
+        help="the job of that process on this machine: a rank, or the launcher of the ranks",
+    )
     what.add_argument("--node", action="store_true", help="every rank on this machine")
     what.add_argument("--cores", nargs="+", metavar="DIR|FILE", help="core dumps, or folders of them")
     what.add_argument("--recordings", nargs="+", metavar="FILE", help="recordings, or folders of them (*.rec)")
-    what.add_argument("--reports", nargs="+", metavar="FILE",
-                      help="JSON reports that were made elsewhere, of one process or of many, or folders of them",
-                      )  # fmt: skip
+    what.add_argument(
+        "--reports",
+        nargs="+",
+        metavar="FILE",
+        help="JSON reports that were made elsewhere, of one process or of many, or folders of them",
+    )
     _add_other_machines(found, what)
-    found.add_argument("--job", metavar="ID",
-                       help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
-                       )  # fmt: skip
-    found.add_argument("--sysroot", default="", metavar="DIR",
-                       help="with --cores: where their files are; / for those of this machine")  # fmt: skip
-    found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
-                       help="processes to look at in parallel (default: %(default)s)")  # fmt: skip
-    found.add_argument("--ras", nargs="?", const="", metavar="HOST:PORT",
-                       help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
-                       f"{RAS}), a second witness")  # fmt: skip
-    found.add_argument("--timeout", type=partial(duration, option="--timeout"), default=TIMEOUT, metavar="S",
-                       help="time for each process, for each machine, and for the judgement of them all "
-                       "(default: %(default)g)")  # fmt: skip
-    found.add_argument("--memory-limit", type=_memory, default=MEMORY, metavar="GB", dest="memory",
-                       help="memory that gdbext itself may take for each process that it looks at, and for all "
-                       "reports together (default: 1)",
-                       )  # fmt: skip
+    found.add_argument(
+        "--job",
+        metavar="ID",
+        help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
+    )
+    found.add_argument(
+        "--sysroot", default="", metavar="DIR", help="with --cores: where their files are; / for those of this machine"
+    )
+    found.add_argument(
+        "--jobs",
+        type=_positive,
+        default=max(2, os.cpu_count() or 1),
+        metavar="N",
+        help="processes to look at in parallel (default: %(default)s)",
+    )
+    found.add_argument(
+        "--ras",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="with -p and --node: also ask NCCL's RAS (default: the process's NCCL_RAS_ADDR, else "
+        f"{RAS}), a second witness",
+    )
+    found.add_argument(
+        "--timeout",
+        type=partial(duration, option="--timeout"),
+        default=TIMEOUT,
+        metavar="S",
+        help="time for each process, for each machine, and for the judgement of them all (default: %(default)g)",
+    )
+    found.add_argument(
+        "--memory-limit",
+        type=_memory,
+        default=MEMORY,
+        metavar="GB",
+        dest="memory",
+        help="memory that gdbext itself may take for each process that it looks at, and for all "
+        "reports together (default: 1)",
+    )
     out = found.add_argument_group("output")
-    out.add_argument("--json", action="store_true",
-                     help="one JSON document (schema gdbext-ranks/1), which --reports takes as well")  # fmt: skip
+    out.add_argument(
+        "--json", action="store_true", help="one JSON document (schema gdbext-ranks/1), which --reports takes as well"
+    )
     out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
     out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
     found.add_argument("--help", "-h", action="store_true", help="show this text")
 
 
 def _add_other_machines(found: argparse.ArgumentParser, what: argparse._MutuallyExclusiveGroup) -> None:
-    what.add_argument("--hosts", metavar="NODESET",
-                      help="the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python",
-                      )  # fmt: skip
+    what.add_argument(
+        "--hosts",
+        metavar="NODESET",
+        help="the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python",
+    )
     what.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
     what.add_argument("--kubernetes", metavar="SELECTOR", help="the ranks in pods with these labels, by kubectl exec")
     how = found.add_argument_group("other machines")
-    how.add_argument("--worker", default="ssh", metavar="NAME",
-                     help="ClusterShell's worker: ssh (default), exec, rsh, pdsh")  # fmt: skip
-    how.add_argument("--ssh-options", default="", metavar="OPTIONS",
-                     help="for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration")  # fmt: skip
+    how.add_argument(
+        "--worker", default="ssh", metavar="NAME", help="ClusterShell's worker: ssh (default), exec, rsh, pdsh"
+    )
+    how.add_argument(
+        "--ssh-options",
+        default="",
+        metavar="OPTIONS",
+        help="for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration",
+    )
     how.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
     how.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
     how.add_argument("--container", default="", metavar="NAME", help="in each pod")

@@ -241,16 +241,31 @@ def _import_once() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.diagnosis.diagnose", "gdbext.diagnosis.reporting", "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.threads.runtime", "gdbext.cpython.wait_view", "gdbext.diagnosis.inspection",
-        "gdbext.diagnosis.job.collectives", "gdbext.diagnosis.job.collectives", "gdbext.diagnosis.session",
-        "gdbext.diagnosis.threads.thread_snapshots", "gdbext.diagnosis.diagnose",
-        "gdbext.diagnosis.threads.source_lines", "gdbext.torch.layout_choice", "gdbext.hosts.resume.host",
-        "gdbext.diagnosis.report.json_report", "gdbext.render.plain_json", "gdbext.engine.targets.core_target",
-        "gdbext.engine.targets.live.snapshot_target", "gdbext.engine.targets.live.proc_target",
-        "gdbext.torch.registry.dispatch_table", "gdbext.torch.registry",
-        "gdbext.torch.stack.dispatch_stack", "gdbext.diagnosis.verdict.advice", "locale",
-    ):  # fmt: skip
+        "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.reporting",
+        "gdbext.cpython.threads.runtime",
+        "gdbext.cpython.threads.runtime",
+        "gdbext.cpython.wait_view",
+        "gdbext.diagnosis.inspection",
+        "gdbext.diagnosis.job.collectives",
+        "gdbext.diagnosis.job.collectives",
+        "gdbext.diagnosis.session",
+        "gdbext.diagnosis.threads.thread_snapshots",
+        "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.threads.source_lines",
+        "gdbext.torch.layout_choice",
+        "gdbext.hosts.resume.host",
+        "gdbext.diagnosis.report.json_report",
+        "gdbext.render.plain_json",
+        "gdbext.engine.targets.core_target",
+        "gdbext.engine.targets.live.snapshot_target",
+        "gdbext.engine.targets.live.proc_target",
+        "gdbext.torch.registry.dispatch_table",
+        "gdbext.torch.registry",
+        "gdbext.torch.stack.dispatch_stack",
+        "gdbext.diagnosis.verdict.advice",
+        "locale",
+    ):
         import_module(name)
     with suppress(ForeignArchitecture):
         architectures.by_name(os.uname().machine)

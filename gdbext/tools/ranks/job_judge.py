@@ -102,9 +102,17 @@ def judge(rows: RankReports, pid: int | None = None) -> JobReport:
     waits = edges(members, groups)
     verdict = _Judge(members, missing, unreached, collectives, waits, _twins(present)).verdict()
     return JobReport(
-        job, size, tuple(reports), missing, unreached, fold(present), collectives, verdict,
-        _odd(members, verdict), tuple(_notes(everybody, present, earlier, strangers, job)),
-    )  # fmt: skip
+        job,
+        size,
+        tuple(reports),
+        missing,
+        unreached,
+        fold(present),
+        collectives,
+        verdict,
+        _odd(members, verdict),
+        tuple(_notes(everybody, present, earlier, strangers, job)),
+    )
 
 
 def _twins(reports: Sequence[RankReport]) -> dict[int, list[RankReport]]:
@@ -200,9 +208,17 @@ class _Judge:
     def verdict(self) -> JobVerdict:
         """The strongest finding about the job."""
         rules = (
-            self._same_rank, self._mismatch, self._ring, self._dead, self._inside_nccl, self._unknown_peer,
-            self._late, self._store, self._single, self._all_alike,
-        )  # fmt: skip
+            self._same_rank,
+            self._mismatch,
+            self._ring,
+            self._dead,
+            self._inside_nccl,
+            self._unknown_peer,
+            self._late,
+            self._store,
+            self._single,
+            self._all_alike,
+        )
         found = next(found for rule in rules for found in rule())
         return found._replace(summary=found.summary + job_sentences.besides(self._reports, found.summary))
 
@@ -292,10 +308,7 @@ class _Judge:
                 yield JobVerdict(report.kind, f"{report.label}: {report.summary}", ranks)
 
     def _all_alike(self) -> Iterator[JobVerdict]:
-        busy = [
-            report for report in self._reports
-            if not report.problem and (report.kind in _RUNS or report.running)
-        ]  # fmt: skip
+        busy = [report for report in self._reports if not report.problem and (report.kind in _RUNS or report.running)]
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY.value, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:

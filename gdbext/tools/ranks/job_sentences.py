@@ -83,8 +83,10 @@ def inside_nccl(blamed: Sequence[RankReport], outside: Sequence[RankReport], mat
         text += _verb(match.waiting, "wait")
     own = [f"{report.label}: {report.summary.rstrip('.')}" for report in blamed[:NAMED]]
     if outside and match is None:
-        own.append(f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
-                   f"({outside[0].label}: {outside[0].summary.rstrip('.')})")  # fmt: skip
+        own.append(
+            f"{labels(outside)} {'is' if len(outside) == 1 else 'are'} in no call of NCCL "
+            f"({outside[0].label}: {outside[0].summary.rstrip('.')})"
+        )
     return f"{text}; {'; '.join(own)}."
 
 

@@ -71,8 +71,17 @@ def read_process(pid: int) -> RankProcess | None:
     except OSError as error:
         is_endless = error.errno == errno.EFBIG
     is_zombie = fields[0] in ("Z", "X")
-    return RankProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed,
-                       environ.get("LOCAL_RANK", ""), is_endless, _tasks(environ))  # fmt: skip
+    return RankProcess(
+        pid,
+        int(fields[1]),
+        is_zombie,
+        tuple(job_names(environ)),
+        rank_of(environ),
+        is_closed,
+        environ.get("LOCAL_RANK", ""),
+        is_endless,
+        _tasks(environ),
+    )
 
 
 def _tasks(environ: Mapping[str, str]) -> int:
@@ -156,10 +165,14 @@ def _first_ranks(known: Mapping[int, RankProcess], ranks: Sequence[int]) -> set[
         if known[pid].local_rank:
             below.setdefault(known[pid].parent, []).append(known[pid])
     return {
-        parent for parent, children in below.items()
-        if parent in known and parent not in ranks and known[parent].rank is None
-        and not any(each.local_rank == "0" for each in children) and has_torch(parent)
-    }  # fmt: skip
+        parent
+        for parent, children in below.items()
+        if parent in known
+        and parent not in ranks
+        and known[parent].rank is None
+        and not any(each.local_rank == "0" for each in children)
+        and has_torch(parent)
+    }
 
 
 def _before_torch(

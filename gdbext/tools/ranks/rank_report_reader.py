@@ -132,9 +132,11 @@ def _proxies_wait_for(groups: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     found: set[int] = set()
     for group in groups[:MAX_RANK_GROUPS]:
         peers = {
-            each["peer"] for communicator in group.get("communicators") or () for each in communicator["transfers"]
+            each["peer"]
+            for communicator in group.get("communicators") or ()
+            for each in communicator["transfers"]
             if each["waits_for"] == TransferWait.PEER.value and each["peer"] is not None
-        }  # fmt: skip
+        }
         ranks = _members_in_order(group["ranks"]) if peers else ()
         found.update(ranks[peer] for peer in peers if peer < len(ranks))
     return tuple(sorted(found))[:MAX_TRANSFERS]
@@ -151,10 +153,13 @@ def _device(value: Mapping[str, Any] | None) -> str:
         return ""
     stream, event = (integer(value[name], 16) if value.get(name) else None for name in ("stream", "event"))
     wait = DeviceWait(
-        _text(value.get("call") or "a call of the driver"), DeviceWork.UNKNOWN, device=_number(value.get("device")),
-        stream=None if stream is None else Hexadecimal(stream), event=None if event is None else Hexadecimal(event),
+        _text(value.get("call") or "a call of the driver"),
+        DeviceWork.UNKNOWN,
+        device=_number(value.get("device")),
+        stream=None if stream is None else Hexadecimal(stream),
+        event=None if event is None else Hexadecimal(event),
         stream_id=_number(value.get("stream_id")),
-    )  # fmt: skip
+    )
     return f"{wait.call} of {wait.object}" if wait.object else wait.call
 
 
@@ -243,11 +248,20 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
     if value is None:
         return None
     return CollectiveWait(
-        _text(value["op"]), _number(value["seq"]), _text(value["group"]), _number(value["enqueued"]),
-        _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
-        _text(value.get("server", "")), _number(value.get("tag")),
-        bool(value.get("on_device", False)), _text(value.get("also_in", "")), bool(value.get("from_any", False)),
-    )  # fmt: skip
+        _text(value["op"]),
+        _number(value["seq"]),
+        _text(value["group"]),
+        _number(value["enqueued"]),
+        _number(value["completed"]),
+        _number(value["peer"]),
+        bool(value["is_store"]),
+        _text(value.get("key", "")),
+        _text(value.get("server", "")),
+        _number(value.get("tag")),
+        bool(value.get("on_device", False)),
+        _text(value.get("also_in", "")),
+        bool(value.get("from_any", False)),
+    )
 
 
 def _working(threads: Sequence[Any]) -> list[Mapping[str, Any]]:
@@ -315,9 +329,14 @@ def _group(value: Mapping[str, Any]) -> GroupState:
         if each["seq"] is not None and not each["is_p2p"]:
             issued[int(each["seq"])] = _issued(each, True)
     return GroupState(
-        _text(value["name"]), _text(value["description"]), _number(value["size"]), _members(value["ranks"]),
-        _number(value["last_enqueued"]), _number(value["last_completed"]), tuple(issued[seq] for seq in sorted(issued)),
-    )  # fmt: skip
+        _text(value["name"]),
+        _text(value["description"]),
+        _number(value["size"]),
+        _members(value["ranks"]),
+        _number(value["last_enqueued"]),
+        _number(value["last_completed"]),
+        tuple(issued[seq] for seq in sorted(issued)),
+    )
 
 
 def _members(ranks: Members | Sequence[int]) -> str:
@@ -333,9 +352,14 @@ def _folded(ranks: tuple[int, ...]) -> str:
 
 def _issued(value: Mapping[str, Any], is_pending: bool) -> Issued:
     return Issued(
-        int(value["seq"]), _text(value["op"]), _sizes(value["sizes"]), tuple(map(_text, value["dtypes"])),
-        _sizes(value["output_sizes"]), tuple(map(_text, value["output_dtypes"])), is_pending,
-    )  # fmt: skip
+        int(value["seq"]),
+        _text(value["op"]),
+        _sizes(value["sizes"]),
+        tuple(map(_text, value["dtypes"])),
+        _sizes(value["output_sizes"]),
+        tuple(map(_text, value["output_dtypes"])),
+        is_pending,
+    )
 
 
 def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -124,16 +124,26 @@ def _wait(value: Mapping[str, Any]) -> CollectiveWait:
 
 def _group(value: Mapping[str, Any]) -> job_report.GroupState:
     return job_report.GroupState(
-        str(value["name"]), str(value["description"]), _number(value["size"]), str(value["ranks"]),
-        _number(value["enqueued"]), _number(value["completed"]), tuple(_issued(each) for each in value["issued"]),
-    )  # fmt: skip
+        str(value["name"]),
+        str(value["description"]),
+        _number(value["size"]),
+        str(value["ranks"]),
+        _number(value["enqueued"]),
+        _number(value["completed"]),
+        tuple(_issued(each) for each in value["issued"]),
+    )
 
 
 def _issued(value: Mapping[str, Any]) -> job_report.Issued:
     return job_report.Issued(
-        int(value["seq"]), str(value["op"]), _sizes(value["sizes"]), tuple(map(str, value["dtypes"])),
-        _sizes(value["output_sizes"]), tuple(map(str, value["output_dtypes"])), bool(value["is_pending"]),
-    )  # fmt: skip
+        int(value["seq"]),
+        str(value["op"]),
+        _sizes(value["sizes"]),
+        tuple(map(str, value["dtypes"])),
+        _sizes(value["output_sizes"]),
+        tuple(map(str, value["output_dtypes"])),
+        bool(value["is_pending"]),
+    )
 
 
 def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

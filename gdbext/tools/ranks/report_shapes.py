@@ -208,29 +208,73 @@ MAX_TRANSFERS = 1 << 12
 _SIZES = array(array(number))
 _TEXTS = array(text)
 _COLLECTIVE_WAIT = record(
-    {"op": text, "seq": optional(number), "group": text, "enqueued": optional(number), "completed": optional(number),
-     "peer": optional(count), "is_store": flag},
+    {
+        "op": text,
+        "seq": optional(number),
+        "group": text,
+        "enqueued": optional(number),
+        "completed": optional(number),
+        "peer": optional(count),
+        "is_store": flag,
+    },
     {"key": text, "server": text, "tag": optional(number), "on_device": flag, "from_any": flag},
-)  # fmt: skip
+)
 
 # --- gdbext-ranks/1 ---
-_ISSUED = record({
-    "seq": number, "op": text, "sizes": _SIZES, "dtypes": _TEXTS, "output_sizes": _SIZES, "output_dtypes": _TEXTS,
-    "is_pending": flag,
-})  # fmt: skip
-_GROUP = record({
-    "name": text, "description": text, "size": optional(count), "ranks": text, "enqueued": optional(number),
-    "completed": optional(number), "issued": array(_ISSUED, MAX_ISSUED),
-})  # fmt: skip
+_ISSUED = record(
+    {
+        "seq": number,
+        "op": text,
+        "sizes": _SIZES,
+        "dtypes": _TEXTS,
+        "output_sizes": _SIZES,
+        "output_dtypes": _TEXTS,
+        "is_pending": flag,
+    }
+)
+_GROUP = record(
+    {
+        "name": text,
+        "description": text,
+        "size": optional(count),
+        "ranks": text,
+        "enqueued": optional(number),
+        "completed": optional(number),
+        "issued": array(_ISSUED, MAX_ISSUED),
+    }
+)
 _ROW = record(
-    {"rank": optional(count), "host": optional(text), "pid": count, "job": optional(text), "size": optional(count),
-     "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
-     "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
-    {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count),
-     "entered_nccl": text, "known": array(text, MAX_KNOWN), "thread": optional(count), "answers": flag,
-     "serving": text, "handling": text, "slowed": text,
-     "nccl": array(text, MAX_COMMUNICATORS), "nccl_peers": array(count, MAX_TRANSFERS), "device": text},
-)  # fmt: skip
+    {
+        "rank": optional(count),
+        "host": optional(text),
+        "pid": count,
+        "job": optional(text),
+        "size": optional(count),
+        "torch": optional(text),
+        "kind": text,
+        "summary": text,
+        "path": array(text, MAX_PATH + 1),
+        "wait": optional(_COLLECTIVE_WAIT),
+        "running": flag,
+        "groups": array(_GROUP, MAX_RANK_GROUPS),
+    },
+    {
+        "problem": text,
+        "restart": optional(count),
+        "paused_ms": optional(measure),
+        "user": optional(count),
+        "entered_nccl": text,
+        "known": array(text, MAX_KNOWN),
+        "thread": optional(count),
+        "answers": flag,
+        "serving": text,
+        "handling": text,
+        "slowed": text,
+        "nccl": array(text, MAX_COMMUNICATORS),
+        "nccl_peers": array(count, MAX_TRANSFERS),
+        "device": text,
+    },
+)
 _UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
 RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
 """The report on a job."""
@@ -241,45 +285,87 @@ FAILURE = record({"errors": array(_ERROR)})
 """The document of a command that could not report."""
 _WAIT = record(
     {"kind": text, "owner": optional(record({"tid": number}))},
-    {"collective": optional(_COLLECTIVE_WAIT), "name": text, "handling": text,
-     "device": optional(record({}, {"nccl_call": text, "call": text, "stream": optional(text), "event": optional(text),
-                                    "stream_id": optional(number), "device": optional(count)}))},
-)  # fmt: skip
+    {
+        "collective": optional(_COLLECTIVE_WAIT),
+        "name": text,
+        "handling": text,
+        "device": optional(
+            record(
+                {},
+                {
+                    "nccl_call": text,
+                    "call": text,
+                    "stream": optional(text),
+                    "event": optional(text),
+                    "stream_id": optional(number),
+                    "device": optional(count),
+                },
+            )
+        ),
+    },
+)
 _PYTHON_FRAME = record({"level": number, "function": text, "file": optional(text), "line": optional(number)})
 _STEP = record({"level": number, "op": optional(text)}, {"key": optional(text)})
 _THREAD = record(
-    {"tid": number, "state": text, "wait": optional(_WAIT), "dispatch": array(_STEP),
-     "python_frames": array(_PYTHON_FRAME)},
+    {
+        "tid": number,
+        "state": text,
+        "wait": optional(_WAIT),
+        "dispatch": array(_STEP),
+        "python_frames": array(_PYTHON_FRAME),
+    },
     {"python_name": optional(text), "signal": optional(text), "dispatch_doubt": optional(text)},
-)  # fmt: skip
-_OPERATION = record({
-    "seq": optional(number), "op": text, "state": text, "sizes": _SIZES, "dtypes": _TEXTS, "output_sizes": _SIZES,
-    "output_dtypes": _TEXTS, "is_p2p": flag,
-})  # fmt: skip
-_TRANSFER = record(
-    {"operation": text, "is_send": flag, "channel": number, "peer": optional(count), "waits_for": text}
-)  # fmt: skip
+)
+_OPERATION = record(
+    {
+        "seq": optional(number),
+        "op": text,
+        "state": text,
+        "sizes": _SIZES,
+        "dtypes": _TEXTS,
+        "output_sizes": _SIZES,
+        "output_dtypes": _TEXTS,
+        "is_p2p": flag,
+    }
+)
+_TRANSFER = record({"operation": text, "is_send": flag, "channel": number, "peer": optional(count), "waits_for": text})
 _COMMUNICATOR = record({"error": text, "transfers": array(_TRANSFER, MAX_TRANSFERS)})
 _PROCESS_GROUP = record(
-    {"name": text, "description": text, "size": optional(count), "ranks": either(Members, array(count)),
-     "last_enqueued": optional(number), "last_completed": optional(number), "pending": array(_OPERATION),
-     "recent": array(_OPERATION)},
+    {
+        "name": text,
+        "description": text,
+        "size": optional(count),
+        "ranks": either(Members, array(count)),
+        "last_enqueued": optional(number),
+        "last_completed": optional(number),
+        "pending": array(_OPERATION),
+        "recent": array(_OPERATION),
+    },
     {"communicators": array(_COMMUNICATOR, MAX_COMMUNICATORS)},
-)  # fmt: skip
-_IDENTITY = record({}, {
-    "rank": optional(count), "size": optional(count), "host": optional(text), "job": optional(text),
-    "restart": optional(count),
-})  # fmt: skip
+)
+_IDENTITY = record(
+    {},
+    {
+        "rank": optional(count),
+        "size": optional(count),
+        "host": optional(text),
+        "job": optional(text),
+        "restart": optional(count),
+    },
+)
 _COLLECTIVES = record({}, {"identity": optional(_IDENTITY), "groups": optional(array(_PROCESS_GROUP))})
 _TARGET = record(
     {"kind": text, "pid": count},
     {"torch": optional(record({"version": optional(text)})), "paused_ms": optional(measure)},
-)  # fmt: skip
+)
 _VERDICT = record({"kind": text, "summary": text, "threads": array(number)})
 _KNOWN = record({"id": text, "title": text, "url": text, "affected": array(text), "cure": text, "condition": text})
 REPORT = record(
     {"target": _TARGET, "verdict": _VERDICT, "threads": array(_THREAD), "errors": array(_ERROR)},
-    {"collectives": optional(_COLLECTIVES), "known": array(_KNOWN, MAX_KNOWN),
-     "explanations": array(record({"summary": text}))},
-)  # fmt: skip
+    {
+        "collectives": optional(_COLLECTIVES),
+        "known": array(_KNOWN, MAX_KNOWN),
+        "explanations": array(record({"summary": text})),
+    },
+)
 """The report on one process."""

@@ -33,14 +33,26 @@ if TYPE_CHECKING:
 _HIDDEN = "(the program's)"
 """The text in place of one that is left out."""
 _KEPT: Mapping[str, Any] = {
-    "schema": True, "command": True,
+    "schema": True,
+    "command": True,
     "target": {"kind": True, "architecture": True, "debugger": True, "torch": True, "python": True, "paused_ms": True},
     "threads": {
-        "tid": True, "state": True, "signal": True, "frame_count": True,
-        "wait": {"kind": True, "certainty": True, "timed": True, "owner": True}, "holds": {"kind": True},
+        "tid": True,
+        "state": True,
+        "signal": True,
+        "frame_count": True,
+        "wait": {"kind": True, "certainty": True, "timed": True, "owner": True},
+        "holds": {"kind": True},
         "dispatch": {
-            "level": True, "event": True, "op": True, "overload": True, "keyset": True, "key": True,
-            "table_index": True, "stage": True, "confidence": True,
+            "level": True,
+            "event": True,
+            "op": True,
+            "overload": True,
+            "keyset": True,
+            "key": True,
+            "table_index": True,
+            "stage": True,
+            "confidence": True,
         },
         "python_frames": {"level": True, "kind": True, "function": True, "file": True, "line": True},
         "frames": {"level": True, "kind": True, "function": True, "module": True, "file": True, "line": True},
@@ -48,7 +60,7 @@ _KEPT: Mapping[str, Any] = {
     "verdict": {"kind": True, "threads": True, "op": True, "key": True, "stage": True},
     "findings": {"kind": True, "threads": True},
     "known": {"id": True, "url": True},
-}  # fmt: skip
+}
 """The fields of a report that --scrub keeps; all others are left out."""
 _REMAINS = (
     "verdicts, states and waits by kind; names of operators and dispatch keys; functions, files and lines of libraries "
@@ -117,9 +129,11 @@ def _looked(args: Namespace, dispatch: Dispatch, place: Workplace) -> dict[str, 
     else:
         files["recording.rec"] = read_file(source[1])
     for name, words in (
-        ("verdict.json", ["--json", "dispatch-diagnose"]), ("verdict.txt", ["dispatch-diagnose", "--why"]),
-        ("threads.json", ["--json", "all-threads", "--stacks"]), ("info.txt", ["dispatch-info"]),
-    ):  # fmt: skip
+        ("verdict.json", ["--json", "dispatch-diagnose"]),
+        ("verdict.txt", ["dispatch-diagnose", "--why"]),
+        ("threads.json", ["--json", "all-threads", "--stacks"]),
+        ("info.txt", ["dispatch-info"]),
+    ):
         more = ["--html", "page.html"] if name == "verdict.txt" else []
         run_aside(dispatch, [*source, *words, *more], place, name)
         files[name] = place.data(name)

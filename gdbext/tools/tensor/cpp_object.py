@@ -68,10 +68,16 @@ class SummarizedType(Record):
 
 
 _TENSOR_CLASSES = (
-    "c10::TensorImpl", "c10::UndefinedTensorImpl", "at::SparseTensorImpl", "at::SparseCsrTensorImpl",
-    "at::QTensorImpl", "at::FunctionalTensorWrapper", "at::native::NestedTensorImpl",
-    "at::functorch::BatchedTensorImpl", "at::functorch::TensorWrapper",
-)  # fmt: skip
+    "c10::TensorImpl",
+    "c10::UndefinedTensorImpl",
+    "at::SparseTensorImpl",
+    "at::SparseCsrTensorImpl",
+    "at::QTensorImpl",
+    "at::FunctionalTensorWrapper",
+    "at::native::NestedTensorImpl",
+    "at::functorch::BatchedTensorImpl",
+    "at::functorch::TensorWrapper",
+)
 
 SUMMARIZED_TYPES = (
     SummarizedType("c10::DispatchKeySet"),

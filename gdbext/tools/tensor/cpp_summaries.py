@@ -128,9 +128,11 @@ class TypeSummaries:
         if name.kind == "unknown":
             raise BadData(f"no function of a library is at {kernel.boxed:#x}")
         members = (
-            ("functor", kernel.functor), ("boxed", kernel.boxed), ("unboxed", kernel.unboxed),
+            ("functor", kernel.functor),
+            ("boxed", kernel.boxed),
+            ("unboxed", kernel.unboxed),
             ("sym_unboxed", kernel.sym_unboxed),
-        )  # fmt: skip
+        )
         children = tuple(Child(title, f"{address:#x}") for title, address in members if address)
         return TypeSummary(name.function or "no kernel", children)
 

@@ -52,15 +52,34 @@ class ElementType(Record):
 
 
 _ARRAYS = {
-    "uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "uint64": "Q",
-    "float32": "f", "float64": "d", "qint8": "b", "quint8": "B", "qint32": "i", "bits8": "B", "bits16": "H",
-    "bits1x8": "B", "bits2x4": "B", "bits4x2": "B",
-    **{f"uint{width}": "B" for width in range(1, 8)}, **{f"int{width}": "b" for width in range(1, 8)},
-}  # fmt: skip
+    "uint8": "B",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float32": "f",
+    "float64": "d",
+    "qint8": "b",
+    "quint8": "B",
+    "qint32": "i",
+    "bits8": "B",
+    "bits16": "H",
+    "bits1x8": "B",
+    "bits2x4": "B",
+    "bits4x2": "B",
+    **{f"uint{width}": "B" for width in range(1, 8)},
+    **{f"int{width}": "b" for width in range(1, 8)},
+}
 _TABLES = {
-    "float8_e5m2": (5, 2, 15), "float8_e4m3fn": (4, 3, 7), "float8_e5m2fnuz": (5, 2, 16), "float8_e4m3fnuz": (4, 3, 8),
+    "float8_e5m2": (5, 2, 15),
+    "float8_e4m3fn": (4, 3, 7),
+    "float8_e5m2fnuz": (5, 2, 16),
+    "float8_e4m3fnuz": (4, 3, 8),
     "float8_e8m0fnu": (8, 0, 127),
-}  # fmt: skip
+}
 """Bits of the exponent and of the mantissa, bias."""
 
 

@@ -14,10 +14,21 @@ from gdbext.tools.tensor.statistics import ComplexCollector, FloatCollector, Int
 _PART = 1 << 16
 """Elements: half a megabyte of doubles."""
 _TYPES = {
-    "uint8": "u1", "int8": "i1", "int16": "<i2", "int32": "<i4", "int64": "<i8", "uint16": "<u2", "uint32": "<u4",
-    "uint64": "<u8", "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
+    "uint8": "u1",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "complex64": "<c8",
+    "complex128": "<c16",
     "bool": "u1",
-}  # fmt: skip
+}
 
 
 def import_numpy() -> Any:

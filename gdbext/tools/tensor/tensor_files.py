@@ -28,11 +28,26 @@ if TYPE_CHECKING:
 
 
 TYPES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
-    "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}  # fmt: skip
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
 """Names of torch's dtypes in the format (safetensors/src/tensor.rs, 0.8.0)."""
 _ALIGNMENT = 8
 
@@ -77,8 +92,10 @@ def header(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> byte
     at = 0
     for tensor in tensors:
         entries[tensor.name] = {
-            "dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.size],
-        }  # fmt: skip
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + tensor.size],
+        }
         at += tensor.size
     text = json.dumps(entries, ensure_ascii=True).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
@@ -277,10 +294,16 @@ def _heat_map(part: TensorSlice) -> Iterator[str]:
     yield '<canvas class="heat" id="heat"></canvas><p id="legend" class="note"></p>'
     yield '<div class="tip" id="tip" hidden></div>'
     values = [[_number(value) for value in row] for row in part.values]
-    yield embedded("slice", {
-        "index": part.leading, "rowStep": part.row_step, "columnStep": part.column_step, "values": values,
-        "hasRows": part.rows > 1,
-    })  # fmt: skip
+    yield embedded(
+        "slice",
+        {
+            "index": part.leading,
+            "rowStep": part.row_step,
+            "columnStep": part.column_step,
+            "values": values,
+            "hasRows": part.rows > 1,
+        },
+    )
 
 
 def _title(part: TensorSlice) -> str:

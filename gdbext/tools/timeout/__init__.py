@@ -119,9 +119,15 @@ class TimeoutProgram(Program):
         kill_after = duration(args.kill_after, "--kill-after", is_endless=True) if args.kill_after else KILL_AFTER
         limit = duration(args.duration, "DURATION", is_endless=True)
         return TimeoutOrder(
-            limit, tuple(command), kill_after, _signal(args.signal), args.save, args.json,
-            args.preserve_status, args.foreground,
-        )  # fmt: skip
+            limit,
+            tuple(command),
+            kill_after,
+            _signal(args.signal),
+            args.save,
+            args.json,
+            args.preserve_status,
+            args.foreground,
+        )
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -247,8 +253,13 @@ class _TimedCommand:
 
 def _document(pid: int, found: FamilyEvidence) -> dict[str, object]:
     looks = [
-        {"pid": each.pid, "program": escape(each.program), "verdict": {"kind": each.kind, "summary": each.summary},
-         "file": f"{found.start}-{each.pid}", "problem": each.problem}
+        {
+            "pid": each.pid,
+            "program": escape(each.program),
+            "verdict": {"kind": each.kind, "summary": each.summary},
+            "file": f"{found.start}-{each.pid}",
+            "problem": each.problem,
+        }
         for each in found.looks
-    ]  # fmt: skip
+    ]
     return {"event": "exceeded", "pid": pid, "processes": looks, "job": found.job}

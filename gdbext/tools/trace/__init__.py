@@ -83,12 +83,18 @@ class TraceTool(LiveTool):
             help="show every step: entry, lookup, kernel, boxing, meta/impl functions, returns",
         )
         parser.add_argument(
-            "--output", metavar="FILE",
+            "--output",
+            metavar="FILE",
             help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, .speedscope.json a "
             "profile of speedscope, .collapsed stacks for flame graphs with nanoseconds, else text",
-        )  # fmt: skip
-        parser.add_argument("--limit", metavar="N", type=positive, default=0,
-                            help=f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})")  # fmt: skip
+        )
+        parser.add_argument(
+            "--limit",
+            metavar="N",
+            type=positive,
+            default=0,
+            help=f"end after N dispatches (default with --output: {MOST_IN_A_FILE:,})",
+        )
         parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
         parser.add_argument("--thread", metavar="TID|N", help="this thread only")
         parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
@@ -97,9 +103,12 @@ class TraceTool(LiveTool):
             "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
         )
         parser.add_argument(
-            "--last", metavar="S", type=partial(duration, option="--last", most=MAX_SECONDS), default=0.0,
+            "--last",
+            metavar="S",
+            type=partial(duration, option="--last", most=MAX_SECONDS),
+            default=0.0,
             help="probes: write only the last S seconds, at the end",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--hung-after",
             metavar="S",
@@ -143,9 +152,16 @@ class TraceTool(LiveTool):
         control = host.run_control(session)
         tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
         request = TraceRequest(
-            args.op, args.all, args.verbose, shows_time(args.output), args.boxed, args.limit, args.depth, tid,
+            args.op,
+            args.all,
+            args.verbose,
+            shows_time(args.output),
+            args.boxed,
+            args.limit,
+            args.depth,
+            tid,
             args.since,
-        )  # fmt: skip
+        )
         origin = page_origin(session, host.called.command(self.name))
         with TraceOutput(args.output, args.verbose, args.json, host.show, ThreadNames(session), origin) as output:
             tracing = Tracing(session, control, request, output.notify)
@@ -155,9 +171,15 @@ class TraceTool(LiveTool):
             output.finish(traced.ending)
         host.lets_finish = traced.ending.kind.is_by_command
         section = TraceSection(
-            traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes,
-            args.output, output.events,
-        )  # fmt: skip
+            traced.count,
+            traced.operators,
+            traced.hooks,
+            traced.ending,
+            traced.open,
+            traced.notes,
+            args.output,
+            output.events,
+        )
         return self._report(session, args, traced, section)
 
     def _probe(
@@ -180,9 +202,19 @@ class TraceTool(LiveTool):
             traced = trace.run(output.batches, output.flush)
             output.finish(traced.ending)
         section = TraceSection(
-            traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
-            output.events, PROBES, traced.lost, traced.unseen, traced.unseen_in,
-        )  # fmt: skip
+            traced.count,
+            traced.operators,
+            traced.hooks,
+            traced.ending,
+            traced.open,
+            traced.notes,
+            args.output,
+            output.events,
+            PROBES,
+            traced.lost,
+            traced.unseen,
+            traced.unseen_in,
+        )
         return traced, section
 
     def _probe_beside(self, session: Session, args: Namespace, host: Host) -> Report:

@@ -193,10 +193,17 @@ def exact_microseconds(nanoseconds: int) -> float:
 
 
 _COLUMNS = (
-    Column("count", True), Column("end not seen", True), Column("self µs", True), Column("total µs", True),
-    Column("mean µs", True), Column("longest µs", True), Column("event"), Column("operator"), Column("key"),
+    Column("count", True),
+    Column("end not seen", True),
+    Column("self µs", True),
+    Column("total µs", True),
+    Column("mean µs", True),
+    Column("longest µs", True),
+    Column("event"),
+    Column("operator"),
+    Column("key"),
     Column("kernel"),
-)  # fmt: skip
+)
 _BODY = """\
 <noscript><p class="warning">The timeline is drawn by a script of this page; the table below needs none.</p></noscript>
 <div class="tools"><input type="search" id="search" placeholder="search: operator, key, kernel"><span id="found" \

@@ -47,9 +47,14 @@ class Nesting:
     """Follows every thread. ``count`` dispatches were shown, ``names`` are their operators; ``is_full``: --limit."""
 
     def __init__(
-        self, session: Session, operators: TracedOperators, request: TraceRequest, sink: Sink, started: int,
+        self,
+        session: Session,
+        operators: TracedOperators,
+        request: TraceRequest,
+        sink: Sink,
+        started: int,
         places: Sequence[TracePlace],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session = session
         self._operators = operators
         self._request = request
@@ -268,9 +273,17 @@ class ProbeTrace:
         self._note_missing(lost, nesting.unread)
         names, unseen = tuple(sorted(nesting.names)), places.unseen + self._late.unseen
         return Traced(
-            target, nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost, unseen.total(),
+            target,
+            nesting.count,
+            ending,
+            names,
+            len(chosen),
+            left,
+            tuple(self._notes),
+            lost,
+            unseen.total(),
             unseen_in(unseen),
-        )  # fmt: skip
+        )
 
     def _note_missing(self, lost: int, unread: int) -> None:
         if lost:

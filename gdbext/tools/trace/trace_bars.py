@@ -155,9 +155,13 @@ class FlameTrace:
     each thread. Written when the trace is over; ``now`` gives the time of its end."""
 
     def __init__(
-        self, write: Callable[[bytes], None], pid: int, now: Callable[[], float], name: Callable[[int], str],
+        self,
+        write: Callable[[bytes], None],
+        pid: int,
+        now: Callable[[], float],
+        name: Callable[[int], str],
         speedscope: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._write = write
         self._bars = ThreadBars(now)
         self._name = name

@@ -152,9 +152,14 @@ class TraceOutput:
     a hang is there."""
 
     def __init__(
-        self, path: str | None, verbose: bool, quiet: bool, show: Callable[[str], None],
-        names: Callable[[int], str] = str, origin: Origin = NO_ORIGIN,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | None,
+        verbose: bool,
+        quiet: bool,
+        show: Callable[[str], None],
+        names: Callable[[int], str] = str,
+        origin: Origin = NO_ORIGIN,
+    ) -> None:
         """``quiet``: nothing but the document goes to the terminal, which is where ``show`` writes. ``names`` gives the
         name of a thread. Raises TargetError."""
         self._names = names

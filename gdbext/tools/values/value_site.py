@@ -87,9 +87,13 @@ class AwaitedKernels:
     the entry of its kernel has the arguments."""
 
     def __init__(
-        self, session: Session, control: RunControl, describer: Describer, hook: Callable[[HookSpec], None],
+        self,
+        session: Session,
+        control: RunControl,
+        describer: Describer,
+        hook: Callable[[HookSpec], None],
         entered: KernelEntered,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session = session
         self._control = control
         self._describer = describer

@@ -237,10 +237,21 @@ COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cp
 """Exported by libraries that have the calling code in C++, too; there the kernels have their own names."""
 _CALL = late_pattern(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
 _DTYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "at::Half": "float16", "bfloat16": "bfloat16",
-    "at::BFloat16": "bfloat16", "int64_t": "int64", "long": "int64", "int32_t": "int32", "int": "int32",
-    "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8", "bool": "bool",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "at::Half": "float16",
+    "bfloat16": "bfloat16",
+    "at::BFloat16": "bfloat16",
+    "int64_t": "int64",
+    "long": "int64",
+    "int32_t": "int32",
+    "int": "int32",
+    "int16_t": "int16",
+    "int8_t": "int8",
+    "uint8_t": "uint8",
+    "bool": "bool",
+}
 """torch/_inductor/codegen/cpp_utils.py, DTYPE_TO_CPP, and what older versions write."""
 _PASSED = late_pattern(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
 _POINTER_OUT = late_pattern(r"\bout_ptr\d+$")

@@ -22,11 +22,31 @@ from gdbext.errors import BadData, GdbextError
 
 _MARK = 0x0280028002800280
 """NCCL_MAGIC of comm.h, at both ends since 2.21."""
-_RESULTS = ("", "unhandled CUDA error", "system error", "internal error", "invalid argument", "invalid usage",
-            "remote error", "in progress", "timeout")  # fmt: skip
+_RESULTS = (
+    "",
+    "unhandled CUDA error",
+    "system error",
+    "internal error",
+    "invalid argument",
+    "invalid usage",
+    "remote error",
+    "in progress",
+    "timeout",
+)
 """``ncclResult_t`` (nccl.h), its values in words."""
-_OPERATIONS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce", "send_recv", "send", "recv",
-               "all_to_all", "scatter", "gather")  # fmt: skip
+_OPERATIONS = (
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "send_recv",
+    "send",
+    "recv",
+    "all_to_all",
+    "scatter",
+    "gather",
+)
 """``ncclFunc_t`` (nccl_common.h), the last three since 2.28."""
 _TRANSPORTS = ("p2p", "shm", "net", "collnet")
 _NETWORK = 2
@@ -178,8 +198,9 @@ def release_of(version: str, architecture: str = "") -> NcclRelease | None:
     row = store.nccl_release(version, store.data_of(architecture) if architecture else store.DATA)
     if row is None:
         return None
-    return NcclRelease(version, row["structs"], row["sub_size"], row["most_subs"], tuple(row["transfers"]),
-                       row["names_peers"])  # fmt: skip
+    return NcclRelease(
+        version, row["structs"], row["sub_size"], row["most_subs"], tuple(row["transfers"]), row["names_peers"]
+    )
 
 
 class CommunicatorReader:
@@ -203,9 +224,17 @@ class CommunicatorReader:
         if not 0 <= rank < size <= _MOST_RANKS or not 0 <= device < _MOST_DEVICES:
             raise BadData(f"NCCL's communicator at {address:#x} says that it is rank {rank} of {size} on {device}")
         found = Communicator(
-            Hexadecimal(address), self._release.version, rank, size, device, comm.opCount, self._flag(comm.abortFlag),
-            _result(comm.asyncResult), _result(comm.initState), comm.finalizeCalled,
-        )  # fmt: skip
+            Hexadecimal(address),
+            self._release.version,
+            rank,
+            size,
+            device,
+            comm.opCount,
+            self._flag(comm.abortFlag),
+            _result(comm.asyncResult),
+            _result(comm.initState),
+            comm.finalizeCalled,
+        )
         proxy = ProxyStruct(self._space, comm.proxyState)
         if not proxy.address:
             return found
@@ -322,11 +351,15 @@ class CommunicatorReader:
             raise BadData(f"the steps of NCCL's transfer at {part.address:#x} do not go together: {counters}")
         coll = operation.coll
         return ProxyTransfer(
-            _OPERATIONS[coll] if coll < len(_OPERATIONS) else "", bool(is_send),
-            _TRANSPORTS[transport] if 0 <= transport < len(_TRANSPORTS) else "", part.channelId,
-            self._peer(operation, part, own, size), part.nsteps, *counters,
+            _OPERATIONS[coll] if coll < len(_OPERATIONS) else "",
+            bool(is_send),
+            _TRANSPORTS[transport] if 0 <= transport < len(_TRANSPORTS) else "",
+            part.channelId,
+            self._peer(operation, part, own, size),
+            part.nsteps,
+            *counters,
             (waits or TransferWait.UNKNOWN) if begun else TransferWait.BEGIN,
-        )  # fmt: skip
+        )
 
     def _peer(self, operation: OperationStruct, part: TransferStruct, own: int | None, size: int) -> int | None:
         """The other end. Ranks are of the communicator that the operation is of: of one that others share, or on whose

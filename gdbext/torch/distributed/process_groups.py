@@ -34,12 +34,23 @@ from gdbext.torch.values import containers
 GROUP, WORK, STATUS = structures.NcclGroupStruct.OF, structures.NcclWorkStruct.OF, structures.ProcessGroupStatus.OF
 _WORK_LIMIT = 4096
 _NAMES = {
-    "BROADCAST": "broadcast", "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "allreduce_coalesced",
-    "REDUCE": "reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "_all_gather_base", "GATHER": "gather",
-    "SCATTER": "scatter", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "SEND": "send", "RECV": "recv", "BARRIER": "barrier",
+    "BROADCAST": "broadcast",
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "REDUCE": "reduce",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "SEND": "send",
+    "RECV": "recv",
+    "BARRIER": "barrier",
     "COALESCED": "coalesced",
-}  # fmt: skip
+}
 """``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → what the flight recorder calls the operation."""
 
 
@@ -194,11 +205,17 @@ class ProcessGroupReader:
             if not 0 <= rank < size <= RANK_LIMIT:
                 raise BadData(f"the process group at {found.address:#x} says that it is rank {rank} of {size}")
             return GroupObject(
-                name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
+                name,
+                backend,
+                self._strings.read(described, 4096) if described else "",
+                rank,
+                size,
+                ranks,
                 found.store_ if found.has(structures.ProcessGroupStruct.store_) else 0,
                 nccl.status if nccl is not None else self._status(gloo),
-                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)), of_nccl,
-            )  # fmt: skip
+                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
+                of_nccl,
+            )
         except GdbextError as error:
             self.problems.append(error)
             return unread

@@ -75,9 +75,14 @@ class MeasuringProcess:
         command = [find_python(), "-I", "-c", _MEASURE, told]
         self._messages = os.fdopen(os.memfd_create("messages"), "rb")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, cwd="/",
-            env=environment(), start_new_session=True,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            cwd="/",
+            env=environment(),
+            start_new_session=True,
+        )
 
     def wait(self, show: Callable[[str], None]) -> None:
         """Wait until it has ended, showing every second what it does; whatever interrupts us ends it. Raises
@@ -185,8 +190,14 @@ def find_python() -> str:
     names = (os.environ.get("GDBEXT_PYTHON", ""), sys.executable, "python3", str(ROOT / ".venv" / "bin" / "python"))
     for path in dict.fromkeys(filter(None, map(find_program, filter(None, names)))):
         try:
-            done = subprocess.run([path, "-I", "-c", _CHECK, told], env=environment(), capture_output=True, check=False,
-                                  cwd="/", timeout=_CHECK_SECONDS)  # fmt: skip
+            done = subprocess.run(
+                [path, "-I", "-c", _CHECK, told],
+                env=environment(),
+                capture_output=True,
+                check=False,
+                cwd="/",
+                timeout=_CHECK_SECONDS,
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0:

@@ -39,8 +39,9 @@ def run(command: Sequence[str], folder: Path, timeout: float | None = None) -> s
     group, which is ended as a whole where somebody started us as a session of our own (child.py).
     """
     environment = {**os.environ, "TMPDIR": str(folder)}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env=environment) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:
@@ -155,8 +156,20 @@ def build(unit: Unit) -> Compiled:
     A compilation, half a minute for torch, is repeated only where a name exists and does not mean what it should.
     """
     library, absent = unit.source.with_name("wants.so"), set(unit.absent)
-    command = [unit.compiler, *unit.flags, "-g", "-O0", "-fPIC", "-shared", "-w", "-gz=none",
-               "-fdiagnostics-color=never", str(unit.source), "-o", str(library)]  # fmt: skip
+    command = [
+        unit.compiler,
+        *unit.flags,
+        "-g",
+        "-O0",
+        "-fPIC",
+        "-shared",
+        "-w",
+        "-gz=none",
+        "-fdiagnostics-color=never",
+        str(unit.source),
+        "-o",
+        str(library),
+    ]
     for _ in range(_ROUNDS):
         unit.source.write_text(unit.wants.source(absent))
         done = run(command, unit.source.parent)
@@ -262,8 +275,18 @@ def ask(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[
     source, program = folder / "facts.cpp", folder / "facts"
     source.write_text(_PROGRAM)
     library = torch / "lib"
-    command = [compiler, *flags, "-O0", "-w", str(source), "-o", str(program), f"-L{library}", "-lc10",
-               f"-Wl,-rpath,{library}"]  # fmt: skip
+    command = [
+        compiler,
+        *flags,
+        "-O0",
+        "-w",
+        str(source),
+        "-o",
+        str(program),
+        f"-L{library}",
+        "-lc10",
+        f"-Wl,-rpath,{library}",
+    ]
     _run(command, folder)
     try:
         answer = json.loads(_run([str(program)], folder))

@@ -166,8 +166,10 @@ def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None
 
     measured, cxx11, about = _alone(torch, group_wants.nccl_wants(), cxx, cxx11, flags)
     fields = {each: measured.structs[each.OF]["fields"] for each in NCCL if each.OF in measured.structs}
-    found = {each.OF: {member.path: known[member.path]["offset"] for member in each.members() if member.path in known}
-             for each, known in fields.items()}  # fmt: skip
+    found = {
+        each.OF: {member.path: known[member.path]["offset"] for member in each.members() if member.path in known}
+        for each, known in fields.items()
+    }
     return _members("nccl-groups", about, cxx11, measured.absent, found)
 
 
@@ -244,9 +246,16 @@ def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str)
     (stub / "json.hpp").write_text(_JSON_STUB)
     include = torch / "include"
     # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
-    flags = [f"-std={_standard(version)}", "-fno-access-control", "-DAT_PER_OPERATOR_HEADERS",
-             f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}", f"-I{include}", f"-I{include}/torch/csrc/api/include",
-             "-idirafter", str(stub.parent)]  # fmt: skip
+    flags = [
+        f"-std={_standard(version)}",
+        "-fno-access-control",
+        "-DAT_PER_OPERATOR_HEADERS",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}",
+        f"-I{include}",
+        f"-I{include}/torch/csrc/api/include",
+        "-idirafter",
+        str(stub.parent),
+    ]
     # A class whose virtual functions live elsewhere would otherwise be described as a mere declaration.
     if "clang" in Path(cxx).name:
         return [*flags, "-fstandalone-debug"]

@@ -22,21 +22,36 @@ from gdbext.torch.measure.wants import Wants
 
 _C10D = "torch/csrc/distributed/c10d"
 HEADERS = (
-    "c10/core/Event.h", "torch/csrc/profiler/combined_traceback.h", f"{_C10D}/debug.h",
-    f"{_C10D}/FlightRecorder.hpp", f"{_C10D}/ProcessGroup.hpp", f"{_C10D}/ProcessGroupGloo.hpp",
-    f"{_C10D}/PrefixStore.hpp", f"{_C10D}/TCPStore.hpp", f"{_C10D}/FileStore.hpp", f"{_C10D}/HashStore.hpp",
-)  # fmt: skip
+    "c10/core/Event.h",
+    "torch/csrc/profiler/combined_traceback.h",
+    f"{_C10D}/debug.h",
+    f"{_C10D}/FlightRecorder.hpp",
+    f"{_C10D}/ProcessGroup.hpp",
+    f"{_C10D}/ProcessGroupGloo.hpp",
+    f"{_C10D}/PrefixStore.hpp",
+    f"{_C10D}/TCPStore.hpp",
+    f"{_C10D}/FileStore.hpp",
+    f"{_C10D}/HashStore.hpp",
+)
 
 _LIBRARY = "\n".join(f"#include <{name}>" for name in ("map", "memory", "string", "tuple", "unordered_map", "vector"))
 _BEYOND = {
     "c10d::ProcessGroup::deviceTypeToBackend_.node": (
         "std::__detail::_Hash_node<decltype(c10d::ProcessGroup::deviceTypeToBackend_)::value_type, false>"
     ),
-    **dict.fromkeys((
-        "c10d::Backend", "c10d::Backend::Options", "c10d::ProcessGroupGloo::SendWork",
-        "c10d::ProcessGroupGloo::RecvWork", "c10d::Work", "c10d::Store", "c10d::HashStore",
-    ), ""),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "c10d::Backend",
+            "c10d::Backend::Options",
+            "c10d::ProcessGroupGloo::SendWork",
+            "c10d::ProcessGroupGloo::RecvWork",
+            "c10d::Work",
+            "c10d::Store",
+            "c10d::HashStore",
+        ),
+        "",
+    ),
+}
 """Types that are measured besides those that readers declare."""
 
 ENUMS = {
@@ -164,15 +179,32 @@ const char* ncclGetLastError(ncclComm_t);
 #define CALLED(name) template <class... Arguments> ncclResult_t name(Arguments&&...)
 """
 _CALLED = (
-    "ncclCommAbort", "ncclCommDeregister", "ncclCommDestroy", "ncclCommFinalize", "ncclCommGetAsyncError",
-    "ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable", "ncclCommRegister", "ncclCommSplit",
-    "ncclRedOpCreatePreMulSum", "ncclRedOpDestroy",
-)  # fmt: skip
+    "ncclCommAbort",
+    "ncclCommDeregister",
+    "ncclCommDestroy",
+    "ncclCommFinalize",
+    "ncclCommGetAsyncError",
+    "ncclCommInitRank",
+    "ncclCommInitRankConfig",
+    "ncclCommInitRankScalable",
+    "ncclCommRegister",
+    "ncclCommSplit",
+    "ncclRedOpCreatePreMulSum",
+    "ncclRedOpDestroy",
+)
 _STAND_INS = (
-    "ATen/cuda/CUDAContext.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/MemPool.h", "c10/cuda/CUDACachingAllocator.h",
-    "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAEvent.h", "torch/csrc/cuda/nccl.h",
-    f"{_C10D}/cuda/CUDAEventCache.hpp", f"{_C10D}/intra_node_comm.hpp", f"{_C10D}/symm_mem/intra_node_comm.hpp",
-)  # fmt: skip
+    "ATen/cuda/CUDAContext.h",
+    "ATen/cuda/CUDAEvent.h",
+    "ATen/cuda/MemPool.h",
+    "c10/cuda/CUDACachingAllocator.h",
+    "c10/cuda/CUDAGuard.h",
+    "c10/cuda/CUDAStream.h",
+    "c10/cuda/CUDAEvent.h",
+    "torch/csrc/cuda/nccl.h",
+    f"{_C10D}/cuda/CUDAEventCache.hpp",
+    f"{_C10D}/intra_node_comm.hpp",
+    f"{_C10D}/symm_mem/intra_node_comm.hpp",
+)
 
 
 def write_nccl_stubs(folder: Path) -> None:

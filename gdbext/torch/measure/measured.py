@@ -28,8 +28,14 @@ _FUNCTION = "DW_TAG_subroutine_type"
 _BASE = "DW_TAG_inheritance"
 _OPEN_NAMESPACES = ("std::", "ska::", "__gnu_cxx::")
 _FOLLOWED_TEMPLATES = ("std::optional<", "std::variant<")
-_DEFAULT_ARGUMENTS = ("std::allocator<", "std::char_traits<", "std::default_delete<", "std::hash<",
-                      "std::equal_to<", "std::less<")  # fmt: skip
+_DEFAULT_ARGUMENTS = (
+    "std::allocator<",
+    "std::char_traits<",
+    "std::default_delete<",
+    "std::hash<",
+    "std::equal_to<",
+    "std::less<",
+)
 _MAX_NESTING = 12
 _MAX_OPENED = 64
 _MAX_TYPE_TEXT = 200
@@ -61,8 +67,11 @@ class StructReader:
 
     def enum(self, die: Die) -> dict[str, int]:
         """Enumerator name to value, in order of declaration."""
-        return {name_of(child): int(value_of(child, "DW_AT_const_value")) for child in die.iter_children()
-                if child.tag == "DW_TAG_enumerator"}  # fmt: skip
+        return {
+            name_of(child): int(value_of(child, "DW_AT_const_value"))
+            for child in die.iter_children()
+            if child.tag == "DW_TAG_enumerator"
+        }
 
     def nested(self, die: Die) -> Iterator[Die]:
         """Classes that ``die`` and its bases hold by value and that deserve a struct of their own."""

@@ -31,10 +31,28 @@ from gdbext.errors import LayoutError
 from gdbext.torch.measure.pack import write
 
 _IDENTIFIER = re.compile(r"(?<!\w)[A-Za-z_]\w*")
-_KEYWORDS = frozenset((
-    "struct", "union", "enum", "const", "volatile", "unsigned", "signed", "int", "long", "short", "char", "void",
-    "bool", "float", "double", "sizeof", "typename", "__typeof__",
-))  # fmt: skip
+_KEYWORDS = frozenset(
+    (
+        "struct",
+        "union",
+        "enum",
+        "const",
+        "volatile",
+        "unsigned",
+        "signed",
+        "int",
+        "long",
+        "short",
+        "char",
+        "void",
+        "bool",
+        "float",
+        "double",
+        "sizeof",
+        "typename",
+        "__typeof__",
+    )
+)
 FILE = "wants"
 """The name that the wants' lines have in the compiler's messages."""
 

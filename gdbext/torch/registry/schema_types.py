@@ -16,14 +16,34 @@ DEPTH_LIMIT = 32
 MEMBER_LIMIT = 1024
 
 _SIMPLE = {
-    "AnyType": "Any", "AnyEnumType": "AnyEnumType", "TensorType": "Tensor", "StorageType": "Storage",
-    "NumberType": "Scalar", "FloatType": "float", "ComplexType": "complex", "IntType": "int", "NoneType": "NoneType",
-    "StringType": "str", "GeneratorType": "Generator", "QuantizerType": "Quantizer", "BoolType": "bool",
-    "DeviceObjType": "Device", "StreamObjType": "Stream", "PyObjectType": "PyObject", "CapsuleType": "Capsule",
-    "QSchemeType": "QScheme", "ScalarTypeType": "ScalarType", "LayoutType": "Layout",
-    "MemoryFormatType": "MemoryFormat", "AnyListType": "list", "AnyTupleType": "tuple",
-    "AnyClassType": "AnyClassType", "SymIntType": "SymInt", "SymFloatType": "SymFloat", "SymBoolType": "SymBool",
-}  # fmt: skip
+    "AnyType": "Any",
+    "AnyEnumType": "AnyEnumType",
+    "TensorType": "Tensor",
+    "StorageType": "Storage",
+    "NumberType": "Scalar",
+    "FloatType": "float",
+    "ComplexType": "complex",
+    "IntType": "int",
+    "NoneType": "NoneType",
+    "StringType": "str",
+    "GeneratorType": "Generator",
+    "QuantizerType": "Quantizer",
+    "BoolType": "bool",
+    "DeviceObjType": "Device",
+    "StreamObjType": "Stream",
+    "PyObjectType": "PyObject",
+    "CapsuleType": "Capsule",
+    "QSchemeType": "QScheme",
+    "ScalarTypeType": "ScalarType",
+    "LayoutType": "Layout",
+    "MemoryFormatType": "MemoryFormat",
+    "AnyListType": "list",
+    "AnyTupleType": "tuple",
+    "AnyClassType": "AnyClassType",
+    "SymIntType": "SymInt",
+    "SymFloatType": "SymFloat",
+    "SymBoolType": "SymBool",
+}
 """Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
 
 _ELEMENT = {

@@ -260,9 +260,13 @@ class FrameRoles:
     """The roles of the frames of a process's stacks, also of functions without names."""
 
     def __init__(
-        self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, links: DispatcherLinks,
+        self,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        sites: CallSites,
+        links: DispatcherLinks,
         registered: RegisteredKernels | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``registered`` tells functions without names; None without a dispatcher."""
         self._memory = memory
         self._symbolizer = symbolizer

@@ -248,8 +248,11 @@ class RedispatchPredictor:
             if function.startswith(mark) or function.endswith("::" + mark):
                 return keyset & self._keys.full_after(key), EXPECTED, f"{what}, then redispatches below {key}"
         if key.startswith("Autocast"):
-            return (self._keys.minus(keyset, self._autocast), EXPECTED,
-                    "autocast: casts the arguments and calls the operator again without autocast")  # fmt: skip
+            return (
+                self._keys.minus(keyset, self._autocast),
+                EXPECTED,
+                "autocast: casts the arguments and calls the operator again without autocast",
+            )
         if key in _PYTHON_KEYS:
             return None, UNKNOWN, "goes to Python: the mode or tensor subclass decides"
         if key == "BackendSelect":

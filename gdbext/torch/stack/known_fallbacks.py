@@ -110,11 +110,23 @@ def stable_values(
 
 
 _STABLE_WORDS = "its StableIValues"
-_SHAPES = {"Tensor": (16, 8), "str": (32, 8), **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
-           **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1))}  # fmt: skip
+_SHAPES = {
+    "Tensor": (16, 8),
+    "str": (32, 8),
+    **dict.fromkeys(("int", "SymInt", "float"), (8, 8)),
+    **dict.fromkeys(("bool", "ScalarType", "Layout", "MemoryFormat"), (1, 1)),
+}
 """Bytes and alignment of what the wrapper makes of a StableIValue: a tensor is a shared pointer of its handle."""
-_READ_AS = {"str": "std::__cxx11::basic_string<", "int": "long", "SymInt": "long", "float": "double", "bool": "bool",
-            "ScalarType": "c10::ScalarType", "Layout": "c10::Layout", "MemoryFormat": "c10::MemoryFormat"}  # fmt: skip
+_READ_AS = {
+    "str": "std::__cxx11::basic_string<",
+    "int": "long",
+    "SymInt": "long",
+    "float": "double",
+    "bool": "bool",
+    "ScalarType": "c10::ScalarType",
+    "Layout": "c10::Layout",
+    "MemoryFormat": "c10::MemoryFormat",
+}
 _WRAPPERS = 6
 """Frames of the wrapper, without optimisation: ``boxer::boxed_fn``, ``boxer_impl::boxed_fn``, ``std::apply``, …"""
 

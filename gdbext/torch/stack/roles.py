@@ -227,8 +227,20 @@ def _by_signature(function: Function) -> FunctionRole | None:
     return None
 
 
-_OTHERS = ("libtorch", "libc10", "libc.so", "libc-", "libstdc++", "libm.so", "libgcc_s", "ld-linux", "libpython",
-           "python", "libgomp", "[vdso]")  # fmt: skip
+_OTHERS = (
+    "libtorch",
+    "libc10",
+    "libc.so",
+    "libc-",
+    "libstdc++",
+    "libm.so",
+    "libgcc_s",
+    "ld-linux",
+    "libpython",
+    "python",
+    "libgomp",
+    "[vdso]",
+)
 """Beginnings of the names of torch's own libraries, and of those that know nothing of it and are on every stack."""
 
 
@@ -335,8 +347,13 @@ _CLASS = "c10::impl::wrap_kernel_functor_unboxed_<"
 _LEADING = ["c10::OperatorKernel*", "c10::DispatchKeySet"]
 _IN_REGISTERS = ("void", "bool", "long", "double")
 _THROUGH_POINTER = (
-    "at::Tensor", "c10::Scalar", "c10::SymInt", "std::tuple<", "std::vector<", "std::__cxx11::basic_string<",
-)  # fmt: skip
+    "at::Tensor",
+    "c10::Scalar",
+    "c10::SymInt",
+    "std::tuple<",
+    "std::vector<",
+    "std::__cxx11::basic_string<",
+)
 """Those with a destructor: the first argument points to where the caller has room for them (Itanium C++ ABI 3.1.3)."""
 
 

@@ -96,13 +96,17 @@ class StaticOwner(Record):
 
 
 CONTEXT = StaticOwner(
-    "_ZZN2at13globalContextEvE14globalContext_", "_ZGVZN2at13globalContextEvE14globalContext_", False,
+    "_ZZN2at13globalContextEvE14globalContext_",
+    "_ZGVZN2at13globalContextEvE14globalContext_",
+    False,
     "at::globalContext()",
-)  # fmt: skip
+)
 GENERATOR = StaticOwner(
     "_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu",
-    "_ZGVZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu", True, "the default generator",
-)  # fmt: skip
+    "_ZGVZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu",
+    True,
+    "the default generator",
+)
 
 
 class SettingSource(Record):
@@ -137,66 +141,155 @@ _CUDNN = "torch.backends.cudnn."
 _SDP = "torch.backends.cuda.enable_"
 SETTINGS = (
     SettingSource(
-        "deterministic_algorithms", "_ZNK2at7Context23deterministicAlgorithmsEv", Kind.FLAG, False,
+        "deterministic_algorithms",
+        "_ZNK2at7Context23deterministicAlgorithmsEv",
+        Kind.FLAG,
+        False,
         "torch.use_deterministic_algorithms({deterministic_algorithms}, "
-        "warn_only={deterministic_algorithms_warn_only})"),
+        "warn_only={deterministic_algorithms_warn_only})",
+    ),
     SettingSource(
-        "deterministic_algorithms_warn_only", "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", Kind.FLAG, False,
-        ""),
+        "deterministic_algorithms_warn_only", "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", Kind.FLAG, False, ""
+    ),
     SettingSource(
-        "fill_uninitialized_memory", "_ZNK2at7Context36deterministicFillUninitializedMemoryEv", Kind.FLAG, True,
-        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}", first="2.2.0"),
-    SettingSource("seed", SEED_ACCESSOR, Kind.NUMBER, None,
-                  "torch.manual_seed({seed})", GENERATOR),  # a random one as long as nobody sets it
-    SettingSource("default_dtype", "_ZN3c10L27default_dtype_as_scalartypeE", Kind.DTYPE, "torch.float32",
-                  "torch.set_default_dtype({default_dtype})", None, C10),
-    SettingSource("num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT,
-                  "torch.set_num_threads({num_threads})", None),
-    SettingSource("num_interop_threads", "_ZN2at12_GLOBAL__N_119num_interop_threadsE", Kind.THREADS, DEFAULT,
-                  "torch.set_num_interop_threads({num_interop_threads})", None),
+        "fill_uninitialized_memory",
+        "_ZNK2at7Context36deterministicFillUninitializedMemoryEv",
+        Kind.FLAG,
+        True,
+        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}",
+        first="2.2.0",
+    ),
     SettingSource(
-        "anomaly_mode", "_ZN5torch8autograd11AnomalyMode8_enabledE", Kind.FLAG, False,
-        "torch.autograd.set_detect_anomaly({anomaly_mode}, check_nan={anomaly_check_nan})", None),
+        "seed", SEED_ACCESSOR, Kind.NUMBER, None, "torch.manual_seed({seed})", GENERATOR
+    ),  # a random one as long as nobody sets it
+    SettingSource(
+        "default_dtype",
+        "_ZN3c10L27default_dtype_as_scalartypeE",
+        Kind.DTYPE,
+        "torch.float32",
+        "torch.set_default_dtype({default_dtype})",
+        None,
+        C10,
+    ),
+    SettingSource(
+        "num_threads", INTRAOP_THREADS.names[0], Kind.THREADS, DEFAULT, "torch.set_num_threads({num_threads})", None
+    ),
+    SettingSource(
+        "num_interop_threads",
+        "_ZN2at12_GLOBAL__N_119num_interop_threadsE",
+        Kind.THREADS,
+        DEFAULT,
+        "torch.set_num_interop_threads({num_interop_threads})",
+        None,
+    ),
+    SettingSource(
+        "anomaly_mode",
+        "_ZN5torch8autograd11AnomalyMode8_enabledE",
+        Kind.FLAG,
+        False,
+        "torch.autograd.set_detect_anomaly({anomaly_mode}, check_nan={anomaly_check_nan})",
+        None,
+    ),
     SettingSource("anomaly_check_nan", "_ZN5torch8autograd11AnomalyMode10_check_nanE", Kind.FLAG, True, "", None),
-    SettingSource("cudnn_enabled", "_ZNK2at7Context16userEnabledCuDNNEv", Kind.FLAG, True,
-                  _CUDNN + "enabled = {cudnn_enabled}"),
-    SettingSource("cudnn_deterministic", "_ZNK2at7Context18deterministicCuDNNEv", Kind.FLAG, False,
-                  _CUDNN + "deterministic = {cudnn_deterministic}"),
-    SettingSource("cudnn_benchmark", "_ZNK2at7Context14benchmarkCuDNNEv", Kind.FLAG, False,
-                  _CUDNN + "benchmark = {cudnn_benchmark}"),
-    SettingSource("mkldnn_enabled", "_ZNK2at7Context17userEnabledMkldnnEv", Kind.FLAG, True,
-                  "torch.backends.mkldnn.set_flags({mkldnn_enabled})"),
-    SettingSource("flash_sdp", "_ZNK2at7Context19userEnabledFlashSDPEv", Kind.FLAG, True,
-                  _SDP + "flash_sdp({flash_sdp})"),
-    SettingSource("mem_efficient_sdp", "_ZNK2at7Context26userEnabledMemEfficientSDPEv", Kind.FLAG, True,
-                  _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
-    SettingSource("math_sdp", "_ZNK2at7Context18userEnabledMathSDPEv", Kind.FLAG, True,
-                  _SDP + "math_sdp({math_sdp})"),
+    SettingSource(
+        "cudnn_enabled", "_ZNK2at7Context16userEnabledCuDNNEv", Kind.FLAG, True, _CUDNN + "enabled = {cudnn_enabled}"
+    ),
+    SettingSource(
+        "cudnn_deterministic",
+        "_ZNK2at7Context18deterministicCuDNNEv",
+        Kind.FLAG,
+        False,
+        _CUDNN + "deterministic = {cudnn_deterministic}",
+    ),
+    SettingSource(
+        "cudnn_benchmark",
+        "_ZNK2at7Context14benchmarkCuDNNEv",
+        Kind.FLAG,
+        False,
+        _CUDNN + "benchmark = {cudnn_benchmark}",
+    ),
+    SettingSource(
+        "mkldnn_enabled",
+        "_ZNK2at7Context17userEnabledMkldnnEv",
+        Kind.FLAG,
+        True,
+        "torch.backends.mkldnn.set_flags({mkldnn_enabled})",
+    ),
+    SettingSource(
+        "flash_sdp", "_ZNK2at7Context19userEnabledFlashSDPEv", Kind.FLAG, True, _SDP + "flash_sdp({flash_sdp})"
+    ),
+    SettingSource(
+        "mem_efficient_sdp",
+        "_ZNK2at7Context26userEnabledMemEfficientSDPEv",
+        Kind.FLAG,
+        True,
+        _SDP + "mem_efficient_sdp({mem_efficient_sdp})",
+    ),
+    SettingSource("math_sdp", "_ZNK2at7Context18userEnabledMathSDPEv", Kind.FLAG, True, _SDP + "math_sdp({math_sdp})"),
     _member("cudnn_sdp", Context.enabled_cudnnSDP, True, _SDP + "cudnn_sdp({cudnn_sdp})"),
-    _member("float32_matmul_precision", Context.float32_matmul_precision, "highest",
-            "torch.set_float32_matmul_precision({float32_matmul_precision!r})", Kind.NAME,
-            "at::Float32MatmulPrecision"),
+    _member(
+        "float32_matmul_precision",
+        Context.float32_matmul_precision,
+        "highest",
+        "torch.set_float32_matmul_precision({float32_matmul_precision!r})",
+        Kind.NAME,
+        "at::Float32MatmulPrecision",
+    ),
     _member("cudnn_allow_tf32", Context.allow_tf32_cudnn, True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
-    _member("cudnn_benchmark_limit", Context.benchmark_limit_cudnn, 10,
-            'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
-            "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})", Kind.NUMBER),
-    _member("cublas_fp16_reduction", Context.allow_fp16_reduction_cublas, REDUCED,
-            "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}", Kind.NAME,
-            "at::CuBLASReductionOption"),
-    _member("cublas_bf16_reduction", Context.allow_bf16_reduction_cublas, REDUCED,
-            "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}", Kind.NAME,
-            "at::CuBLASReductionOption"),
-    _member("cublas_fp16_accumulation", Context.allow_fp16_accumulation_cublas, False,
-            "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}"),
-    _member("mkldnn_deterministic", Context.deterministic_mkldnn, False,
-            "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})"),
-    _member("mkldnn_allow_tf32", Context.allow_tf32_onednn, False,
-            "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"),
-    _member("nnpack_enabled", Context.enabled_nnpack, True,
-            'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})'),
-    _member("linalg_library", Context.linalg_preferred_backend, "default",
-            "torch.backends.cuda.preferred_linalg_library({linalg_library!r})", Kind.NAME, "at::LinalgBackend"),
-)  # fmt: skip
+    _member(
+        "cudnn_benchmark_limit",
+        Context.benchmark_limit_cudnn,
+        10,
+        'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
+        "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})",
+        Kind.NUMBER,
+    ),
+    _member(
+        "cublas_fp16_reduction",
+        Context.allow_fp16_reduction_cublas,
+        REDUCED,
+        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}",
+        Kind.NAME,
+        "at::CuBLASReductionOption",
+    ),
+    _member(
+        "cublas_bf16_reduction",
+        Context.allow_bf16_reduction_cublas,
+        REDUCED,
+        "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}",
+        Kind.NAME,
+        "at::CuBLASReductionOption",
+    ),
+    _member(
+        "cublas_fp16_accumulation",
+        Context.allow_fp16_accumulation_cublas,
+        False,
+        "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}",
+    ),
+    _member(
+        "mkldnn_deterministic",
+        Context.deterministic_mkldnn,
+        False,
+        "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})",
+    ),
+    _member(
+        "mkldnn_allow_tf32", Context.allow_tf32_onednn, False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"
+    ),
+    _member(
+        "nnpack_enabled",
+        Context.enabled_nnpack,
+        True,
+        'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})',
+    ),
+    _member(
+        "linalg_library",
+        Context.linalg_preferred_backend,
+        "default",
+        "torch.backends.cuda.preferred_linalg_library({linalg_library!r})",
+        Kind.NAME,
+        "at::LinalgBackend",
+    ),
+)
 REDUCTIONS = {
     "AllowReducedPrecisionWithSplitK": REDUCED,
     "DisallowReducedPrecisionAllowSplitK": (False, True),
@@ -208,35 +301,56 @@ FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
 INTEROP_POOL = StaticOwner(
-    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool",
-)  # fmt: skip
+    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool",
+    "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool",
+    True,
+    "the inter-op pool",
+)
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
 """GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
 CALLBACKS_VECTOR = 8
 
 _OF_A_THREAD = "of a thread, among the settings"
 THREAD_CALLBACKS = TorchSymbol(
-    ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",), "a thread's RecordFunctionTLS",
-    f"callbacks of RecordFunction {_OF_A_THREAD}", CPU)  # fmt: skip
+    ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
+    "a thread's RecordFunctionTLS",
+    f"callbacks of RecordFunction {_OF_A_THREAD}",
+    CPU,
+)
 THREAD_CALLBACKS_GUARD = TorchSymbol(
-    ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",), "tells whether the thread has one",
-    f"callbacks of RecordFunction {_OF_A_THREAD}", CPU)  # fmt: skip
+    ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",),
+    "tells whether the thread has one",
+    f"callbacks of RecordFunction {_OF_A_THREAD}",
+    CPU,
+)
 SAVED_TENSOR_HOOKS = TorchSymbol(
-    ("_ZN2at12_GLOBAL__N_13tlsE",), "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}",
-    CPU)  # fmt: skip
+    ("_ZN2at12_GLOBAL__N_13tlsE",), "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}", CPU
+)
 DEBUG_INFO = TorchSymbol(
     ("_ZZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZZNK3c10UlvE_clEvE3var"),  # by a newer compiler, and an older one
-    "a thread's c10::ThreadLocalDebugInfo, a chain", f"the profiler {_OF_A_THREAD}", C10)  # fmt: skip
+    "a thread's c10::ThreadLocalDebugInfo, a chain",
+    f"the profiler {_OF_A_THREAD}",
+    C10,
+)
 DEBUG_INFO_GUARD = TorchSymbol(
     ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
-    "tells whether the thread has one", f"the profiler {_OF_A_THREAD}", C10)  # fmt: skip
+    "tells whether the thread has one",
+    f"the profiler {_OF_A_THREAD}",
+    C10,
+)
 GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
-    "_ZGVZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_", True,
+    "_ZGVZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
+    True,
     "the profiler of all threads",
-)  # fmt: skip
-PROFILER_STATES = ("KinetoThreadLocalState", "ProfilerLegacyThreadLocalState", "NVTXThreadLocalState",
-                   "ITTThreadLocalState", "PrivateUse1ThreadLocalState")  # fmt: skip
+)
+PROFILER_STATES = (
+    "KinetoThreadLocalState",
+    "ProfilerLegacyThreadLocalState",
+    "NVTXThreadLocalState",
+    "ITTThreadLocalState",
+    "PrivateUse1ThreadLocalState",
+)
 """Classes that derive from ProfilerStateBase, among those of a chain of debug info (torch/csrc/autograd/
 profiler_kineto.cpp, profiler_legacy.cpp, torch/csrc/profiler/standalone/*.cpp)."""
 
@@ -255,40 +369,69 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 
 ALLOCATOR = StaticOwner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
-    "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance", False, "the allocators' settings",
-    C10, first="2.9.0",
-)  # fmt: skip
+    "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
+    False,
+    "the allocators' settings",
+    C10,
+    first="2.9.0",
+)
 CUDA_ALLOCATOR = StaticOwner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
-    "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
-    "CUDA's allocator's settings", C10_CUDA, first="2.2.0",
-)  # fmt: skip
+    "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
+    True,
+    "CUDA's allocator's settings",
+    C10_CUDA,
+    first="2.2.0",
+)
 CUDA_GENERATORS = TorchSymbol(
-    ("_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",
-     "_ZN2at4cuda6detail12_GLOBAL__N_1L17default_gens_cudaE"),  # static, 2.6
+    (
+        "_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",
+        "_ZN2at4cuda6detail12_GLOBAL__N_1L17default_gens_cudaE",
+    ),  # static, 2.6
     "a vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)",
-    "seeds and offsets of CUDA devices", CUDA)  # fmt: skip
+    "seeds and offsets of CUDA devices",
+    CUDA,
+)
 CUDA_ALLOCATOR_IN_USE = TorchSymbol(
-    ("_ZN3c104cuda20CUDACachingAllocator9allocatorE",), "a pointer to the allocator that CUDA's tensors come from",
-    "the statistics of CUDA's allocator", C10_CUDA)  # fmt: skip
+    ("_ZN3c104cuda20CUDACachingAllocator9allocatorE",),
+    "a pointer to the allocator that CUDA's tensors come from",
+    "the statistics of CUDA's allocator",
+    C10_CUDA,
+)
 CUDA_STATISTICS = TorchSymbol(
     ("_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator14getDeviceStatsEa",),
-    "returns a device's statistics; loads the vector of devices", "the statistics of CUDA's allocator",
-    C10_CUDA, first="2.3.0")  # fmt: skip
+    "returns a device's statistics; loads the vector of devices",
+    "the statistics of CUDA's allocator",
+    C10_CUDA,
+    first="2.3.0",
+)
 _STREAMS = "which of PyTorch's streams a thread waits for"
 CUDA_STREAMS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_17streamsE", "_ZN3c104cuda12_GLOBAL__N_1L7streamsE"),  # static, 2.6
-    "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)", _STREAMS, C10_CUDA, first="2.1.0")  # fmt: skip
+    "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)",
+    _STREAMS,
+    C10_CUDA,
+    first="2.1.0",
+)
 CUDA_STREAM_COUNTERS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_117priority_countersE", "_ZN3c104cuda12_GLOBAL__N_1L17priority_countersE"),
-    "a counter for each of those pools, whose size proves that of the other array", _STREAMS, C10_CUDA,
-    first="2.1.0")  # fmt: skip
+    "a counter for each of those pools, whose size proves that of the other array",
+    _STREAMS,
+    C10_CUDA,
+    first="2.1.0",
+)
 CUDA_CURRENT_STREAMS = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_115current_streamsE", "_ZN3c104cuda12_GLOBAL__N_1L15current_streamsE"),
-    "a thread's current streams, a number for each device", _STREAMS, C10_CUDA)  # fmt: skip
+    "a thread's current streams, a number for each device",
+    _STREAMS,
+    C10_CUDA,
+)
 CUDA_DEVICE_COUNT = TorchSymbol(
     ("_ZN3c104cuda12_GLOBAL__N_18num_gpusE", "_ZN3c104cuda12_GLOBAL__N_1L8num_gpusE"),
-    "how many devices there are", _STREAMS, C10_CUDA)  # fmt: skip
+    "how many devices there are",
+    _STREAMS,
+    C10_CUDA,
+)
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
 

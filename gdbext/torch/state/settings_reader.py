@@ -41,9 +41,16 @@ _LINKS = 32
 _GENERIC, _CUDA, _ALL = "generic", "cuda", "all"
 
 UNSET: Mapping[str, SettingValue] = {
-    "cuda.all": _NONE, "cuda.conv": _TF32, "cuda.matmul": _NONE, "cuda.rnn": _TF32, "generic.all": _NONE,
-    "mkldnn.all": _NONE, "mkldnn.conv": _NONE, "mkldnn.matmul": _NONE, "mkldnn.rnn": _NONE,
-}  # fmt: skip
+    "cuda.all": _NONE,
+    "cuda.conv": _TF32,
+    "cuda.matmul": _NONE,
+    "cuda.rnn": _TF32,
+    "generic.all": _NONE,
+    "mkldnn.all": _NONE,
+    "mkldnn.conv": _NONE,
+    "mkldnn.matmul": _NONE,
+    "mkldnn.rnn": _NONE,
+}
 """The value that is used as long as nobody has set anything."""
 
 

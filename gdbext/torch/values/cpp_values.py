@@ -43,10 +43,17 @@ _TEXT_LIMIT = 200
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _PYTHON_NAMES = {
-    "Contiguous": "contiguous_format", "Preserve": "preserve_format", "ChannelsLast": "channels_last",
-    "ChannelsLast3d": "channels_last_3d", "Sparse": "sparse_coo", "SparseCsr": "sparse_csr", "Mkldnn": "_mkldnn",
-    "SparseCsc": "sparse_csc", "SparseBsr": "sparse_bsr", "SparseBsc": "sparse_bsc",
-}  # fmt: skip
+    "Contiguous": "contiguous_format",
+    "Preserve": "preserve_format",
+    "ChannelsLast": "channels_last",
+    "ChannelsLast3d": "channels_last_3d",
+    "Sparse": "sparse_coo",
+    "SparseCsr": "sparse_csr",
+    "Mkldnn": "_mkldnn",
+    "SparseCsc": "sparse_csc",
+    "SparseBsr": "sparse_bsr",
+    "SparseBsc": "sparse_bsc",
+}
 """Memory formats and layouts as Python has them (torch/csrc/utils/tensor_memoryformats.cpp, tensor_layouts.cpp), where
 that is not the name in small letters."""
 

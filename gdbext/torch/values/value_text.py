@@ -43,19 +43,44 @@ def nested_text(values: Any) -> str:
 
 
 _PYTHON = {
-    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
-    "Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "Float": "float32",
+    "Double": "float64",
+    "ComplexHalf": "complex32",
+    "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
-}  # fmt: skip
+}
 """Names of Python that are not the lower-case one (torch/csrc/utils/tensor_dtypes.cpp, c10/core/ScalarType.h)."""
 
 _SHORT = {
-    "bool": "b8", "bfloat16": "bf16", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "int8": "i8",
-    "int16": "i16", "int32": "i32", "int64": "i64", "float16": "f16", "float32": "f32", "float64": "f64",
-    "complex32": "c32", "complex64": "c64", "complex128": "c128", "float8_e4m3fn": "f8e4m3fn",
-    "float8_e5m2": "f8e5m2", "float8_e4m3fnuz": "f8e4m3fnuz", "float8_e5m2fnuz": "f8e5m2fnuz",
-    "float8_e8m0fnu": "f8e8m0fnu", "float4_e2m1fn_x2": "f4e2m1fnx2",
-}  # fmt: skip
+    "bool": "b8",
+    "bfloat16": "bf16",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex32": "c32",
+    "complex64": "c64",
+    "complex128": "c128",
+    "float8_e4m3fn": "f8e4m3fn",
+    "float8_e5m2": "f8e5m2",
+    "float8_e4m3fnuz": "f8e4m3fnuz",
+    "float8_e5m2fnuz": "f8e5m2fnuz",
+    "float8_e8m0fnu": "f8e8m0fnu",
+    "float4_e2m1fn_x2": "f4e2m1fnx2",
+}
 """Abbreviations of types, as torch/utils/_dtype_abbrs.py has them."""
 
 
@@ -80,9 +105,17 @@ LIST_LIMIT = 1024
 _DEPTH_LIMIT = 8
 _DOUBLE = struct.Struct("<d")
 _ESCAPES = {
-    "\\": "\\\\", "'": "\\'", '"': '\\"', "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
-    "\t": "\\t", "\v": "\\v",
-}  # fmt: skip
+    "\\": "\\\\",
+    "'": "\\'",
+    '"': '\\"',
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
 
 
 class ValueReader:
@@ -244,8 +277,12 @@ class StorageReport(Record):
 def statistics_text(found: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
     numbers = [("min", found.minimum), ("max", found.maximum), ("mean", found.mean), ("std", found.std)]
-    counts = [("NaN", found.nan), ("Inf", found.inf), ("zero" if found.zeros == 1 else "zeros", found.zeros),
-              ("subnormal" if found.subnormals == 1 else "subnormals", found.subnormals)]  # fmt: skip
+    counts = [
+        ("NaN", found.nan),
+        ("Inf", found.inf),
+        ("zero" if found.zeros == 1 else "zeros", found.zeros),
+        ("subnormal" if found.subnormals == 1 else "subnormals", found.subnormals),
+    ]
     parts = [f"{name} {number_text(value)}" for name, value in numbers if value is not None]
     parts += [f"{count} {name}" for name, count in counts if count]
     return ", ".join(parts) + (" (sampled)" if found.sampled else "")

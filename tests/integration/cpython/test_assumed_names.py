@@ -16,19 +16,37 @@ from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.errors import SymbolFileError
 from support.installed import pythons
 
-SINCE = {"eval_frame_handle_pending": None, "_PyEval_AcquireLock": (3, 12), "Py_NewInterpreterFromConfig": (3, 12),
-         "_Py_HandlePending": (3, 12), "_PyMutex_LockTimed": (3, 13), "_PyParkingLot_Park": (3, 13),
-         "_PySemaphore_Wait": (3, 13), "PyThread_join_thread": (3, 13), "ThreadHandle_join": (3, 13),
-         "_PyRun_InteractiveLoopObject": (3, 10),
-         "_Py_FatalErrorFunc": (3, 9), "_Py_FatalErrorFormat": (3, 9), "handle_signals": None, "handle_weakrefs": None,
-         "handle_callback": None, "handle_weakref_callbacks": None, "slot_tp_finalize": None,
-         "_PyErr_CheckSignals": None, "_PyErr_CheckSignalsTstate": (3, 9)}  # fmt: skip
+SINCE = {
+    "eval_frame_handle_pending": None,
+    "_PyEval_AcquireLock": (3, 12),
+    "Py_NewInterpreterFromConfig": (3, 12),
+    "_Py_HandlePending": (3, 12),
+    "_PyMutex_LockTimed": (3, 13),
+    "_PyParkingLot_Park": (3, 13),
+    "_PySemaphore_Wait": (3, 13),
+    "PyThread_join_thread": (3, 13),
+    "ThreadHandle_join": (3, 13),
+    "_PyRun_InteractiveLoopObject": (3, 10),
+    "_Py_FatalErrorFunc": (3, 9),
+    "_Py_FatalErrorFormat": (3, 9),
+    "handle_signals": None,
+    "handle_weakrefs": None,
+    "handle_callback": None,
+    "handle_weakref_callbacks": None,
+    "slot_tp_finalize": None,
+    "_PyErr_CheckSignals": None,
+    "_PyErr_CheckSignalsTstate": (3, 9),
+}
 """Names that not every version has, and the first that does; None for one that the compiler usually inlines."""
 
-FILES = {"_base.py": "concurrent/futures/_base.py", "thread.py": "concurrent/futures/thread.py",
-         "queues.py": "multiprocessing/queues.py", "pool.py": "multiprocessing/pool.py",
-         "process.py": "concurrent/futures/process.py",
-         "<frozen importlib._bootstrap>": "importlib/_bootstrap.py"}  # fmt: skip
+FILES = {
+    "_base.py": "concurrent/futures/_base.py",
+    "thread.py": "concurrent/futures/thread.py",
+    "queues.py": "multiprocessing/queues.py",
+    "pool.py": "multiprocessing/pool.py",
+    "process.py": "concurrent/futures/process.py",
+    "<frozen importlib._bootstrap>": "importlib/_bootstrap.py",
+}
 
 
 _POOLS = (
@@ -96,9 +114,15 @@ def test_attributes_of_the_standard_library(abi: PythonAbi) -> None:
 
 
 C_FUNCTIONS = (
-    "TAKES_GIL", "OFFERS_GIL", "WAITS_FOR_LOCK", "READS_PROMPT", "RUNS_SIGNAL_HANDLERS", "RUNS_FINALIZERS",
-    "RUNS_WEAKREF_CALLBACKS", "FATAL_ERROR",
-)  # fmt: skip
+    "TAKES_GIL",
+    "OFFERS_GIL",
+    "WAITS_FOR_LOCK",
+    "READS_PROMPT",
+    "RUNS_SIGNAL_HANDLERS",
+    "RUNS_FINALIZERS",
+    "RUNS_WEAKREF_CALLBACKS",
+    "FATAL_ERROR",
+)
 
 
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)

@@ -66,5 +66,6 @@ def test_a_worker_that_works_in_c_does_not_idle(version: str) -> None:
     for each in mains.values():
         outermost = each.python[-1]
         assert (outermost.function.rpartition(".")[2], outermost.file.rpartition("/")[2]) == (
-            "_launch", "popen_fork.py"
-        )  # fmt: skip
+            "_launch",
+            "popen_fork.py",
+        )

@@ -97,9 +97,19 @@ def test_offsets_are_those_of_the_compiler(abi: PythonAbi, tmp_path: Path) -> No
         assert not known or struct in OWN_NAMES, (struct, field)
 
 
-OWN_NAMES = {"simplequeueobject", "parkingqueueobject", "mutexlockobject", "mutexrlockobject", "wait_entry",
-             "deque block", "PyTryBlock", "PyMemberDescrObject", "FutureObj", "futureiterobject",
-             "SemLockObject"}  # fmt: skip
+OWN_NAMES = {
+    "simplequeueobject",
+    "parkingqueueobject",
+    "mutexlockobject",
+    "mutexrlockobject",
+    "wait_entry",
+    "deque block",
+    "PyTryBlock",
+    "PyMemberDescrObject",
+    "FutureObj",
+    "futureiterobject",
+    "SemLockObject",
+}
 """Structures of extension modules, and forms of other versions: another name, or none, in libpython's debug
 information."""
 

@@ -151,9 +151,25 @@ def test_unlocked_thread_waits_for_nothing(view: View) -> None:
 
 
 SIMPLE = (
-    "ascii", "latin", "ucs2", "ucs4", "empty", "bytes", "zero", "one", "negative", "big", "true", "none", "float",
-    "tuple", "single", "dict", "general", "ellipsis",
-)  # fmt: skip
+    "ascii",
+    "latin",
+    "ucs2",
+    "ucs4",
+    "empty",
+    "bytes",
+    "zero",
+    "one",
+    "negative",
+    "big",
+    "true",
+    "none",
+    "float",
+    "tuple",
+    "single",
+    "dict",
+    "general",
+    "ellipsis",
+)
 
 
 def test_descriptions(view: View) -> None:

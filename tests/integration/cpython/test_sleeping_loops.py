@@ -17,10 +17,13 @@ from support.installed import pythons
 from support.programs.harness import INFERIORS
 
 LOOKED_AT = {
-    "attribute": [(PolledKind.OBJECT, "ready")], "event": [(PolledKind.OBJECT, "NEVER")],
-    "file": [(PolledKind.FILE, "path")], "process": [(PolledKind.PROCESS, "child")],
-    "flag": [(PolledKind.FLAG, "stopping")], "written": [(PolledKind.FILE, "")],
-}  # fmt: skip
+    "attribute": [(PolledKind.OBJECT, "ready")],
+    "event": [(PolledKind.OBJECT, "NEVER")],
+    "file": [(PolledKind.FILE, "path")],
+    "process": [(PolledKind.PROCESS, "child")],
+    "flag": [(PolledKind.FLAG, "stopping")],
+    "written": [(PolledKind.FILE, "")],
+}
 """All other threads look at nothing."""
 
 
@@ -69,10 +72,20 @@ for name, number in known.items():
 print(json.dumps(found))
 """
 ROLES = {
-    "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_ATTR": "a", "LOAD_METHOD": "a", "LOAD_FAST": "f", "LOAD_DEREF": "d",
-    "EXTENDED_ARG": "e", "JUMP_BACKWARD": "b", "JUMP_ABSOLUTE": "j", "POP_JUMP_BACKWARD_IF_TRUE": "b",
-    "LOAD_FAST_LOAD_FAST": "2", "LOAD_FAST_BORROW": "f", "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "2",
-}  # fmt: skip
+    "LOAD_GLOBAL": "g",
+    "LOAD_NAME": "n",
+    "LOAD_ATTR": "a",
+    "LOAD_METHOD": "a",
+    "LOAD_FAST": "f",
+    "LOAD_DEREF": "d",
+    "EXTENDED_ARG": "e",
+    "JUMP_BACKWARD": "b",
+    "JUMP_ABSOLUTE": "j",
+    "POP_JUMP_BACKWARD_IF_TRUE": "b",
+    "LOAD_FAST_LOAD_FAST": "2",
+    "LOAD_FAST_BORROW": "f",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "2",
+}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

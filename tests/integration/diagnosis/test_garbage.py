@@ -114,10 +114,22 @@ def damage(subject: Subject, random_: random.Random) -> dict[int, bytes]:
 def replacement(subject: Subject, random_: random.Random, word: int) -> int:
     before = int.from_bytes(subject.target.read(word, 8), "little")
     other = random_.choice(subject.words)
-    value: int = random_.choice((
-        0, 1, WORD, word, word - 8, other, before + 8, before - 16, before ^ 1 << random_.randrange(64),
-        random_.getrandbits(64), random_.getrandbits(47), int.from_bytes(subject.target.read(other, 8), "little"),
-    ))  # fmt: skip
+    value: int = random_.choice(
+        (
+            0,
+            1,
+            WORD,
+            word,
+            word - 8,
+            other,
+            before + 8,
+            before - 16,
+            before ^ 1 << random_.randrange(64),
+            random_.getrandbits(64),
+            random_.getrandbits(47),
+            int.from_bytes(subject.target.read(other, 8), "little"),
+        )
+    )
     return value & WORD
 
 

@@ -18,9 +18,10 @@ PROGRAM = Path(__file__).resolve().parents[2] / "inferiors" / "healthy_forty.py"
 LOOKS = int(os.environ.get("GDBEXT_HEALTHY_LOOKS", "0"))
 HELPERS = ("for_ever", "beside", "python_work", "native_work")
 NAMES = [
-    node.name for node in ast.parse(PROGRAM.read_text()).body
+    node.name
+    for node in ast.parse(PROGRAM.read_text()).body
     if isinstance(node, ast.FunctionDef) and node.name not in HELPERS
-]  # fmt: skip
+]
 SAMPLE = ("between_steps", "many_native_threads", "pool_that_starts", "torch_many_threads")
 QUIET = {"busy", "idle", "waiting-external"}
 

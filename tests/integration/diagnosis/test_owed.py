@@ -9,16 +9,57 @@ from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 ON_ALL = ("queue-full", "pool-results")
-ON_ONE = ("event-unset", "future-unset", "start-unborn", "pool-import", "fork-executor",
-          "fork-thread", "fork-loop", "fork-writer", "loop-lost", "flag-unset", "prompt-pipe",
-          "prompt-pdb", "fork-listener", "fork-polled", "loop-failed", "lock-kept", "timer-cancelled",
-          "refused-before", "future-kept")  # fmt: skip
-ONCE = ("prompt-password", "prompt-elsewhere", "barrier-short", "aside", "queue-join", "loop-locks",
-        "own-futex", "refused-space", "refused-memory", "refused-peer", "server-full",
-        "refused-threads", "flag-shared", "connect-self",
-        "connect-unix", "fork-handed", "pool-threads")  # fmt: skip
-HEALTHY = ("prompt-terminal", "prompt-filter", "event-healthy", "event-forever", "event-signal", "queue-served",
-           "loop-healthy", "loop-thread", "error-nothing")  # fmt: skip
+ON_ONE = (
+    "event-unset",
+    "future-unset",
+    "start-unborn",
+    "pool-import",
+    "fork-executor",
+    "fork-thread",
+    "fork-loop",
+    "fork-writer",
+    "loop-lost",
+    "flag-unset",
+    "prompt-pipe",
+    "prompt-pdb",
+    "fork-listener",
+    "fork-polled",
+    "loop-failed",
+    "lock-kept",
+    "timer-cancelled",
+    "refused-before",
+    "future-kept",
+)
+ONCE = (
+    "prompt-password",
+    "prompt-elsewhere",
+    "barrier-short",
+    "aside",
+    "queue-join",
+    "loop-locks",
+    "own-futex",
+    "refused-space",
+    "refused-memory",
+    "refused-peer",
+    "server-full",
+    "refused-threads",
+    "flag-shared",
+    "connect-self",
+    "connect-unix",
+    "fork-handed",
+    "pool-threads",
+)
+HEALTHY = (
+    "prompt-terminal",
+    "prompt-filter",
+    "event-healthy",
+    "event-forever",
+    "event-signal",
+    "queue-served",
+    "loop-healthy",
+    "loop-thread",
+    "error-nothing",
+)
 PROGRAMS = [
     *((name, python) for name in ON_ALL for python in (OLDEST, NEWEST)),
     *zip(ON_ONE, [OLDEST, "venv", NEWEST] * len(ON_ONE)),

@@ -14,10 +14,15 @@ def progress_of(report):
 
 
 @pytest.mark.parametrize("debugger", ["none", "gdb"])
-@pytest.mark.parametrize(("scenario", "verdict", "role", "progress"), [
-    ("gil-mutex", "deadlock", "mutex-holder", "stuck"), ("busy", "busy", "main", "moved"),
-    ("meta-mm-spin", "busy", "main", "spinning"), ("meta-mm", "blocked", "main", "stuck"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scenario", "verdict", "role", "progress"),
+    [
+        ("gil-mutex", "deadlock", "mutex-holder", "stuck"),
+        ("busy", "busy", "main", "moved"),
+        ("meta-mm-spin", "busy", "main", "spinning"),
+        ("meta-mm", "blocked", "main", "stuck"),
+    ],
+)
 def test_stuck_from_slow(scenario, verdict, role, progress, debugger, inferior):
     target = inferior(scenario)
     report = target.dispatch(*ARGS, debugger=debugger).document

@@ -131,9 +131,10 @@ def test_the_line_where_the_holder_in_a_cycle_took_the_lock(inferior, python):
     document = target.dispatch("dispatch-diagnose", debugger="none").document
     assert document["verdict"]["kind"] == "deadlock", document["verdict"]["summary"]
     taken = {each["tid"]: each["wait"].get("taken_at", "") for each in document["threads"] if each["wait"]}
-    lines = {role: text.rpartition("strangers.py:")[2].partition(" ")[0] for role, text in (
-        (role, taken[target.tid(role)]) for role in ("one", "two", "four")
-    )}  # fmt: skip
+    lines = {
+        role: text.rpartition("strangers.py:")[2].partition(" ")[0]
+        for role, text in ((role, taken[target.tid(role)]) for role in ("one", "two", "four"))
+    }
     known = {"one": str(target.truth["in_try"]) if python == OLDEST else "", "two": str(target.truth["line"])}
     known["four"] = str(target.truth["called"])
     assert lines == known

@@ -60,9 +60,13 @@ def test_every_tool_answers_shortly() -> None:
 
 
 ORDERS = (
-    "dispatch-diagnose --html FILE", "--record FILE dispatch-info", "dispatch-collectives --output FILE",
-    "-p 1 dispatch-diagnose", "-- touch FILE", "report -p 1 --output FILE",
-)  # fmt: skip
+    "dispatch-diagnose --html FILE",
+    "--record FILE dispatch-info",
+    "dispatch-collectives --output FILE",
+    "-p 1 dispatch-diagnose",
+    "-- touch FILE",
+    "report -p 1 --output FILE",
+)
 
 
 def test_no_file_is_written_and_nothing_else_is_looked_at(tmp_path: Path) -> None:

@@ -99,17 +99,21 @@ class Pods(BaseHTTPRequestHandler):
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
         "/apis": {"kind": "APIGroupList", "groups": []},
         "/api/v1": {
-            "kind": "APIResourceList", "groupVersion": "v1",
+            "kind": "APIResourceList",
+            "groupVersion": "v1",
             "resources": [
                 {"name": name, "namespaced": True, "kind": "Pod", "verbs": ["get", "patch"]}
                 for name in ("pods", "pods/ephemeralcontainers")
             ],
         },
         f"{PREFIX}POD": {
-            "kind": "Pod", "apiVersion": "v1", "metadata": {"name": "POD", "namespace": "default", "uid": "1"},
-            "spec": {"containers": [{"name": "CONTAINER", "image": "theirs"}]}, "status": {"phase": "Running"},
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": "POD", "namespace": "default", "uid": "1"},
+            "spec": {"containers": [{"name": "CONTAINER", "image": "theirs"}]},
+            "status": {"phase": "Running"},
         },
-    }  # fmt: skip
+    }
     asked: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
@@ -144,9 +148,10 @@ def test_kubectl_asks_for_the_container_that_the_page_means(tmp_path: Path) -> N
         words = [word for word in debug_command() if word != "-it"]
         (tmp_path / "config").write_text("")
         outcome = run(
-            [*words[:2], "--server", f"http://127.0.0.1:{server.server_port}", *words[2:]], cwd=ROOT,
+            [*words[:2], "--server", f"http://127.0.0.1:{server.server_port}", *words[2:]],
+            cwd=ROOT,
             env={"KUBECONFIG": str(tmp_path / "config"), "HOME": str(tmp_path)},
-        )  # fmt: skip
+        )
         server.shutdown()
         thread.join()
     assert outcome.status == 0, outcome
@@ -154,8 +159,10 @@ def test_kubectl_asks_for_the_container_that_the_page_means(tmp_path: Path) -> N
     assert container["command"] == ["dispatch", "-p", "1"]
     assert container["targetContainerName"] == "CONTAINER"
     assert container["securityContext"] == {
-        "runAsUser": 0, "capabilities": {"add": ["SYS_PTRACE"]}, "seccompProfile": {"type": "RuntimeDefault"},
-    }  # fmt: skip
+        "runAsUser": 0,
+        "capabilities": {"add": ["SYS_PTRACE"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def test_the_container_is_made_of_debians_packages() -> None:

@@ -87,13 +87,21 @@ def bugs(truth: dict[str, Any]) -> list[KnownBug]:
     for package, version in truth["versions"].items():
         following = f"{version}.1"
         ranges = (
-            Affected(package, version, following), Affected(package, before=version), Affected(package, following)
-        )  # fmt: skip
+            Affected(package, version, following),
+            Affected(package, before=version),
+            Affected(package, following),
+        )
         found += [
-            KnownBug(f"{package}#{number}", "it waits", "https://a", (each,), "update",
-                     (ThreadPattern((("gdbext_made/waits.py", "for_ever"),)),))
+            KnownBug(
+                f"{package}#{number}",
+                "it waits",
+                "https://a",
+                (each,),
+                "update",
+                (ThreadPattern((("gdbext_made/waits.py", "for_ever"),)),),
+            )
             for number, each in enumerate(ranges)
-        ]  # fmt: skip
+        ]
     return found
 
 
@@ -105,9 +113,14 @@ def matched(target: Target, truth: dict[str, Any], monkeypatch: pytest.MonkeyPat
         return {match.bug.id: match.condition for match in with_known_bugs(session, inspect_threads(session)).known}
 
 
-@pytest.mark.parametrize("target", [
-    lambda inferior: ProcTarget(inferior.pid), lambda inferior: CoreTarget(str(inferior.core())),
-], ids=["live", "core"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda inferior: ProcTarget(inferior.pid),
+        lambda inferior: CoreTarget(str(inferior.core())),
+    ],
+    ids=["live", "core"],
+)
 def test_versions_are_read_and_ranges_compared(
     inferior: Inferior, target: Callable[[Inferior], Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:

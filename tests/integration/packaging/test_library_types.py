@@ -40,9 +40,12 @@ def read_{number}(tensor: TensorImpl) -> int:
     return tensor.{member}
 """
 MEMBERS = {
-    "numel_": "", "storage_.data": '"int" has no attribute', "nummel_": '"TensorImpl" has no attribute "nummel_"',
-    "extra_meta_.fake_devise_": '"ExtraMeta" has no attribute', "extra_meta_": "Incompatible return value type",
-}  # fmt: skip
+    "numel_": "",
+    "storage_.data": '"int" has no attribute',
+    "nummel_": '"TensorImpl" has no attribute "nummel_"',
+    "extra_meta_.fake_devise_": '"ExtraMeta" has no attribute',
+    "extra_meta_": "Incompatible return value type",
+}
 
 
 def test_types_for_users(tmp_path: Path) -> None:
@@ -57,8 +60,11 @@ def test_types_for_users(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "misspelt.py", "members.py"],
-        cwd=tmp_path, env={"MYPYPATH": "", "PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={"MYPYPATH": "", "PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
     assert not [line for line in done.stdout.splitlines() if line.startswith("good.py")], done.stdout
     errors = [line for line in done.stdout.splitlines() if "misspelt.py" in line and "error" in line]
     for number, word in enumerate(WRONG.values(), 3):

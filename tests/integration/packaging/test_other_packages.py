@@ -81,8 +81,21 @@ def test_its_command_is_one_of_ours(python, ring) -> None:
 
 @pytest.mark.gdb
 def test_its_command_is_in_gdb_where_its_python_sees_the_package(python, ring) -> None:
-    words = ["gdb", "-nx", "-batch", "-iex", f"source {ROOT}/gdbext/init.py", "-p", str(ring.pid),
-             "-ex", "help dispatch-ring", "-ex", "complete dispatch-ring --ser", "-ex", "dispatch-ring"]  # fmt: skip
+    words = [
+        "gdb",
+        "-nx",
+        "-batch",
+        "-iex",
+        f"source {ROOT}/gdbext/init.py",
+        "-p",
+        str(ring.pid),
+        "-ex",
+        "help dispatch-ring",
+        "-ex",
+        "complete dispatch-ring --ser",
+        "-ex",
+        "dispatch-ring",
+    ]
     outcome = run(words, env={"PYTHONPATH": site(python)})
     assert "Show who puts into the ring" in outcome.stdout
     assert "dispatch-ring --servers" in outcome.stdout

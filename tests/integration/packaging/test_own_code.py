@@ -31,8 +31,9 @@ def folder(tmp_path: Path) -> Path:
 def test_the_script_for_other_machines(folder: Path, framed: bool) -> None:
     """srun starts it in the caller's folder, kubectl in the pod's."""
     options = argparse.Namespace(timeout=60.0, job="no-such-job", python=sys.executable)
-    done = subprocess.run(["sh", "-c", remote_script(options, framed)], input=archive(), capture_output=True,
-                          cwd=folder, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["sh", "-c", remote_script(options, framed)], input=archive(), capture_output=True, cwd=folder, check=False
+    )
     assert not (folder.parent / "witness").exists(), (folder.parent / "witness").read_text()
     if framed:
         assert done.stdout.startswith(b"gdbext "), done

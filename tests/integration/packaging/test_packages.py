@@ -78,9 +78,11 @@ def test_sizes_are_told_and_small(packages: Path) -> None:
     with zipfile.ZipFile(next(packages.glob("*.whl"))) as wheel:
         shared = {name.partition("/data/share/")[2] for name in wheel.namelist()}
     assert shared - {""} == {
-        "man/man1/gdbext.1", "bash-completion/completions/gdbext", "zsh/site-functions/_gdbext",
+        "man/man1/gdbext.1",
+        "bash-completion/completions/gdbext",
+        "zsh/site-functions/_gdbext",
         "fish/vendor_completions.d/gdbext.fish",
-    }  # fmt: skip
+    }
 
 
 def test_the_archive_is_the_same_each_time(packages: Path, tmp_path: Path) -> None:

@@ -12,9 +12,14 @@ from support.programs import procfs
 from support.programs.harness import ROOT, run
 
 SCRIPTS = (
-    "scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package",
+    "scripts/test",
+    "scripts/check",
+    "scripts/demo",
+    "scripts/bench",
+    "scripts/dispatch",
+    "scripts/package",
     "install.sh",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

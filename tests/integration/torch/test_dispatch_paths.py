@@ -154,9 +154,18 @@ def test_extensions(library: str) -> None:
 
 
 GIVEN = {
-    "a": "f32[3] cpu", "b": "None", "c": "1", "d": "2.0", "e": "3", "g": "[f32[3] cpu]", "i": "[1]", "j": "True",
-    "k": "7", "l": "8", "n": "3",
-}  # fmt: skip
+    "a": "f32[3] cpu",
+    "b": "None",
+    "c": "1",
+    "d": "2.0",
+    "e": "3",
+    "g": "[f32[3] cpu]",
+    "i": "[1]",
+    "j": "True",
+    "k": "7",
+    "l": "8",
+    "n": "3",
+}
 
 
 def assert_arguments(path: str, steps: list[dict[str, Any]]) -> None:

@@ -90,10 +90,14 @@ def test_full_after_is_pytorchs(keys: KeyNames, torch: Any) -> None:
 
 def test_real_tensors(keys: KeyNames, torch: Any) -> None:
     tensors = [
-        torch.empty(2), torch.empty(2, requires_grad=True), torch.empty(2, device="meta", requires_grad=True),
-        torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), torch.zeros(2, dtype=torch.complex64).conj(),
+        torch.empty(2),
+        torch.empty(2, requires_grad=True),
+        torch.empty(2, device="meta", requires_grad=True),
+        torch.eye(2).to_sparse(),
+        torch.eye(2).to_sparse_csr(),
+        torch.zeros(2, dtype=torch.complex64).conj(),
         torch.nested.nested_tensor([torch.ones(1)]),
-    ]  # fmt: skip
+    ]
     for tensor in tensors:
         theirs = torch._C._dispatch_keys(tensor)
         assert keys.text(theirs.raw_repr()) == str(theirs)

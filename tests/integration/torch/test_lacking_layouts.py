@@ -58,8 +58,16 @@ def reports(session: Session, pattern: str) -> tuple[list[tuple[Any, ...]], list
     """What is said of each operator but its schemas, and those."""
     reporter = OperatorReporter(session.tables, None)
     found = reporter.report_all(session.dispatcher.find(pattern))
-    rest = [(one.op, one.overload, one.debug, one.table,
-             [(each.key, each.kernel, each.debug) for each in one.registrations or ()]) for one in found]  # fmt: skip
+    rest = [
+        (
+            one.op,
+            one.overload,
+            one.debug,
+            one.table,
+            [(each.key, each.kernel, each.debug) for each in one.registrations or ()],
+        )
+        for one in found
+    ]
     return rest, [one.schema or "" for one in found]
 
 
@@ -94,9 +102,10 @@ def test_an_older_optional(reading: Reading) -> None:
         document["structs"]["c10::optional<int>"] = {
             "size": 8,
             "fields": {
-                "init_": {"offset": 0, "size": 1, "type": "bool"}, "storage_": {"offset": 4, "size": 4, "type": "int"}
+                "init_": {"offset": 0, "size": 1, "type": "bool"},
+                "storage_": {"offset": 4, "size": 4, "type": "int"},
             },
-        }  # fmt: skip
+        }
 
     layout = reading(older).layout
     assert optional_shape(layout, "int") == (4, 0)

@@ -64,11 +64,33 @@ def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -
 
 
 GIVEN = {
-    "owners": ["f32[3] cpu", '"here"', '"a text that no string holds in itself"', "[4, 5]", "[f32[3] cpu, f32[3] cpu]",
-               '"there"', "2.5", "[0.5, 1.5]", '["x", "y"]', "7", "[True, False]", "99"],
-    "stable": ["f32[3] cpu", "2.5", "7", "[4, 5]", "f32[3] cpu", "True", '"here"',
-               '"a text that no string holds in itself"', "[f32[3] cpu]", "torch.float64"],
-}  # fmt: skip
+    "owners": [
+        "f32[3] cpu",
+        '"here"',
+        '"a text that no string holds in itself"',
+        "[4, 5]",
+        "[f32[3] cpu, f32[3] cpu]",
+        '"there"',
+        "2.5",
+        "[0.5, 1.5]",
+        '["x", "y"]',
+        "7",
+        "[True, False]",
+        "99",
+    ],
+    "stable": [
+        "f32[3] cpu",
+        "2.5",
+        "7",
+        "[4, 5]",
+        "f32[3] cpu",
+        "True",
+        '"here"',
+        '"a text that no string holds in itself"',
+        "[f32[3] cpu]",
+        "torch.float64",
+    ],
+}
 
 
 def assert_right(program: Matrix) -> None:

@@ -20,9 +20,12 @@ CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
 
 
 PLACES = {
-    "first instruction": f"*(char*)&{SIN_CALL}", "lookup": LOOKUP, "callbacks": CALLBACKS,
-    "autograd kernel": VARIABLE_TYPE_SIN, "backend kernel": CPU_SIN,
-}  # fmt: skip
+    "first instruction": f"*(char*)&{SIN_CALL}",
+    "lookup": LOOKUP,
+    "callbacks": CALLBACKS,
+    "autograd kernel": VARIABLE_TYPE_SIN,
+    "backend kernel": CPU_SIN,
+}
 SCRIPT = """
 import gdb, json
 found, reached = {}, []
@@ -53,10 +56,24 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     script.write_text(f"PLACES = {PLACES!r}\n{SCRIPT}".replace("READY", str(ready)).replace("SAID", str(said)))
     with started("ops40") as inferior:
         gdb = subprocess.Popen(
-            ["gdb", "-nx", "-batch", "-iex", "set auto-load off", *UNDEMANGLED, "-p", str(inferior.pid),
-             "-ex", f"source {ROOT}/gdbext/init.py", "-x", script],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [
+                "gdb",
+                "-nx",
+                "-batch",
+                "-iex",
+                "set auto-load off",
+                *UNDEMANGLED,
+                "-p",
+                str(inferior.pid),
+                "-ex",
+                f"source {ROOT}/gdbext/init.py",
+                "-x",
+                script,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         wait_until(lambda: ready.exists() or gdb.poll() is not None, "gdb has set its breakpoints")
         inferior.send("sin grad")
         output, _ = gdb.communicate(timeout=PATIENCE)

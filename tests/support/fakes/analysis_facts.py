@@ -11,8 +11,13 @@ from gdbext.torch.stack import DispatchEvent, DispatchFrame, DispatchKeySet, Dis
 def wait(kind, owner=None, address=0x1000, gone=False, certainty=None, others=(), **more):
     known = None if owner is None else VanishedThread(owner) if gone else OwnerThread(owner)
     certainty = certainty or (OwnerCertainty.RECORDED if known else OwnerCertainty.UNKNOWN)
-    return Wait(Resource(WaitKind(kind), address, more.pop("name", "")), known, certainty,
-                others=tuple(OwnerThread(tid) for tid in others), **more)  # fmt: skip
+    return Wait(
+        Resource(WaitKind(kind), address, more.pop("name", "")),
+        known,
+        certainty,
+        others=tuple(OwnerThread(tid) for tid in others),
+        **more,
+    )
 
 
 def thread(tid, waits=None, dispatch=(), state=None, **more):

@@ -65,9 +65,21 @@ def make_elf(
     ]
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01", 3, machine, 1, TEXT_START, 64, sections_at if with_sections else 0, 0, 64, 56,
-        len(segments), 64, len(_NAMES) if with_sections else 0, len(_NAMES) - 1 if with_sections else 0,
-    )  # fmt: skip
+        b"\x7fELF\x02\x01\x01",
+        3,
+        machine,
+        1,
+        TEXT_START,
+        64,
+        sections_at if with_sections else 0,
+        0,
+        64,
+        56,
+        len(segments),
+        64,
+        len(_NAMES) if with_sections else 0,
+        len(_NAMES) - 1 if with_sections else 0,
+    )
     programs = b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in segments)
     sections = [
         (0, 0, 0, 0, 0, 0, 0, 0),
@@ -88,9 +100,14 @@ def make_elf(
     )
     image = bytearray(sections_at + (len(raw) if with_sections else 0))
     for at, piece in (
-        (0, header), (64, programs), (0x200, note), (TEXT_START, text[:0x1000]), (dynamic_at, dynsym + dynstr),
-        (symtab_at, symtab + strtab), (shstrtab_at, shstrtab),
-    ):  # fmt: skip
+        (0, header),
+        (64, programs),
+        (0x200, note),
+        (TEXT_START, text[:0x1000]),
+        (dynamic_at, dynsym + dynstr),
+        (symtab_at, symtab + strtab),
+        (shstrtab_at, shstrtab),
+    ):
         image[at : at + len(piece)] = piece
     if with_sections:
         image[sections_at:] = raw

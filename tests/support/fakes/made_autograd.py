@@ -34,21 +34,36 @@ NODE = AutogradNode(
     function="forward",
     source="x = self.fc(x)\x1b",
     line_known_by="anomaly mode",
-    hooks=(NodeHook(HookKind.TENSOR, "clip", "train.py", 40, runs=True),
-           NodeHook(HookKind.NODE_AFTER, "c10d::Reducer::Hook")),
-    saved=(SavedTensor("mat1", "f32[2, 6] cpu", 0, 2), SavedTensor("mat2", "f32[6, 6] cpu", 1, 1),
-           SavedTensor("bias", "none", None, None)),
+    hooks=(
+        NodeHook(HookKind.TENSOR, "clip", "train.py", 40, runs=True),
+        NodeHook(HookKind.NODE_AFTER, "c10d::Reducer::Hook"),
+    ),
+    saved=(
+        SavedTensor("mat1", "f32[2, 6] cpu", 0, 2),
+        SavedTensor("mat2", "f32[6, 6] cpu", 1, 1),
+        SavedTensor("bias", "none", None, None),
+    ),
     next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
-)  # fmt: skip
+)
 SIGMOID = NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
 STALE = StaleTensor(SIGMOID, SavedTensor("result", "f32[2] cpu", 0, 2))
 THREADS = (
-    AutogradThread(7, "main", Phase.BACKWARD, NODE, 57, Hexadecimal(0x6000), False, "aten::mm", "train.py:41 (clip)",
-                   outer=(SIGMOID,)),
+    AutogradThread(
+        7,
+        "main",
+        Phase.BACKWARD,
+        NODE,
+        57,
+        Hexadecimal(0x6000),
+        False,
+        "aten::mm",
+        "train.py:41 (clip)",
+        outer=(SIGMOID,),
+    ),
     AutogradThread(8, None, Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
     AutogradThread(9, "waits", Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
     AutogradThread(10, "idle", Phase.NONE, None, 0, None, True, None, ""),
-)  # fmt: skip
+)
 TASKS = (
     GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
     GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
@@ -56,11 +71,16 @@ TASKS = (
 BACKWARD = ThreadReport(
     7,
     "main",
-    python=(Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
-            Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50)),
-    nodes=(BackwardNode(9, "Mul\x1bBackward0", 4), BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1,
-                                                              "f32[6] cpu"), BackwardNode(20, "TwiceBackward", None)),
-)  # fmt: skip
+    python=(
+        Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
+        Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50),
+    ),
+    nodes=(
+        BackwardNode(9, "Mul\x1bBackward0", 4),
+        BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1, "f32[6] cpu"),
+        BackwardNode(20, "TwiceBackward", None),
+    ),
+)
 GRAPH = GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg"), (STALE,), saved_known=False)
 BUSY = AutogradSection(THREADS, TASKS, True, GRAPH, (DeviceQueue(0, 1, (SIGMOID,)), DeviceQueue(1, None, ())))
 QUIET = AutogradSection(THREADS[3:], (), None)

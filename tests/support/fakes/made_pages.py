@@ -45,9 +45,12 @@ def dispatch(found: LookupResult, started: float, ended: float | None, depth: in
 
 
 DISPATCHES = (
-    dispatch(MM, 0.0, 10.0, 1), dispatch(MM_CPU, 2.0, 9.0, 2), dispatch(MM, 100.0, 106.0, 1),
-    dispatch(MM_CPU, 101.0, 105.0, 2), dispatch(ODD, 50.0, None, 1, tid=8),
-)  # fmt: skip
+    dispatch(MM, 0.0, 10.0, 1),
+    dispatch(MM_CPU, 2.0, 9.0, 2),
+    dispatch(MM, 100.0, 106.0, 1),
+    dispatch(MM_CPU, 101.0, 105.0, 2),
+    dispatch(ODD, 50.0, None, 1, tid=8),
+)
 """The last one has not come back."""
 
 

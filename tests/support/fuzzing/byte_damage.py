@@ -55,10 +55,13 @@ def damage_bytes(chance: Random, start: int, end: int, size: int, cuts: bool = T
     for _ in range(chance.choice((1, 1, 2, 4, 16, 100))):
         at = chance.randrange(start, max(end, start + 1))
         width = chance.choice((1, 1, 2, 4, 8))
-        data = chance.choice((
-            bytes([chance.choice(_EXTREMES)]) * width, chance.randbytes(width),
-            chance.choice((1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)).to_bytes(8, "little")[:width],
-        ))  # fmt: skip
+        data = chance.choice(
+            (
+                bytes([chance.choice(_EXTREMES)]) * width,
+                chance.randbytes(width),
+                chance.choice((1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)).to_bytes(8, "little")[:width],
+            )
+        )
         found.append(Bytes(at, data[: size - at]))
     if cuts and chance.random() < 0.15:
         found.append(Cut(chance.randrange(size + 1)))

@@ -159,11 +159,23 @@ class MadeCoreKind(Kind):
 
 
 _PATHS = (
-    "/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin",
+    "/usr/bin/python3.11",
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/etc/passwd",
+    "/dev/zero",
+    "/dev/stdin",
     "/proc/self/mem",
-    "/", "", "x" * 5000, "/../../../etc/passwd", "/tmp", "/x/torch/lib/libtorch_cpu.so", "/x/libpython3.11.so.1.0",
-    "[vdso]", "\x1b[31m", "/SYSV00000000 (deleted)",
-)  # fmt: skip
+    "/",
+    "",
+    "x" * 5000,
+    "/../../../etc/passwd",
+    "/tmp",
+    "/x/torch/lib/libtorch_cpu.so",
+    "/x/libpython3.11.so.1.0",
+    "[vdso]",
+    "\x1b[31m",
+    "/SYSV00000000 (deleted)",
+)
 
 
 def _made(chance: Random) -> core_maker.Core:

@@ -14,10 +14,36 @@ from .look import Change
 Path = tuple[Any, ...]
 
 _VALUES: tuple[Any, ...] = (
-    None, True, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 10**40, 0.5, -1e300, float("inf"), float("nan"), "", "\0",
-    "\x1b[31mred", "x" * 5000, "\u202e", "\ud800", [], {}, [[]], [None], {"": None}, "0x", "0xffffffffffffffff", "-1",
-    [1 << 40] * 3, {"tid": "x"},
-)  # fmt: skip
+    None,
+    True,
+    0,
+    1,
+    -1,
+    1 << 31,
+    1 << 63,
+    1 << 64,
+    10**40,
+    0.5,
+    -1e300,
+    float("inf"),
+    float("nan"),
+    "",
+    "\0",
+    "\x1b[31mred",
+    "x" * 5000,
+    "\u202e",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    "0x",
+    "0xffffffffffffffff",
+    "-1",
+    [1 << 40] * 3,
+    {"tid": "x"},
+)
 
 
 @dataclass(frozen=True)

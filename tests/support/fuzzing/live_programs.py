@@ -54,9 +54,14 @@ def start(name: str) -> subprocess.Popen[bytes]:
     """A process of that program, once all of its threads wait: ``plain`` (C) or ``python``."""
     command = [str(_plain()), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=end_with_parent, env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-    )  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+    )
     assert process.stdout is not None
     process.stdout.readline()
     end = time.monotonic() + 5

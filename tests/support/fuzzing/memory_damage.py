@@ -140,10 +140,23 @@ def pointers(memory: Memory, chance: Random) -> list[Change]:
 
     def replaced(word: int) -> int:
         before, other = memory.value(word), chance.choice(memory.used)
-        value: int = chance.choice((
-            0, 1, WORD, word, word - 8, other, before + 8, before - 16, before ^ 1 << chance.randrange(64),
-            chance.getrandbits(64), chance.getrandbits(47), memory.value(other), memory.value(other),
-        ))  # fmt: skip
+        value: int = chance.choice(
+            (
+                0,
+                1,
+                WORD,
+                word,
+                word - 8,
+                other,
+                before + 8,
+                before - 16,
+                before ^ 1 << chance.randrange(64),
+                chance.getrandbits(64),
+                chance.getrandbits(47),
+                memory.value(other),
+                memory.value(other),
+            )
+        )
         return value
 
     chosen = memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000)))
@@ -164,9 +177,25 @@ def counts(memory: Memory, chance: Random) -> list[Change]:
 
 
 _TEXTS = (
-    b"", b"\x1b[31m", b"\x1b]0;x\x07", b"\0", b"\xff\xfe", b"\xe2\x80\xae", b"%n%s", b"../", b"A" * 64, b"\r\n", b'"}',
-    b"\xed\xa0\x80", b"aten::", b"::", b"torch/", b"<string>", b"MainThread", b"/proc/self/mem",
-)  # fmt: skip
+    b"",
+    b"\x1b[31m",
+    b"\x1b]0;x\x07",
+    b"\0",
+    b"\xff\xfe",
+    b"\xe2\x80\xae",
+    b"%n%s",
+    b"../",
+    b"A" * 64,
+    b"\r\n",
+    b'"}',
+    b"\xed\xa0\x80",
+    b"aten::",
+    b"::",
+    b"torch/",
+    b"<string>",
+    b"MainThread",
+    b"/proc/self/mem",
+)
 
 
 def strings(memory: Memory, chance: Random) -> list[Change]:
@@ -220,20 +249,36 @@ def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: 
         raw = memory.known.read(at, 8)
         if raw is None:
             continue
-        new = chance.choice((
-            chance.choice(tids), chance.choice(tids) + chance.randrange(-3, 4), chance.randrange(1 << 22), 0, 1, 2,
-            chance.randrange(64), 1 << chance.randrange(32), memory.value(chance.choice(memory.used)),
-            chance.choice(memory.used), 0x7F0000000000 | chance.getrandbits(39) & -64, chance.getrandbits(64),
-            int.from_bytes(raw, "little") ^ 1 << chance.randrange(64),
-        ))  # fmt: skip
+        new = chance.choice(
+            (
+                chance.choice(tids),
+                chance.choice(tids) + chance.randrange(-3, 4),
+                chance.randrange(1 << 22),
+                0,
+                1,
+                2,
+                chance.randrange(64),
+                1 << chance.randrange(32),
+                memory.value(chance.choice(memory.used)),
+                chance.choice(memory.used),
+                0x7F0000000000 | chance.getrandbits(39) & -64,
+                chance.getrandbits(64),
+                int.from_bytes(raw, "little") ^ 1 << chance.randrange(64),
+            )
+        )
         size = 4 if new < 1 << 32 and chance.random() < 0.7 else 8
         found[at] = memory.patch(at, (new & WORD).to_bytes(8, "little")[:size])
     return list(found.values())
 
 
 DAMAGES: dict[str, Callable[[Memory, Random], list[Change]]] = {
-    "bits": bits, "pointers": pointers, "counts": counts, "strings": strings, "pages": pages, "holes": holes,
-}  # fmt: skip
+    "bits": bits,
+    "pointers": pointers,
+    "counts": counts,
+    "strings": strings,
+    "pages": pages,
+    "holes": holes,
+}
 
 
 def registers(recording: Recording, memory: Memory, chance: Random) -> list[Change]:
@@ -244,11 +289,21 @@ def registers(recording: Recording, memory: Memory, chance: Random) -> list[Chan
         thread, other = chance.choice(threads), chance.choice(threads)
         name = chance.choice(sorted(thread.registers))
         before = thread.registers[name]
-        value = chance.choice((
-            0, 1, WORD, before + 8, before - 8, before ^ 1 << chance.randrange(64), chance.getrandbits(64),
-            chance.getrandbits(47), other.registers.get(name, 0), chance.choice(sorted(thread.registers.values())),
-            chance.choice(memory.used) if memory.used else 0,
-        ))  # fmt: skip
+        value = chance.choice(
+            (
+                0,
+                1,
+                WORD,
+                before + 8,
+                before - 8,
+                before ^ 1 << chance.randrange(64),
+                chance.getrandbits(64),
+                chance.getrandbits(47),
+                other.registers.get(name, 0),
+                chance.choice(sorted(thread.registers.values())),
+                chance.choice(memory.used) if memory.used else 0,
+            )
+        )
         found.append(Register(thread.tid, name, value & WORD))
     return found
 

@@ -280,9 +280,23 @@ class FactKind(_RecordingKind):
     name = "recording-facts"
     share = 6
     _GARBAGE: tuple[Any, ...] = (
-        "", "\0", "7 (x) S " * 20, ["x"], [], None, -1.5, 1e300, "0x", "__version__ = '2.13.0'\n" * 3, "9" * 400,
-        "\x1b[2J", ["../../etc/passwd", "1", "-1", "99999999999"], "Name:\tx\nState:\tS", "-1 -1 -1", "/proc/self/mem",
-    )  # fmt: skip
+        "",
+        "\0",
+        "7 (x) S " * 20,
+        ["x"],
+        [],
+        None,
+        -1.5,
+        1e300,
+        "0x",
+        "__version__ = '2.13.0'\n" * 3,
+        "9" * 400,
+        "\x1b[2J",
+        ["../../etc/passwd", "1", "-1", "99999999999"],
+        "Name:\tx\nState:\tS",
+        "-1 -1 -1",
+        "/proc/self/mem",
+    )
 
     def planned(self, found: Subject, command: tuple[str, ...], chance: Random) -> Look:
         recording = found.recording
@@ -307,14 +321,18 @@ class FactKind(_RecordingKind):
     def _mapping(self, recording: Recording, chance: Random) -> FactChange:
         number = chance.randrange(len(recording.maps))
         before = recording.maps[number]
-        after = chance.choice((
-            before._replace(end=before.start + chance.choice((1, 4096, 1 << 46))),
-            before._replace(path=chance.choice(recording.maps).path),
-            before._replace(path="\x1b[31m/../../etc/shadow"),
-            before._replace(offset=chance.getrandbits(chance.choice((12, 40, 63)))),
-            before._replace(permissions=chance.choice(("", "r-xp", "rwxp", "---p", "?"))),
-            before._replace(start=0), before._replace(deleted=True), None,
-        ))  # fmt: skip
+        after = chance.choice(
+            (
+                before._replace(end=before.start + chance.choice((1, 4096, 1 << 46))),
+                before._replace(path=chance.choice(recording.maps).path),
+                before._replace(path="\x1b[31m/../../etc/shadow"),
+                before._replace(offset=chance.getrandbits(chance.choice((12, 40, 63)))),
+                before._replace(permissions=chance.choice(("", "r-xp", "rwxp", "---p", "?"))),
+                before._replace(start=0),
+                before._replace(deleted=True),
+                None,
+            )
+        )
         return FactChange("mapping", number, after)
 
 
@@ -331,7 +349,18 @@ def _with_facts(command: Sequence[str], recording: Recording, changes: Sequence[
 
 
 KINDS: tuple[Kind, ...] = (
-    MemoryKind("bits", 14), MemoryKind("pointers", 18), MemoryKind("counts", 8), MemoryKind("strings", 8),
-    MemoryKind("pages", 6), MemoryKind("holes", 6), RegisterKind(), NamedWordKind(), FileKind(), ContentsKind(),
-    DocumentKind(), ElfKind(), IndexKind(), FactKind(),
-)  # fmt: skip
+    MemoryKind("bits", 14),
+    MemoryKind("pointers", 18),
+    MemoryKind("counts", 8),
+    MemoryKind("strings", 8),
+    MemoryKind("pages", 6),
+    MemoryKind("holes", 6),
+    RegisterKind(),
+    NamedWordKind(),
+    FileKind(),
+    ContentsKind(),
+    DocumentKind(),
+    ElfKind(),
+    IndexKind(),
+    FactKind(),
+)

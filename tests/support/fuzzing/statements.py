@@ -48,7 +48,9 @@ class Evidence(NamedTuple):
 def evidence_of(*texts: object) -> Evidence:
     """The evidence in texts."""
     text = "\n".join(map(str, texts))
-    return Evidence(frozenset(int(each, 0) for each in _NUMBER.findall(text) if each == "0" or each[0] != "0" or "x" in each), text)  # noqa: E501  # fmt: skip
+    return Evidence(
+        frozenset(int(each, 0) for each in _NUMBER.findall(text) if each == "0" or each[0] != "0" or "x" in each), text
+    )
 
 
 def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:

@@ -30,10 +30,23 @@ def load(page: Path, fragment: str = "") -> Loaded:
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
             [
-                "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                f"--user-data-dir={home}", "--window-size=1300,900", "--enable-logging=stderr", "--v=0",
-                "--virtual-time-budget=3000", "--dump-dom", f"{page.as_uri()}{fragment}",
+                "chromium",
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                f"--user-data-dir={home}",
+                "--window-size=1300,900",
+                "--enable-logging=stderr",
+                "--v=0",
+                "--virtual-time-budget=3000",
+                "--dump-dom",
+                f"{page.as_uri()}{fragment}",
             ],
-            capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": home},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env={**os.environ, "HOME": home},
+        )
     return Loaded(done.stdout, _CONSOLE.findall(done.stderr))

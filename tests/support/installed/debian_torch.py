@@ -22,8 +22,13 @@ from support.programs.harness import run
 from support.programs.native_build import cache_folder
 
 PACKAGE = "python3-torch"
-LIBRARIES = ("usr/lib", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/blas",
-             "usr/lib/x86_64-linux-gnu/lapack")  # fmt: skip
+LIBRARIES = (
+    "usr/lib",
+    "lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/blas",
+    "usr/lib/x86_64-linux-gnu/lapack",
+)
 _UNUSED = re.compile(r"-(?:data|common|test)_")
 """Packages that no program loads: tables of GDAL and PROJ, settings of databases, the tests of libtorch."""
 

@@ -65,8 +65,12 @@ def reading_little() -> list[str]:
     """Options for an LLDB on torch: it reads the symbols that are asked for. Where it looks something up by itself (in
     each library) it takes them from an index that an earlier one has left: 2.8 s of the processor instead of 4.3."""
     index = "settings set symbols.lldb-index-cache"
-    settings = ["settings set target.preload-symbols false", f"{index}-path '{kept_index()}'",
-                f"{index}-max-byte-size {1 << 29}", "settings set symbols.enable-lldb-index-cache true"]  # fmt: skip
+    settings = [
+        "settings set target.preload-symbols false",
+        f"{index}-path '{kept_index()}'",
+        f"{index}-max-byte-size {1 << 29}",
+        "settings set symbols.enable-lldb-index-cache true",
+    ]
     return [word for line in settings for word in ("-O", line)]
 
 

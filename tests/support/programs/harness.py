@@ -40,9 +40,13 @@ UNDEMANGLED = ("-iex", "set demangle-style none")
 
 
 NO_SYMBOLS = (
-    "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
-    "-iex", "set debug-file-directory /nonexistent",
-)  # fmt: skip
+    "-iex",
+    "set auto-solib-add off",
+    "-iex",
+    "set debuginfod enabled off",
+    "-iex",
+    "set debug-file-directory /nonexistent",
+)
 """For a gdb that needs no symbols; without the last one it reads the C library's debug information where that is
 installed, twice as much work as its start and attaching."""
 

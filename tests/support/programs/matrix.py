@@ -37,7 +37,7 @@ FLAGS = {
     "O2-lto": ("-O2", "-flto"),
     "O2-no-plt": ("-O2", "-fno-plt"),
     "O2-own-libstdc++": ("-O2", "-static-libstdc++"),
-}  # fmt: skip
+}
 """The ways of compiling; what "-hidden" (by the linker) and "-s" (by strip) do comes afterwards, so that all three of
 -O3 share a compilation."""
 ALSO = {"chains": ("-fopenmp",)}
@@ -47,8 +47,15 @@ WITH_FUNCTION = ("O3-hidden", "O3-s", "O3-s-hidden")
 COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
 IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
 """With g++, and all tests."""
-OTHERS = (("clang++", "O0-g"), ("g++", "O2"), ("g++", "O3-s"), ("clang++", "O2"), ("clang++", "O3-hidden"),
-          ("clang++", "O3-s"), ("clang++", "O3-s-hidden"))  # fmt: skip
+OTHERS = (
+    ("clang++", "O0-g"),
+    ("g++", "O2"),
+    ("g++", "O3-s"),
+    ("clang++", "O2"),
+    ("clang++", "O3-hidden"),
+    ("clang++", "O3-s"),
+    ("clang++", "O3-s-hidden"),
+)
 """Passes and arguments only. All ten ways are six compilations, once for each machine."""
 PATIENCE = 240.0
 
@@ -104,8 +111,11 @@ def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             [str(program), str(folder / "truth"), str(library), *([only] if only else [])],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
         wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
         truth = _truth(folder)
@@ -270,9 +280,11 @@ def compare_recursions(truth: dict[str, Any], document: dict[str, Any]) -> Recur
     ends = [case for case in truth["cases"] if case["ends"]]
     others = [case for case in truth["cases"] if not case["ends"]]
     return RecursionScore(
-        len(ends), len(others), [case["name"] for case in ends if case["tid"] in runaway],
+        len(ends),
+        len(others),
+        [case["name"] for case in ends if case["tid"] in runaway],
         [case["name"] for case in others if case["tid"] not in runaway],
-    )  # fmt: skip
+    )
 
 
 def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -386,13 +398,44 @@ def report(label: str, score: Score) -> str:
 TENSOR = "f32[3] cpu"
 GIVEN = {
     "stable": {"a": TENSOR},
-    "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
-              "e": "8", "e2": "None", "f": "[4, 5]", "g": "[6]"},
-    "numbers": {"a": TENSOR, "b": "0.5", "c": "1.5", "d": "[1.5, 2.5]", "e": "True", "f": "False",
-                "g": "[True, False, True]", "h": "3", "i": "4.5", "j": "(1-2j)"},
-    "words": {"a": TENSOR, "b": '"here"', "c": '"there"', "d": "torch.float32", "e": "torch.float16",
-              "f": "torch.strided", "g": "cpu", "h": "cuda:1", "i": "torch.channels_last", "j": "9", "k": "[2, 3]"},
-}  # fmt: skip
+    "kinds": {
+        "a": TENSOR,
+        "b": TENSOR,
+        "b2": "None",
+        "c": f"[{TENSOR}, {TENSOR}]",
+        "c2": f"[{TENSOR}, None]",
+        "d": "7",
+        "e": "8",
+        "e2": "None",
+        "f": "[4, 5]",
+        "g": "[6]",
+    },
+    "numbers": {
+        "a": TENSOR,
+        "b": "0.5",
+        "c": "1.5",
+        "d": "[1.5, 2.5]",
+        "e": "True",
+        "f": "False",
+        "g": "[True, False, True]",
+        "h": "3",
+        "i": "4.5",
+        "j": "(1-2j)",
+    },
+    "words": {
+        "a": TENSOR,
+        "b": '"here"',
+        "c": '"there"',
+        "d": "torch.float32",
+        "e": "torch.float16",
+        "f": "torch.strided",
+        "g": "cpu",
+        "h": "cuda:1",
+        "i": "torch.channels_last",
+        "j": "9",
+        "k": "[2, 3]",
+    },
+}
 """What the program calls its operators with: every kind of the schema language."""
 
 

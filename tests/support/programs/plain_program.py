@@ -111,9 +111,13 @@ def kernel_core(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
         resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
     process = subprocess.run(
-        [str(program), "3", "crash"], cwd=folder, stdout=subprocess.PIPE, preexec_fn=allow_cores,
-        env={**os.environ, MARK: "its value"}, check=False,
-    )  # fmt: skip
+        [str(program), "3", "crash"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        preexec_fn=allow_cores,
+        env={**os.environ, MARK: "its value"},
+        check=False,
+    )
     assert process.returncode == -signal.SIGSEGV
     found = list(folder.glob("core*"))
     if len(found) != 1:

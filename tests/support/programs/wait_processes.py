@@ -33,10 +33,28 @@ class Module:
         self.image = None
 
 
-MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(
-    ("libc.so.6", "libgomp.so.1", "libtorch_cpu.so", "app.so", "libpython3.11.so.1.0", "libstdc++.so.6",
-     "cv2.abi3.so", "libjax_common.so", "onnxruntime_pybind11_state.so", "libjemalloc.so.2", "libcuda.so.1",
-     "libcudart.so.13", "libtorch_cuda.so", "libnccl.so.2", "_polars_runtime.abi3.so"))}  # fmt: skip
+MODULES = {
+    name: Module(name, 0x20000000 + number * 0x100000)
+    for number, name in enumerate(
+        (
+            "libc.so.6",
+            "libgomp.so.1",
+            "libtorch_cpu.so",
+            "app.so",
+            "libpython3.11.so.1.0",
+            "libstdc++.so.6",
+            "cv2.abi3.so",
+            "libjax_common.so",
+            "onnxruntime_pybind11_state.so",
+            "libjemalloc.so.2",
+            "libcuda.so.1",
+            "libcudart.so.13",
+            "libtorch_cuda.so",
+            "libnccl.so.2",
+            "_polars_runtime.abi3.so",
+        )
+    )
+}
 
 
 class Process:
@@ -109,10 +127,21 @@ def wait_of(process, tid=None, python=None, outside=None):
 
 
 def gil(**changes):
-    values = {"address": DATA, "interpreter": 0, "interpreters": (0,), "locked": True, "holder": 0xAA, "holder_tid": 2,
-              "last_holder": 0xAA, "mutex_owner": None, "interval": 5000, "cond_range": (DATA, DATA + 48),
-              "mutex_range": (DATA + 48, DATA + 88), "switch_cond_range": (DATA + 88, DATA + 136),
-              "switch_mutex_range": (DATA + 136, DATA + 176)}  # fmt: skip
+    values = {
+        "address": DATA,
+        "interpreter": 0,
+        "interpreters": (0,),
+        "locked": True,
+        "holder": 0xAA,
+        "holder_tid": 2,
+        "last_holder": 0xAA,
+        "mutex_owner": None,
+        "interval": 5000,
+        "cond_range": (DATA, DATA + 48),
+        "mutex_range": (DATA + 48, DATA + 88),
+        "switch_cond_range": (DATA + 88, DATA + 136),
+        "switch_mutex_range": (DATA + 136, DATA + 176),
+    }
     return GilState(**{**values, **changes})
 
 
@@ -185,9 +214,20 @@ class Outside:
 
 class Python:
     def __init__(
-        self, *gils, wait=None, inside=(), natives=None, polled_objects=(), users=None, inside_try=(),
-        inside_objects=None, owing=None, ended=(), taken=False, taken_twice=(),
-    ):  # fmt: skip
+        self,
+        *gils,
+        wait=None,
+        inside=(),
+        natives=None,
+        polled_objects=(),
+        users=None,
+        inside_try=(),
+        inside_objects=None,
+        owing=None,
+        ended=(),
+        taken=False,
+        taken_twice=(),
+    ):
         self._ended, self._taken, self._taken_twice = ended, taken, taken_twice
         self._owing = owing or {}
         self._inside_try, self._inside_objects = inside_try, inside_objects or {}

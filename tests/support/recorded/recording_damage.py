@@ -11,8 +11,11 @@ def patched(recording: Recording, patches: Mapping[int, int]) -> Recording:
     """Other words at some addresses, all of which must be in the recording."""
     pieces = [bytearray(piece) for piece in recording.memory.pieces]
     for address, word in patches.items():
-        places = [(start, piece) for start, piece in zip(recording.memory.starts, pieces)
-                  if start <= address <= start + len(piece) - 8]  # fmt: skip
+        places = [
+            (start, piece)
+            for start, piece in zip(recording.memory.starts, pieces)
+            if start <= address <= start + len(piece) - 8
+        ]
         for start, piece in places:
             piece[address - start : address - start + 8] = word.to_bytes(8, "little")
         assert places, f"{address:#x} is in the recording"

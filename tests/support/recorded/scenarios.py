@@ -138,11 +138,17 @@ ON_DEVICES = [
 """Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
 
 TWINS = (
-    "meta-mm-sleep", "meta-mm-read", "meta-mm-debian", "guard-entry-debian", "mutex-abba-3", "boxed-recursion-pair-300",
-    "fork-interop", "kernel-crash-throw",
+    "meta-mm-sleep",
+    "meta-mm-read",
+    "meta-mm-debian",
+    "guard-entry-debian",
+    "mutex-abba-3",
+    "boxed-recursion-pair-300",
+    "fork-interop",
+    "kernel-crash-throw",
     "boxed-recursion",  # a fallback: boxed-recursion-fallback-0; a process that still runs: boxed-recursion-kernel-300
     "busy",  # meta-mm-spin runs, too, and kernels in C++ that call further ones are in nested-normal and functorch
-)  # fmt: skip
+)
 """Those of SCENARIOS that are looked at live and on cores only: what a replay of them can show, another one shows."""
 
 RECORDED = [

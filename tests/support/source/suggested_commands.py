@@ -23,8 +23,15 @@ COMMAND = re.compile(
 )
 """A program or a command at its beginning, and what follows it up to the end of the clause."""
 PLACEHOLDERS = {
-    "PID": "1", "TID": "1", "N": "1", "N|FUNCTION": "1", "SECONDS": "1", "GB": "1", "S": "1", "DURATION": "30s",
-}  # fmt: skip
+    "PID": "1",
+    "TID": "1",
+    "N": "1",
+    "N|FUNCTION": "1",
+    "SECONDS": "1",
+    "GB": "1",
+    "S": "1",
+    "DURATION": "30s",
+}
 
 
 def in_source(source: str) -> Iterator[tuple[int, str]]:

@@ -8,8 +8,20 @@ from typing import Any
 
 from support.programs import harness
 
-PROGRAMS = ("inductor", "training", "eager", "aot-eager", "breaks", "recompiles", "suppressed", "failed", "disabled",
-            "by-environment", "options", "kernel")  # fmt: skip
+PROGRAMS = (
+    "inductor",
+    "training",
+    "eager",
+    "aot-eager",
+    "breaks",
+    "recompiles",
+    "suppressed",
+    "failed",
+    "disabled",
+    "by-environment",
+    "options",
+    "kernel",
+)
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     "by-environment": {"TORCHDYNAMO_DISABLE": "1"},
     "options": {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
@@ -32,15 +44,28 @@ def compare(program: str, process: harness.Inferior, core: bool) -> dict[str, tu
 
 def differences(program: str, report: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What is reported otherwise than the program says: (ours, theirs) by name."""
-    ours, theirs = _ours(report), {**said, "problems": [], "imported": True, "known": True,
-                                   "disabled_by": DISABLED.get(program, "")}  # fmt: skip
+    ours, theirs = (
+        _ours(report),
+        {**said, "problems": [], "imported": True, "known": True, "disabled_by": DISABLED.get(program, "")},
+    )
     del theirs["torch"], theirs["python"]
     return {name: (ours[name], value) for name, value in theirs.items() if ours[name] != value}
 
 
 def _ours(report: Mapping[str, Any]) -> dict[str, Any]:
-    compilations, same = report["compilations"], ("counters", "settings", "inductor_settings", "unshown_settings",
-                                                  "problems", "imported", "known", "disabled_by")  # fmt: skip
+    compilations, same = (
+        report["compilations"],
+        (
+            "counters",
+            "settings",
+            "inductor_settings",
+            "unshown_settings",
+            "problems",
+            "imported",
+            "known",
+            "disabled_by",
+        ),
+    )
     return {
         **{name: report[name] for name in same},
         "graph_breaks": {each["reason"]: each["times"] for each in report["graph_breaks"]},

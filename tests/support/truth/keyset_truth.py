@@ -33,8 +33,9 @@ def _compare(python: str, folder: Path) -> dict[str, Any]:
         with (folder / "log").open("w") as log:
             settings = ["-iex", "set auto-load off", *UNDEMANGLED]
             command = ["gdb", "-nx", "-batch", *settings, "-p", str(inferior.pid), "-x", str(PROBE)]
-            gdb = subprocess.Popen(command, env=_environment(inferior, names, folder), stdin=subprocess.DEVNULL,
-                                   stdout=log, stderr=log)  # fmt: skip
+            gdb = subprocess.Popen(
+                command, env=_environment(inferior, names, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         ready = folder / "ready"
         wait_until(lambda: ready.exists() or gdb.poll() is not None, "the probe is ready")
         for name in names:

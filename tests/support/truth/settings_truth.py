@@ -8,13 +8,32 @@ from typing import Any
 
 from support.programs import harness, native_build
 
-PROGRAMS = ("unchanged", "flags", "seeds", "threads", "forked-pool", "old-precision", "new-precision", "autocast",
-            "modes", "inference", "saved-tensors", "profiler", "compiler", "allocator", "everything",
-            "environment")  # fmt: skip
+PROGRAMS = (
+    "unchanged",
+    "flags",
+    "seeds",
+    "threads",
+    "forked-pool",
+    "old-precision",
+    "new-precision",
+    "autocast",
+    "modes",
+    "inference",
+    "saved-tensors",
+    "profiler",
+    "compiler",
+    "allocator",
+    "everything",
+    "environment",
+)
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
-                    "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
-}  # fmt: skip
+    "environment": {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "1",
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
+    },
+}
 """Of programs that set nothing else."""
 CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
 """As long as nobody sets them, the libraries choose: "default"."""
@@ -38,8 +57,11 @@ def compare(process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]
 def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -> dict[str, tuple[Any, Any]]:
     """What is reported otherwise than the program says: (ours, theirs) by name."""
     ours = as_said(report, main)
-    found = {name: (ours.get(name), value) for name, value in said.items()
-             if ours.get(name) != value and not (name in CHOSEN and ours.get(name) == "default")}  # fmt: skip
+    found = {
+        name: (ours.get(name), value)
+        for name, value in said.items()
+        if ours.get(name) != value and not (name in CHOSEN and ours.get(name) == "default")
+    }
     found.update({name: (value, "a value") for name, value in report.items() if value is None})
     return found
 
@@ -53,8 +75,11 @@ def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
     """The report as the program says it."""
     ours = dict(report)
     allocators = [ours.get(name) for name in ("allocator", "cuda_allocator")]
-    told = [each["last_allocator_settings"] for each in allocators
-            if isinstance(each, dict) and "last_allocator_settings" in each]  # fmt: skip
+    told = [
+        each["last_allocator_settings"]
+        for each in allocators
+        if isinstance(each, dict) and "last_allocator_settings" in each
+    ]
     ours["allocator_settings"] = told[0] if told else ""
     ours["global_callbacks"] = len(ours["record_function_callbacks"])
     ours["threads"] = [_thread(each) for each in ours["threads"] if each["tid"] == main] or [{}]

@@ -21,9 +21,14 @@ def probe(output: Path, *arguments: str, **settings: str) -> list[list[dict[str,
     command = ["gdb", "-nx", "-batch", *quiet, "-x", str(PROBE), *arguments]
     environment = {**os.environ, "PROBE_OUTPUT": str(output), **settings}
     done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
         errors="replace",
-    )  # fmt: skip
+    )
     assert output.exists(), f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     stops: list[list[dict[str, Any]]] = []
     for line in output.read_text().splitlines():

@@ -135,10 +135,14 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
         for reader in (locals_of, stack_slots):
             with_errors(reader, runtime, frame)
         for method in (
-            runtime.objects.text, runtime.objects.bytes, runtime.objects.integer, runtime.objects.tuple_items,
-            runtime.objects.list_items, lambda at: list(runtime.dicts.items(at)),
+            runtime.objects.text,
+            runtime.objects.bytes,
+            runtime.objects.integer,
+            runtime.objects.tuple_items,
+            runtime.objects.list_items,
+            lambda at: list(runtime.dicts.items(at)),
             lambda at: list(runtime.dicts.attributes(at)),
-        ):  # fmt: skip
+        ):
             with_errors(method, address)
     read_thread_names(runtime)
     with_errors(read_gils, runtime)
@@ -201,8 +205,11 @@ def test_older_version_is_refused_by_its_path() -> None:
 
 def test_version_texts() -> None:
     assert [version_text(each) for each in (0x030B07F0, 0x030D00C2, 0x03090CF0, 0x030E00A3)] == [
-        "3.11.7", "3.13.0rc2", "3.9.12", "3.14.0a3",
-    ]  # fmt: skip
+        "3.11.7",
+        "3.13.0rc2",
+        "3.9.12",
+        "3.14.0a3",
+    ]
 
 
 def test_list_of_thread_states_in_a_circle() -> None:

@@ -92,11 +92,22 @@ TOP = (
 )
 LATENCIES = (
     LatencyRow(
-        "aten::mm", "", "call", None, "CPU", "mm\x1b[1m", 7, 1, 3.5, 4.096, 2000.0, 3e6,
+        "aten::mm",
+        "",
+        "call",
+        None,
+        "CPU",
+        "mm\x1b[1m",
+        7,
+        1,
+        3.5,
+        4.096,
+        2000.0,
+        3e6,
         (LatencyBucket(1.024, 1.28, 1), LatencyBucket(1.792, 2.048, 2), LatencyBucket(8.192, 10.24, 4)),
     ),
     LatencyRow(None, None, None, None, None, None, 0, 2, None, None, None, None, ()),
-)  # fmt: skip
+)
 UNSEEN_IN = ("7 in libtorch_cpu.so", "1 in ops.so")
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
@@ -112,9 +123,18 @@ MEMORY = MemorySection(
     ),
     truncated=("Python objects, truncated at 250000",),
     problems=("3 tensors without a storage that can be read",),
-    cuda=(CudaMemory(1, {"allocated_bytes.all.current": 2_097_152, "allocated_bytes.all.peak": 4_194_304,
-                         "segment.all.current": 2, "num_ooms": 1}),),
-)  # fmt: skip
+    cuda=(
+        CudaMemory(
+            1,
+            {
+                "allocated_bytes.all.current": 2_097_152,
+                "allocated_bytes.all.peak": 4_194_304,
+                "segment.all.current": 2,
+                "num_ooms": 1,
+            },
+        ),
+    ),
+)
 SETTINGS = SettingsSection(
     (
         Setting("deterministic_algorithms", True, False),
@@ -122,21 +142,29 @@ SETTINGS = SettingsSection(
         Setting("seed", 1234),
         Setting("anomaly_mode", False, False),
         Setting("num_interop_threads", None, "default", "the pool runs, and has no threads"),
-        Setting("float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"},
-                {"cuda.conv": "tf32", "cuda.all": "none"}),
+        Setting(
+            "float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"}, {"cuda.conv": "tf32", "cuda.all": "none"}
+        ),
         Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),
         Setting("inductor", {}, {}),
-        Setting("threads", (
-            {"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}, "unknown": ("profiler: no\x1b",)},
-            {"tid": 8, "name": "worker", "unknown": ("profiler: no\x1b", "grad_mode: damaged")},
-            {"unknown": ("7 threads more",)},
-        ), ()),
+        Setting(
+            "threads",
+            (
+                {"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}, "unknown": ("profiler: no\x1b",)},
+                {"tid": 8, "name": "worker", "unknown": ("profiler: no\x1b", "grad_mode: damaged")},
+                {"unknown": ("7 threads more",)},
+            ),
+            (),
+        ),
     ),
-    {"OMP_NUM_THREADS": "4"}, "again.py",
-)  # fmt: skip
+    {"OMP_NUM_THREADS": "4"},
+    "again.py",
+)
 MADE = {
     "values-saved": Report(
-        "dispatch-values", None, values_section.render,
+        "dispatch-values",
+        None,
+        values_section.render,
         sections=(ValuesSection("save", 2, ENDING, ("prims::cat is not watched",), "out", 4),),
     ),
     "tensor-floats": Report("dispatch-tensor", None, tensor_section.render, sections=(made_tensors.FLOATS,)),
@@ -156,11 +184,15 @@ MADE = {
         "dispatch-trace", None, trace_section.render, sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)
     ),
     "top-operators": Report(
-        "dispatch-top", None, top_view.render,
+        "dispatch-top",
+        None,
+        top_view.render,
         sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5, unseen=8, unseen_in=UNSEEN_IN),),
     ),
     "top-unseen": Report(
-        "dispatch-top", None, top_view.render,
+        "dispatch-top",
+        None,
+        top_view.render,
         sections=(TopSection(2.0, "probes", 0, 0, 3, (), unseen=2, unseen_in=("2 in ops.so",)),),
     ),
     "top-threads": Report(
@@ -172,13 +204,15 @@ MADE = {
     "frames-on": Report("dispatch-frames", None, frames.render, sections=(FramesSection(True),)),
     "top-nothing": Report("dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 0, 0, 3, ()),)),
     "breaks-all": Report(
-        "dispatch-break", None, breaks.render,
+        "dispatch-break",
+        None,
+        breaks.render,
         sections=(BreaksSection((REQUESTED,), ("aten::mm_ is not registered yet",)),),
     ),
     "breaks-deleted": Report(
         "dispatch-break", None, breaks.render, errors=(GONE,), sections=(BreaksSection((), deleted=2, ending=ENDING),)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RECORDED)

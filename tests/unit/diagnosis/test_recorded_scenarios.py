@@ -96,5 +96,7 @@ def test_differences_are_seen() -> None:
     old = {"a": 1, "b": [1, {"c": 2}], "d": [1]}
     assert differences(old, {"a": 1, "b": [1, {"c": 2, "new": 3}], "d": [1], "e": 5}) == []
     assert differences(old, {"b": [1, {"c": 3}], "d": [1, 2]}) == [
-        ".a is gone", ".b[1].c: 2 is now 3", ".d: [1] is now [1, 2]",
-    ]  # fmt: skip
+        ".a is gone",
+        ".b[1].c: 2 is now 3",
+        ".d: [1] is now [1, 2]",
+    ]

@@ -39,10 +39,16 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_they_are_those_that_the_standard_library_finds(site: Path) -> None:
-    theirs = {(each.group, each.name, each.value.partition(" [")[0])
-              for found in metadata.distributions(path=[str(site)]) for each in found.entry_points}  # fmt: skip
-    ours = {(each.group, each.name, each.place) for group in ("gdbext.pools", "gdbext.waits")
-            for each in finder.entry_points(group)}  # fmt: skip
+    theirs = {
+        (each.group, each.name, each.value.partition(" [")[0])
+        for found in metadata.distributions(path=[str(site)])
+        for each in found.entry_points
+    }
+    ours = {
+        (each.group, each.name, each.place)
+        for group in ("gdbext.pools", "gdbext.waits")
+        for each in finder.entry_points(group)
+    }
     assert ours == {each for each in theirs if each[0].startswith("gdbext.")} != set()
 
 

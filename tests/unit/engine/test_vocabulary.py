@@ -48,20 +48,23 @@ def test_what_is_absent_is_false_and_says_why():
     assert Absent("a").reason == "a"
 
 
-@pytest.mark.parametrize(("kind", "name", "phrase"), [
-    (WaitKind.MUTEX, "config_lock", "waits for the mutex 0x7f00 (config_lock)"),
-    (WaitKind.MUTEX, "", "waits for the mutex 0x7f00"),
-    (WaitKind.GIL, "", "waits for the GIL"),
-    (WaitKind.GIL, "interpreter 2", "waits for the GIL of interpreter 2"),
-    (WaitKind.STATIC_INIT, "", "waits for the initialisation of a static variable (guard 0x7f00)"),
-    (WaitKind.JOIN, "thread 12", "waits for the end of thread 12"),
-    (WaitKind.JOIN, "", "waits for the end of a thread"),
-    (WaitKind.SLEEP, "", "sleeps"),
-    (WaitKind.SLEEP, "sleeps (2 s)", "sleeps (2 s)"),
-    (WaitKind.IO, "read on fd 5", "waits in read on fd 5"),
-    (WaitKind.CHILD_PROCESS, "child process 7", "waits for child process 7"),
-    (WaitKind.COLLECTIVE, "gloo::barrier", "waits for the other ranks (gloo::barrier)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "name", "phrase"),
+    [
+        (WaitKind.MUTEX, "config_lock", "waits for the mutex 0x7f00 (config_lock)"),
+        (WaitKind.MUTEX, "", "waits for the mutex 0x7f00"),
+        (WaitKind.GIL, "", "waits for the GIL"),
+        (WaitKind.GIL, "interpreter 2", "waits for the GIL of interpreter 2"),
+        (WaitKind.STATIC_INIT, "", "waits for the initialisation of a static variable (guard 0x7f00)"),
+        (WaitKind.JOIN, "thread 12", "waits for the end of thread 12"),
+        (WaitKind.JOIN, "", "waits for the end of a thread"),
+        (WaitKind.SLEEP, "", "sleeps"),
+        (WaitKind.SLEEP, "sleeps (2 s)", "sleeps (2 s)"),
+        (WaitKind.IO, "read on fd 5", "waits in read on fd 5"),
+        (WaitKind.CHILD_PROCESS, "child process 7", "waits for child process 7"),
+        (WaitKind.COLLECTIVE, "gloo::barrier", "waits for the other ranks (gloo::barrier)"),
+    ],
+)
 def test_phrases(kind, name, phrase):
     assert Wait(Resource(kind, 0x7F00, name)).phrase == phrase
 

@@ -40,10 +40,18 @@ def with_versions(**versions: str) -> dict[str, Callable[[str], str | None]]:
     return {"version": versions.get}
 
 
-@pytest.mark.parametrize(("version", "known"), [
-    ("2.0.1", False), ("2.1.0+cpu", True), ("2.1.0rc1", False), ("2.2.2", True), ("2.3.0a0", True), ("2.3", False),
-    ("2.10.0", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("2.0.1", False),
+        ("2.1.0+cpu", True),
+        ("2.1.0rc1", False),
+        ("2.2.2", True),
+        ("2.3.0a0", True),
+        ("2.3", False),
+        ("2.10.0", False),
+    ],
+)
 def test_a_version_outside_of_its_range_has_not_got_it(version: str, known: bool) -> None:
     assert (judged(BUG, **with_versions(torch=version)) is not None) == known
 
@@ -98,26 +106,41 @@ def test_two_threads_in_one_process_group() -> None:
     assert judged(bug, thread(), thread(roles=["other"])) is None
 
 
-@pytest.mark.parametrize(("pattern", "yes", "no"), [
-    (ThreadPattern(role="main"), {"roles": ["main"]}, {"roles": ["other"]}),
-    (ThreadPattern(role="crashed"), {"roles": ["other", "crashed"]}, {"roles": ["other"]}),
-    (ThreadPattern(name="pt_pin"), {"names": ["Thread-1", "pt_pinmem"]}, {"names": ["Thread-1"]}),
-    (ThreadPattern(state="running"), {"state": "running"}, {}),
-    (ThreadPattern(holds=("gil",)), {"holds": ["mutex", "gil"]}, {"holds": ["mutex"]}),
-    (ThreadPattern(owner_gone=True), {"owner_gone": True}, {"owner": 3}),
-    (ThreadPattern(lost_signal=True), {"lost_signal": True}, {}),
-    (ThreadPattern(missing_workers="OpenMP"), {"missing_workers": "OpenMP"}, {"missing_workers": "OpenBLAS"}),
-    (ThreadPattern(waits_for=("io",)), {"waits_for": "io"}, {}),
-    (ThreadPattern(python=(("b/c.py", "run"),)), {"python": [("/a/b/c.py", "Loop.run")]},
-     {"python": [("/a/c.py", "Loop.run"), ("/a/b/c.py", "Loop.rerun")]}),
-    (ThreadPattern(python=(("b/c.py", ""),)),
-     {"python": [("/a/b/c.py", "Loop.run")]}, {"python": [("/a/c.py", "run")]}),
-    (ThreadPattern(task=(("c.py", "wait"),)),
-     {"tasks": [[], [("/c.py", "Server.wait")]]}, {"tasks": [[("/c.py", "f")]]}),
-    (ThreadPattern(without_python=True), {}, {"python": [("/c.py", "f")]}),
-    (ThreadPattern(python=(("c.py", "Loop.run"),)), {"python": [("/c.py", "Loop.run")]},
-     {"python": [("/c.py", "Other.run")]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        (ThreadPattern(role="main"), {"roles": ["main"]}, {"roles": ["other"]}),
+        (ThreadPattern(role="crashed"), {"roles": ["other", "crashed"]}, {"roles": ["other"]}),
+        (ThreadPattern(name="pt_pin"), {"names": ["Thread-1", "pt_pinmem"]}, {"names": ["Thread-1"]}),
+        (ThreadPattern(state="running"), {"state": "running"}, {}),
+        (ThreadPattern(holds=("gil",)), {"holds": ["mutex", "gil"]}, {"holds": ["mutex"]}),
+        (ThreadPattern(owner_gone=True), {"owner_gone": True}, {"owner": 3}),
+        (ThreadPattern(lost_signal=True), {"lost_signal": True}, {}),
+        (ThreadPattern(missing_workers="OpenMP"), {"missing_workers": "OpenMP"}, {"missing_workers": "OpenBLAS"}),
+        (ThreadPattern(waits_for=("io",)), {"waits_for": "io"}, {}),
+        (
+            ThreadPattern(python=(("b/c.py", "run"),)),
+            {"python": [("/a/b/c.py", "Loop.run")]},
+            {"python": [("/a/c.py", "Loop.run"), ("/a/b/c.py", "Loop.rerun")]},
+        ),
+        (
+            ThreadPattern(python=(("b/c.py", ""),)),
+            {"python": [("/a/b/c.py", "Loop.run")]},
+            {"python": [("/a/c.py", "run")]},
+        ),
+        (
+            ThreadPattern(task=(("c.py", "wait"),)),
+            {"tasks": [[], [("/c.py", "Server.wait")]]},
+            {"tasks": [[("/c.py", "f")]]},
+        ),
+        (ThreadPattern(without_python=True), {}, {"python": [("/c.py", "f")]}),
+        (
+            ThreadPattern(python=(("c.py", "Loop.run"),)),
+            {"python": [("/c.py", "Loop.run")]},
+            {"python": [("/c.py", "Other.run")]},
+        ),
+    ],
+)
 def test_each_member_of_a_pattern(pattern: ThreadPattern, yes: dict[str, Any], no: dict[str, Any]) -> None:
     bug = BUG._replace(threads=(pattern,))
     assert judged(bug, thread(**yes)) is not None
@@ -129,7 +152,11 @@ def test_frames_come_in_their_order() -> None:
         return thread("libx.so!inner", "liby.so!between", "libx.so!outer").fits(ThreadPattern(native=names))
 
     assert [fits("inner", "outer"), fits("outer", "inner"), fits("inner", "inner"), fits("between")] == [
-        True, False, False, True]  # fmt: skip
+        True,
+        False,
+        False,
+        True,
+    ]
     assert [fits("libx!inner", "libx!outer"), fits("liby!inner"), fits("libx!"), fits("libz!")] == [True, False] * 2
     assert thread("libx.so!a::B::c()").fits(ThreadPattern(native=("a::B::",)))
 
@@ -143,7 +170,10 @@ def test_no_thread_may_do_what_is_to_be_absent() -> None:
 def test_a_range_that_ends_with_the_last_version_known_to_have_it() -> None:
     bug = BUG._replace(affected=(Affected("torch", "2.1", until="2.3.1"),))
     assert [judged(bug, **with_versions(torch=each)) is not None for each in ("2.0", "2.3.1", "2.3.2")] == [
-        False, True, False]  # fmt: skip
+        False,
+        True,
+        False,
+    ]
     unknown, known = judged(bug), judged(bug, **with_versions(torch="2.2"))
     assert unknown is not None
     assert known is not None
@@ -157,7 +187,10 @@ def test_relations_to_child_processes() -> None:
     families = [[], [tracker], [tracker, "python worker.py"]]
     words = ("children", "no-children", "no-workers", "no-child:worker")
     assert [[signatures.child_relation(word, family) for word in words] for family in families] == [
-        [False, True, True, True], [True, False, True, True], [True, False, False, False]]  # fmt: skip
+        [False, True, True, True],
+        [True, False, True, True],
+        [True, False, False, False],
+    ]
 
 
 @pytest.mark.parametrize("name", ["f", "f(int)", "f<3>(int)", "f.cold", "f@@GLIBC_2.2.5", "f(int) [clone .part.0]"])
@@ -172,11 +205,23 @@ def test_the_innermost_library_that_is_not_the_c_library() -> None:
     assert not stack.fits(ThreadPattern(library="libtorch"))
 
 
-@pytest.mark.parametrize(("condition", "value", "expected"), [
-    ("A", "1", ""), ("A", None, None), ("!A", None, ""), ("!A", "1", None), ("A=1", "1", ""), ("A=1", "2", None),
-    ("!A=1", "1", None), ("!A=1", "2", ""), ("!A=1", None, ""), ("A", ..., "if A is set"),
-    ("!A", ..., "if A is not set"), ("!A=false", ..., "if A is not false"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("condition", "value", "expected"),
+    [
+        ("A", "1", ""),
+        ("A", None, None),
+        ("!A", None, ""),
+        ("!A", "1", None),
+        ("A=1", "1", ""),
+        ("A=1", "2", None),
+        ("!A=1", "1", None),
+        ("!A=1", "2", ""),
+        ("!A=1", None, ""),
+        ("A", ..., "if A is set"),
+        ("!A", ..., "if A is not set"),
+        ("!A=false", ..., "if A is not false"),
+    ],
+)
 def test_environment_variables(condition: str, value: Any, expected: str | None) -> None:
     """``...``: unknown, as in a JSON report."""
     bug = BUG._replace(environment=(condition,), affected=(Affected("x"),))
@@ -258,40 +303,55 @@ def test_a_search_for_threads_has_an_end() -> None:
 
 
 WRITTEN = {
-    "id": "a#2", "title": "it waits", "url": "https://a/2", "affected": [{"package": "torch", "before": "2.3"}],
-    "cure": "update", "environment": ["!A"],
+    "id": "a#2",
+    "title": "it waits",
+    "url": "https://a/2",
+    "affected": [{"package": "torch", "before": "2.3"}],
+    "cure": "update",
+    "environment": ["!A"],
     "threads": [{"python": [["a.py", "f"]], "native": ["libx!g"], "waits_for": ["gil"], "held_by": 0}],
-    "architecture": "aarch64", "process": ["forked"],
-}  # fmt: skip
+    "architecture": "aarch64",
+    "process": ["forked"],
+}
 
 
 def test_an_entry_is_a_file() -> None:
     bug = catalogue.parse_entry(WRITTEN, "a.json")
     pattern = ThreadPattern((("a.py", "f"),), ("libx!g",), waits_for=("gil",), held_by=0)
     assert bug == KnownBug(
-        "a#2", "it waits", "https://a/2", (Affected("torch", before="2.3"),), "update", (pattern,), ("!A",), "aarch64",
+        "a#2",
+        "it waits",
+        "https://a/2",
+        (Affected("torch", before="2.3"),),
+        "update",
+        (pattern,),
+        ("!A",),
+        "aarch64",
         ("forked",),
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"affected": []}, "a#2 lacks affected"),
-    ({"cure": ""}, "a#2 lacks cure"),
-    ({"author": "me"}, "has author; there are id, title"),
-    ({"title": 3}, "title is no text"),
-    ({"threads": [{}]}, "any thread"),
-    ({"threads": [{"python": [["a.py"]]}]}, "a list of two texts"),
-    ({"threads": [{"waits_for": "gil"}]}, "waits_for is no list"),
-    ({"threads": [{"name": "a", "held_by": 1}]}, "count threads from 0"),
-    ({"threads": [{"name": "a", "same_group": 1}]}, "count threads from 0"),
-    ({"threads": [{"name": "a", "held_by": True}]}, "held_by is no number"),
-    ({"threads": [{"name": "a", "owner_gone": 1}]}, "neither true nor false"),
-    ({"threads": [{"role": "first"}]}, "first is none of main, other, crashed"),
-    ({"threads": 3}, "threads is no list"),
-    ({"process": ["old"]}, "old is none of forked"),
-    ({"affected": [{"before": "3"}]}, "lacks package"),
-    ({"environment": [3]}, "no list of texts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"affected": []}, "a#2 lacks affected"),
+        ({"cure": ""}, "a#2 lacks cure"),
+        ({"author": "me"}, "has author; there are id, title"),
+        ({"title": 3}, "title is no text"),
+        ({"threads": [{}]}, "any thread"),
+        ({"threads": [{"python": [["a.py"]]}]}, "a list of two texts"),
+        ({"threads": [{"waits_for": "gil"}]}, "waits_for is no list"),
+        ({"threads": [{"name": "a", "held_by": 1}]}, "count threads from 0"),
+        ({"threads": [{"name": "a", "same_group": 1}]}, "count threads from 0"),
+        ({"threads": [{"name": "a", "held_by": True}]}, "held_by is no number"),
+        ({"threads": [{"name": "a", "owner_gone": 1}]}, "neither true nor false"),
+        ({"threads": [{"role": "first"}]}, "first is none of main, other, crashed"),
+        ({"threads": 3}, "threads is no list"),
+        ({"process": ["old"]}, "old is none of forked"),
+        ({"affected": [{"before": "3"}]}, "lacks package"),
+        ({"environment": [3]}, "no list of texts"),
+    ],
+)
 def test_a_faulty_entry_says_what_is_wrong(change: dict[str, object], told: str) -> None:
     with pytest.raises(catalogue.BadData, match=told):
         catalogue.parse_entry({**WRITTEN, **change}, "a.json")

@@ -79,15 +79,18 @@ def test_the_report_has_the_facts(report: Path) -> None:
     assert thread.native[0][1] == "libgomp.so.1"
 
 
-@pytest.mark.parametrize("damage", [
-    lambda document: document.update(schema="other/1"),
-    lambda document: document.update(target=None),
-    lambda document: document.pop("threads"),
-    lambda document: document["threads"][0].update(tid="x"),
-    lambda document: document["threads"][0].pop("wait"),
-    lambda document: document["threads"][0]["python_frames"][0].update(file=3),
-    lambda document: document["threads"][0]["frames"][0].pop("function"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document.update(schema="other/1"),
+        lambda document: document.update(target=None),
+        lambda document: document.pop("threads"),
+        lambda document: document["threads"][0].update(tid="x"),
+        lambda document: document["threads"][0].pop("wait"),
+        lambda document: document["threads"][0]["python_frames"][0].update(file=3),
+        lambda document: document["threads"][0]["frames"][0].pop("function"),
+    ],
+)
 def test_a_damaged_report_is_refused(report: Path, damage: Callable[[dict[str, Any]], object]) -> None:
     document = copy.deepcopy(json.loads(report.read_text()))
     damage(document)
@@ -122,9 +125,13 @@ def test_a_sites_own_entries(
     named.mkdir(mode=0o700)
     config.mkdir(parents=True, mode=0o700)
     entry = {
-        "id": "gcc#52303", "title": "our title", "url": "https://site", "affected": [{"package": "libgomp"}],
-        "cure": "ask us", "threads": [{"library": "libgomp"}],
-    }  # fmt: skip
+        "id": "gcc#52303",
+        "title": "our title",
+        "url": "https://site",
+        "affected": [{"package": "libgomp"}],
+        "cure": "ask us",
+        "threads": [{"library": "libgomp"}],
+    }
     (named / "a.json").write_text(json.dumps([entry, {**entry, "id": "site#1"}]))
     (config / "b.json").write_text(json.dumps({**entry, "id": "site#1", "title": "not this one"}))
     (config / "c.json").write_text("{")
@@ -137,7 +144,9 @@ def test_a_sites_own_entries(
     status, text, error = dispatch("known", str(report))
     assert status == 0, error
     assert [line.split(" (")[0] for line in text.splitlines()] == [
-        "Known: gcc#52303, our title", "Known: site#1, our title"]  # fmt: skip
+        "Known: gcc#52303, our title",
+        "Known: site#1, our title",
+    ]
     assert "c.json has no entry of a known bug: it is not JSON" in error
     (named / "a.json").chmod(0o666)
     status, text, error = dispatch("known", str(report))

@@ -73,9 +73,16 @@ def test_breakpoints_as_json() -> None:
     placed, awaiting, pending = request.pop("breakpoints")
     assert request == {"where": "kernel", "op": ["aten::mm", "add"], "key": "CPU", "has": "Meta", "continue": True}
     assert placed == {
-        "number": 3, "pending": False, "address": "0x7f00", "op": "aten::mm", "event": "kernel",
-        "place": "wrapper_CPU_mm", "waits_for": None, "condition": "$rdi == 0x10", "hits": 7,
-    }  # fmt: skip
+        "number": 3,
+        "pending": False,
+        "address": "0x7f00",
+        "op": "aten::mm",
+        "event": "kernel",
+        "place": "wrapper_CPU_mm",
+        "waits_for": None,
+        "condition": "$rdi == 0x10",
+        "hits": 7,
+    }
     nothing = {"op": None, "event": None, "condition": None, "address": None, "pending": True, "hits": 0}
     assert awaiting == {**nothing, "number": 4, "place": "registerSchema", "waits_for": "add is registered"}
     assert pending == {**nothing, "number": 5, "place": "getStepCallbacks", "waits_for": None}
@@ -84,8 +91,7 @@ def test_breakpoints_as_json() -> None:
 def test_many_breakpoints_as_text() -> None:
     """The first ones, and how many more; with --why all of them, with their conditions."""
     (request,) = BREAKS.requests
-    many = tuple(replace(request.breakpoints[0], number=n)
-                 for n in range(1, 38))  # fmt: skip
+    many = tuple(replace(request.breakpoints[0], number=n) for n in range(1, 38))
     section = replace(BREAKS, requests=(replace(request, breakpoints=many),))
     lines = text("breaks", section).splitlines()
     assert [line for line in lines if "breakpoint" in line][5:] == [
@@ -117,15 +123,23 @@ def test_a_trace_as_json() -> None:
             "tid": 9,
             "open": [{"event": "call", "op": "aten::mm", "key": "Meta", "last": "lookup"}],
             "stopped_in": {
-                "event": "call", "op": "aten::mm", "key": None, "stage": "in-kernel", "kernel": "meta_mm",
+                "event": "call",
+                "op": "aten::mm",
+                "key": None,
+                "stage": "in-kernel",
+                "kernel": "meta_mm",
             },
             "meaning": "it is inside",
         }
-    ]  # fmt: skip
+    ]
     assert {name: found[name] for name in ("count", "operators", "hooks", "notes", "output", "ending")} == {
-        "count": 1, "operators": ["aten::mm"], "hooks": 12, "notes": ["slow"], "output": None,
+        "count": 1,
+        "operators": ["aten::mm"],
+        "hooks": 12,
+        "notes": ["slow"],
+        "output": None,
         "ending": {"kind": "interrupted", "text": "interrupted", "status": None},
-    }  # fmt: skip
+    }
 
 
 def test_events_of_a_trace_are_in_the_document_only_where_they_went_nowhere_else() -> None:

@@ -89,9 +89,12 @@ def test_the_timeline_has_every_dispatch_once() -> None:
     rows = [tuple(numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
     assert zero == 0
     assert rows == [
-        (0, 7, 0, 10, 1, -1, -1, 0), (1, 7, 2, 7, 2, -1, -1, 0), (0, 7, 100, 6, 1, -1, -1, 0),
-        (1, 7, 101, 4, 2, -1, -1, 0), (2, 8, 50, 150, 1, -1, -1, 150),
-    ]  # fmt: skip
+        (0, 7, 0, 10, 1, -1, -1, 0),
+        (1, 7, 2, 7, 2, -1, -1, 0),
+        (0, 7, 100, 6, 1, -1, -1, 0),
+        (1, 7, 101, 4, 2, -1, -1, 0),
+        (2, 8, 50, 150, 1, -1, -1, 150),
+    ]
     assert tags.data["kinds"] == [
         ["call", "aten::mm", "AutogradCPU", "AutogradCPU", "", ""],
         ["redispatch", "aten::mm", "CPU", "CPU", "wrapper_CPU_mm", ""],
@@ -139,9 +142,12 @@ def test_a_tensor_without_elements_says_why_there_is_no_picture() -> None:
 def test_numbers_that_json_lacks_are_words() -> None:
     found = Tags(made_pages.tensor()).data["slice"]
     assert found == {
-        "index": [1], "rowStep": 1, "columnStep": 2, "hasRows": True,
+        "index": [1],
+        "rowStep": 1,
+        "columnStep": 2,
+        "hasRows": True,
         "values": [[1.0, "NaN"], [-2.0, "Infinity"], [0.5, "-Infinity"]],
-    }  # fmt: skip
+    }
 
 
 def test_data_for_a_script_has_no_unseen_characters() -> None:

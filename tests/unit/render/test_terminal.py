@@ -30,9 +30,36 @@ from tests.unit.diagnosis.test_golden import GOLDEN, MADE, RECORDED
 
 OURS = re.compile(r"\x1b\[(?:[0-4]|3[0-7]|9[0-7])m")
 """The colours that a view can ask for."""
-KINDS = ("\x00", "\x07", "\x1b[2J", "\r", "\n", "\t", "\x7f", "\x9b2J", "\x85", "\u2028", "\u200b", "\u200f", "\u061c",
-         "\u202e", "\u2066", "\ufeff", "\ufe0f", "\u115f", "\u3164", "\ufdd5", "\ue000", "\udc9b", "\ud800",
-         "\U000e0041", "\U000e0100", "\u00ad", "\u034f", "\u00a0")  # fmt: skip
+KINDS = (
+    "\x00",
+    "\x07",
+    "\x1b[2J",
+    "\r",
+    "\n",
+    "\t",
+    "\x7f",
+    "\x9b2J",
+    "\x85",
+    "\u2028",
+    "\u200b",
+    "\u200f",
+    "\u061c",
+    "\u202e",
+    "\u2066",
+    "\ufeff",
+    "\ufe0f",
+    "\u115f",
+    "\u3164",
+    "\ufdd5",
+    "\ue000",
+    "\udc9b",
+    "\ud800",
+    "\U000e0041",
+    "\U000e0100",
+    "\u00ad",
+    "\u034f",
+    "\u00a0",
+)
 HOSTILE = "a" + "".join(KINDS) + "z"
 any_texts = st.lists(st.integers(0, 0x24F) | st.integers(0, 0x10FFFF), max_size=20).map(
     lambda codes: "".join(map(chr, codes))
@@ -88,9 +115,18 @@ def test_golden_texts_pass_as_they_are() -> None:
 
 # --- every view ------------------------------------------------------------------------------------
 
-WHOLE = ("diagnose-why-gil-mutex", "collectives-gloo-mismatch", "bt-why-meta-mm", "bt-native-nested-normal",
-         "threads-stacks-gil-mutex", "tls-meta-mm", "info-meta-mm", "op-meta-mm", "lookup-meta-mm",
-         "keyset-meta-mm")  # fmt: skip
+WHOLE = (
+    "diagnose-why-gil-mutex",
+    "collectives-gloo-mismatch",
+    "bt-why-meta-mm",
+    "bt-native-nested-normal",
+    "threads-stacks-gil-mutex",
+    "tls-meta-mm",
+    "info-meta-mm",
+    "op-meta-mm",
+    "lookup-meta-mm",
+    "keyset-meta-mm",
+)
 """Of the recorded ones: each view once, with all that it can show."""
 KEYWORDS = frozenset({"command", "view"})
 """Fields of a report that choose how it is shown."""

@@ -30,10 +30,22 @@ def look(changes: list[Change], output: str, truth: dict[Statement, Any] | None 
     return result
 
 
-WAIT = json.dumps({"threads": [{"tid": 8, "wait": {
-    "kind": "mutex", "address": f"{LOCK:#x}", "certainty": "recorded", "owner": {"tid": 9, "state": "alive"},
-    "evidence": [f"normal mutex {LOCK:#x}: lock word 0x2, owner 9 at +8"],
-}}]})  # fmt: skip
+WAIT = json.dumps(
+    {
+        "threads": [
+            {
+                "tid": 8,
+                "wait": {
+                    "kind": "mutex",
+                    "address": f"{LOCK:#x}",
+                    "certainty": "recorded",
+                    "owner": {"tid": 9, "state": "alive"},
+                    "evidence": [f"normal mutex {LOCK:#x}: lock word 0x2, owner 9 at +8"],
+                },
+            }
+        ]
+    }
+)
 
 
 def test_an_owner_that_the_target_does_not_name_is_a_failure() -> None:
@@ -181,7 +193,12 @@ def test_a_look_costs_no_more_than_itself(monkeypatch: Any, jobs: int) -> None:
     results: list[Result] = []
     rows = campaign.run([Broken()], 0, campaign.Limits(looks=6), jobs, results.append)
     assert sorted((result.seed, [what for what, _ in result.failures]) for result in results) == [
-        (0, []), (1, ["uncaught"]), (2, ["died"]), (3, ["hung"]), (4, ["uncaught"]), (5, []),
-    ]  # fmt: skip
+        (0, []),
+        (1, ["uncaught"]),
+        (2, ["died"]),
+        (3, ["hung"]),
+        (4, ["uncaught"]),
+        (5, []),
+    ]
     assert rows["broken"].looks == 6
     assert "broken" in campaign.table(rows)

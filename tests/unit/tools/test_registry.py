@@ -38,13 +38,16 @@ def test_each_row_says_what_its_class_says(row: table.ToolRow) -> None:
 
 
 def test_each_tool_has_a_row() -> None:
-    named = [(file, re.findall(r"^class (\w+)\((?:Live)?(?:Tool|Program)\)", file.read_text(), re.MULTILINE))
-             for file in PACKAGE.rglob("*.py")]  # fmt: skip
+    named = [
+        (file, re.findall(r"^class (\w+)\((?:Live)?(?:Tool|Program)\)", file.read_text(), re.MULTILINE))
+        for file in PACKAGE.rglob("*.py")
+    ]
     bases = {"gdbext.hosts.resume.host:LiveTool"}
     places = {
         f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts).removesuffix('.__init__')}:{name}"
-        for file, names in named for name in names
-    }  # fmt: skip
+        for file, names in named
+        for name in names
+    }
     assert places - bases == {row.place for row in table.TABLE}
 
 
@@ -57,8 +60,9 @@ def test_what_is_offered_is_there_and_is_wanted() -> None:
         assert list(signature(table.load(place)).parameters) == wanted
 
 
-@pytest.mark.parametrize("row", [each for each in table.TABLE if each.mode == "program" and each.name != "ranks"],
-                         ids=lambda each: each.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "row", [each for each in table.TABLE if each.mode == "program" and each.name != "ranks"], ids=lambda each: each.name
+)
 def test_the_help_of_a_program_shows_what_it_heeds(row: table.ToolRow) -> None:
     """Each takes --json and --why; those that change nothing are not in its help."""
     tool = table.load(row.place)()
@@ -78,10 +82,18 @@ def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     added, resuming = made_tool("dispatch-added", Mode.STOPPED), made_tool("dispatch-resuming", Mode.RESUMES)
     made = SimpleNamespace(Added=added, Resuming=resuming, Number=1, Half=type("Half", (Tool,), {}))
     monkeypatch.setitem(sys.modules, "made_tools", made)
-    places = {"dispatch-added": "Added", "dispatch-other": "Added", "quit": "Added", "dispatch-resuming": "Resuming",
-              "dispatch-number": "Number", "dispatch-gone": "Gone", "dispatch-half": "Half"}  # fmt: skip
-    points = [EntryPoint(table.GROUP, name, f"made_tools:{place}", "ours 1.2", sys.path[0])
-              for name, place in places.items()]  # fmt: skip
+    places = {
+        "dispatch-added": "Added",
+        "dispatch-other": "Added",
+        "quit": "Added",
+        "dispatch-resuming": "Resuming",
+        "dispatch-number": "Number",
+        "dispatch-gone": "Gone",
+        "dispatch-half": "Half",
+    }
+    points = [
+        EntryPoint(table.GROUP, name, f"made_tools:{place}", "ours 1.2", sys.path[0]) for name, place in places.items()
+    ]
     monkeypatch.setattr(entry_points, "entry_points", lambda group: points if group == table.GROUP else ())
     found = table.find("dispatch-added")
     assert (found.mode, found.summary, table.tool_of(found).name) == ("stopped", "Show it.", "dispatch-added")

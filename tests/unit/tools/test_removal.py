@@ -59,9 +59,10 @@ def without(tool: str, package: Path, aside: Path) -> Iterator[None]:
 
 def _write_without_rows(tool: str, table: Path, source: str) -> None:
     rows = [
-        node for node in ast.walk(ast.parse(source))
+        node
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ToolRow" and _is_of(node, tool)
-    ]  # fmt: skip
+    ]
     assert rows
     lines = source.splitlines(keepends=True)
     for row in reversed(rows):

@@ -73,9 +73,14 @@ def test_names_stand_in_the_table_only() -> None:
 
 @pytest.mark.parametrize(
     "planted",
-    ['"_ZN3c1010Dispatcher4callE"', 'b"_ZNK5torch8autograd6Engine"', '"torch::autograd::Engine::execute"',
-     'r"^_ZN4gloo"', '"_ZTVN2at9functorch12FuncTorchTLSE"'],
-)  # fmt: skip
+    [
+        '"_ZN3c1010Dispatcher4callE"',
+        'b"_ZNK5torch8autograd6Engine"',
+        '"torch::autograd::Engine::execute"',
+        'r"^_ZN4gloo"',
+        '"_ZTVN2at9functorch12FuncTorchTLSE"',
+    ],
+)
 def test_a_planted_name_is_found(tmp_path: Path, planted: str) -> None:
     (tmp_path / "planted.py").write_text(f"NAME = {planted}\n")
     assert len(names_in(tmp_path)) == 1

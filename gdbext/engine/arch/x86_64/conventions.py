@@ -19,22 +19,66 @@ if TYPE_CHECKING:
     from gdbext.engine.arch import ReadCode
 
 GENERAL = (
-    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
-)  # fmt: skip
+    "rax",
+    "rbx",
+    "rcx",
+    "rdx",
+    "rsi",
+    "rdi",
+    "rbp",
+    "rsp",
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+    "rip",
+)
 SYSTEM = ("eflags", "orig_rax", "fs_base", "gs_base")
 """gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
 
 BY_ENCODING = (
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-)  # fmt: skip
+    "rax",
+    "rcx",
+    "rdx",
+    "rbx",
+    "rsp",
+    "rbp",
+    "rsi",
+    "rdi",
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+)
 """General registers by their number in instructions."""
 
 BY_DWARF_NUMBER = (
-    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
-)  # fmt: skip
+    "rax",
+    "rdx",
+    "rcx",
+    "rbx",
+    "rsi",
+    "rdi",
+    "rbp",
+    "rsp",
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+    "rip",
+)
 RETURN_COLUMN = 16
 
 FLOATS = tuple(f"xmm{number}" for number in range(16))
@@ -50,9 +94,34 @@ SYSCALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 CALLEE_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 
 USER_REGS = (
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
-    "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
-)  # fmt: skip
+    "r15",
+    "r14",
+    "r13",
+    "r12",
+    "rbp",
+    "rbx",
+    "r11",
+    "r10",
+    "r9",
+    "r8",
+    "rax",
+    "rcx",
+    "rdx",
+    "rsi",
+    "rdi",
+    "orig_rax",
+    "rip",
+    "cs",
+    "eflags",
+    "rsp",
+    "ss",
+    "fs_base",
+    "gs_base",
+    "ds",
+    "es",
+    "fs",
+    "gs",
+)
 """The fields of ``struct user_regs_struct`` in order."""
 
 SIGNAL_FRAME = SignalFrame(
@@ -62,10 +131,25 @@ SIGNAL_FRAME = SignalFrame(
     # struct ucontext: uc_flags 8, uc_link 8, uc_stack 24 bytes, then uc_mcontext.
     context=40,
     saved={
-        "r8": 0, "r9": 8, "r10": 16, "r11": 24, "r12": 32, "r13": 40, "r14": 48, "r15": 56, "rdi": 64, "rsi": 72,
-        "rbp": 80, "rbx": 88, "rdx": 96, "rax": 104, "rcx": 112, "rsp": 120, "rip": 128,
+        "r8": 0,
+        "r9": 8,
+        "r10": 16,
+        "r11": 24,
+        "r12": 32,
+        "r13": 40,
+        "r14": 48,
+        "r15": 56,
+        "rdi": 64,
+        "rsi": 72,
+        "rbp": 80,
+        "rbx": 88,
+        "rdx": 96,
+        "rax": 104,
+        "rcx": 112,
+        "rsp": 120,
+        "rip": 128,
     },
-)  # fmt: skip
+)
 """``struct sigcontext_64`` behind the return address into the trampoline."""
 
 
@@ -81,9 +165,13 @@ _NEEDS = {
 }
 """Integer and floating-point registers that an argument takes; all of them, or none."""
 _WORDS = {
-    Passing.WORD: 1, Passing.TWO_WORDS: 2, Passing.FLOAT: 1, Passing.FLOAT_AND_WORD: 2, Passing.WORD_AND_FLOAT: 2,
+    Passing.WORD: 1,
+    Passing.TWO_WORDS: 2,
+    Passing.FLOAT: 1,
+    Passing.FLOAT_AND_WORD: 2,
+    Passing.WORD_AND_FLOAT: 2,
     Passing.MEMORY: 3,
-}  # fmt: skip
+}
 """Words on the stack of one that does not fit into registers."""
 
 
@@ -107,22 +195,98 @@ def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
 
 
 NAMES = {
-    0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 9: "mmap",
-    11: "munmap", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 22: "pipe",
-    23: "select", 26: "msync", 28: "madvise", 34: "pause", 35: "nanosleep", 40: "sendfile", 42: "connect",
-    43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 56: "clone", 57: "fork", 58: "vfork",
-    59: "execve", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync",
-    75: "fdatasync", 76: "truncate", 77: "ftruncate", 80: "chdir", 82: "rename", 83: "mkdir", 87: "unlink",
-    89: "readlink", 101: "ptrace", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 137: "statfs",
+    0: "read",
+    1: "write",
+    2: "open",
+    3: "close",
+    4: "stat",
+    5: "fstat",
+    6: "lstat",
+    7: "poll",
+    9: "mmap",
+    11: "munmap",
+    16: "ioctl",
+    17: "pread64",
+    18: "pwrite64",
+    19: "readv",
+    20: "writev",
+    21: "access",
+    22: "pipe",
+    23: "select",
+    26: "msync",
+    28: "madvise",
+    34: "pause",
+    35: "nanosleep",
+    40: "sendfile",
+    42: "connect",
+    43: "accept",
+    44: "sendto",
+    45: "recvfrom",
+    46: "sendmsg",
+    47: "recvmsg",
+    56: "clone",
+    57: "fork",
+    58: "vfork",
+    59: "execve",
+    61: "wait4",
+    65: "semop",
+    69: "msgsnd",
+    70: "msgrcv",
+    72: "fcntl",
+    73: "flock",
+    74: "fsync",
+    75: "fdatasync",
+    76: "truncate",
+    77: "ftruncate",
+    80: "chdir",
+    82: "rename",
+    83: "mkdir",
+    87: "unlink",
+    89: "readlink",
+    101: "ptrace",
+    126: "capset",
+    128: "rt_sigtimedwait",
+    130: "rt_sigsuspend",
+    137: "statfs",
     138: "fstatfs",
-    149: "mlock", 202: "futex", 208: "io_getevents", 217: "getdents64", 219: "restart_syscall", 220: "semtimedop",
-    230: "clock_nanosleep", 232: "epoll_wait", 242: "mq_timedsend", 243: "mq_timedreceive", 247: "waitid",
-    257: "openat", 262: "newfstatat", 263: "unlinkat", 267: "readlinkat", 269: "faccessat", 270: "pselect6",
-    271: "ppoll", 275: "splice", 281: "epoll_pwait", 285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev",
-    299: "recvmmsg", 307: "sendmmsg", 316: "renameat2", 318: "getrandom", 322: "execveat", 326: "copy_file_range",
-    332: "statx", 426: "io_uring_enter", 435: "clone3", 439: "faccessat2", 441: "epoll_pwait2",
-    449: "futex_waitv", 455: "futex_wait",
-}  # fmt: skip
+    149: "mlock",
+    202: "futex",
+    208: "io_getevents",
+    217: "getdents64",
+    219: "restart_syscall",
+    220: "semtimedop",
+    230: "clock_nanosleep",
+    232: "epoll_wait",
+    242: "mq_timedsend",
+    243: "mq_timedreceive",
+    247: "waitid",
+    257: "openat",
+    262: "newfstatat",
+    263: "unlinkat",
+    267: "readlinkat",
+    269: "faccessat",
+    270: "pselect6",
+    271: "ppoll",
+    275: "splice",
+    281: "epoll_pwait",
+    285: "fallocate",
+    288: "accept4",
+    295: "preadv",
+    296: "pwritev",
+    299: "recvmmsg",
+    307: "sendmmsg",
+    316: "renameat2",
+    318: "getrandom",
+    322: "execveat",
+    326: "copy_file_range",
+    332: "statx",
+    426: "io_uring_enter",
+    435: "clone3",
+    439: "faccessat2",
+    441: "epoll_pwait2",
+    449: "futex_waitv",
+    455: "futex_wait",
+}
 
 _RESTART = 219
 _RESTARTED = (7, 35, 202, 230)

@@ -88,7 +88,7 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
 
 def _one_byte(
     code: bytes, start: int, position: int, rex: int, here: int, prefixes: Sequence[int]
-) -> Instruction | None:  # fmt: skip
+) -> Instruction | None:
     opcode = code[position]
     form = ONE_BYTE[opcode]
     if form & BAD:
@@ -203,8 +203,19 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
     move = float_move(opcode, prefixes, rex, modrm) if floats else None
     if move is None:
         return _other(here, length, found, modrm.memory, floats)
-    return Instruction(here, length, move.kind, move.destination, move.source, modrm.memory, None, None, found.writes,
-                       move.stored, floats & {move.destination})  # fmt: skip
+    return Instruction(
+        here,
+        length,
+        move.kind,
+        move.destination,
+        move.source,
+        modrm.memory,
+        None,
+        None,
+        found.writes,
+        move.stored,
+        floats & {move.destination},
+    )
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
@@ -246,8 +257,9 @@ def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None,
         return Instruction(here, length, kind, low, immediate=value, writes=frozenset((low,)))
     if opcode in (0xE8, 0xE9, 0xEB) and immediate is not None:
         target = here + length + immediate
-        return Instruction(here, length, "call" if opcode == 0xE8 else "jmp", target=target,
-                           writes=_ALL if opcode == 0xE8 else NOTHING)  # fmt: skip
+        return Instruction(
+            here, length, "call" if opcode == 0xE8 else "jmp", target=target, writes=_ALL if opcode == 0xE8 else NOTHING
+        )
     if (0x70 <= opcode <= 0x7F or 0xE0 <= opcode <= 0xE3) and immediate is not None:
         writes = frozenset(("rcx",)) if 0xE0 <= opcode <= 0xE2 else NOTHING  # loop
         return Instruction(here, length, "jcc", target=here + length + immediate, writes=writes)
@@ -306,8 +318,9 @@ def _with_modrm(
         return _group_5(here, length, modrm)
     if opcode == 0x8F:
         rm = REGISTERS[modrm.rm] if modrm.mod == 3 else None
-        return Instruction(here, length, "pop", rm, None, modrm.memory, writes=_RSP | ({rm} if rm else NOTHING),
-                           stored=0 if rm else 8)  # fmt: skip
+        return Instruction(
+            here, length, "pop", rm, None, modrm.memory, writes=_RSP | ({rm} if rm else NOTHING), stored=0 if rm else 8
+        )
     if opcode in (0xC6, 0xC7) and modrm.reg & 7:
         return _transaction(here, length, opcode, modrm, immediate or 0)
     found = effects.with_modrm(opcode, rex, modrm)

@@ -63,10 +63,26 @@ def _one_byte() -> bytes:
 ONE_BYTE = _one_byte()
 """Rows by opcode: MODRM, BAD and the kind of immediate."""
 
-NO_MODRM_0F = frozenset((
-    0x05, 0x06, 0x07, 0x08, 0x09, 0x0B, 0x0E, *range(0x30, 0x38), 0x77, 0xA0, 0xA1, 0xA2, 0xA8, 0xA9, 0xAA,
-    *range(0xC8, 0xD0),
-))  # fmt: skip
+NO_MODRM_0F = frozenset(
+    (
+        0x05,
+        0x06,
+        0x07,
+        0x08,
+        0x09,
+        0x0B,
+        0x0E,
+        *range(0x30, 0x38),
+        0x77,
+        0xA0,
+        0xA1,
+        0xA2,
+        0xA8,
+        0xA9,
+        0xAA,
+        *range(0xC8, 0xD0),
+    )
+)
 """Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
 IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
 """Opcodes of map 0F with an 8-bit immediate."""
@@ -126,14 +142,27 @@ def byte_register(number: int, rex: int) -> int:
 
 _STRING = _names("rsi", "rdi", "rcx", "rax")
 _PLAIN = {
-    0x98: _names("rax"), 0x99: _names("rdx"), 0x9C: _names("rsp"), 0x9D: _names("rsp"), 0x9F: _names("rax"),
-    0xC8: _names("rsp", "rbp"), 0xD7: _names("rax"), 0xA0: _names("rax"),
-    0xA1: _names("rax"), 0x6C: _STRING, 0x6D: _STRING, 0x6E: _STRING, 0x6F: _STRING, 0xE4: _names("rax"),
-    0xE5: _names("rax"), 0xEC: _names("rax"), 0xED: _names("rax"),
+    0x98: _names("rax"),
+    0x99: _names("rdx"),
+    0x9C: _names("rsp"),
+    0x9D: _names("rsp"),
+    0x9F: _names("rax"),
+    0xC8: _names("rsp", "rbp"),
+    0xD7: _names("rax"),
+    0xA0: _names("rax"),
+    0xA1: _names("rax"),
+    0x6C: _STRING,
+    0x6D: _STRING,
+    0x6E: _STRING,
+    0x6F: _STRING,
+    0xE4: _names("rax"),
+    0xE5: _names("rax"),
+    0xEC: _names("rax"),
+    0xED: _names("rax"),
     **dict.fromkeys((0xA4, 0xA5, 0xA6, 0xA7, 0xAA, 0xAB, 0xAC, 0xAD, 0xAE, 0xAF), _STRING),
     **dict.fromkeys((0x04, 0x05, 0x0C, 0x0D, 0x14, 0x15, 0x1C, 0x1D), _names("rax")),
     **dict.fromkeys((0x24, 0x25, 0x2C, 0x2D, 0x34, 0x35), _names("rax")),
-}  # fmt: skip
+}
 """One-byte opcodes without ModRM that write registers."""
 _PLAIN_STORES = frozenset((0xA2, 0xA3, 0xA4, 0xA5, 0xAA, 0xAB, 0x6C, 0x6D, 0xC8))
 
@@ -148,14 +177,35 @@ def plain(opcode: int, rex: int) -> Effects:
     return Effects(_PLAIN.get(opcode, NOTHING), ANY_SIZE if opcode in _PLAIN_STORES else 0)
 
 
-_X87_LOADS = {0xD8: range(8), 0xD9: (0, 4, 5), 0xDA: range(8), 0xDB: (0, 5), 0xDC: range(8), 0xDD: (0, 4),
-              0xDE: range(8), 0xDF: (0, 4, 5)}  # fmt: skip
+_X87_LOADS = {
+    0xD8: range(8),
+    0xD9: (0, 4, 5),
+    0xDA: range(8),
+    0xDB: (0, 5),
+    0xDC: range(8),
+    0xDD: (0, 4),
+    0xDE: range(8),
+    0xDF: (0, 4, 5),
+}
 """ModRM.reg of the x87 operations that only read their memory operand."""
 
 
-_BYTE_OPERANDS = frozenset((
-    *range(0, 0x40, 2), 0x80, 0x84, 0x86, 0x88, 0x8A, 0xC0, 0xC6, 0xD0, 0xD2, 0xF6, 0xFE,
-))  # fmt: skip
+_BYTE_OPERANDS = frozenset(
+    (
+        *range(0, 0x40, 2),
+        0x80,
+        0x84,
+        0x86,
+        0x88,
+        0x8A,
+        0xC0,
+        0xC6,
+        0xD0,
+        0xD2,
+        0xF6,
+        0xFE,
+    )
+)
 
 
 def with_modrm(opcode: int, rex: int, modrm: ModRM) -> Effects:
@@ -191,18 +241,46 @@ def _x87(opcode: int, operation: int, modrm: ModRM) -> Effects:
     return NO_EFFECT if operation in _X87_LOADS[opcode] else Effects(NOTHING, 128)
 
 
-_REG_0F = frozenset((*range(0x40, 0x50), 0x02, 0x03, 0x2C, 0x2D, 0x50, 0xAF, 0xB6, 0xB7, 0xB8, 0xBC, 0xBD, 0xBE, 0xBF,
-                     0xC5, 0xD7, 0xB2, 0xB4, 0xB5))  # fmt: skip
+_REG_0F = frozenset(
+    (
+        *range(0x40, 0x50),
+        0x02,
+        0x03,
+        0x2C,
+        0x2D,
+        0x50,
+        0xAF,
+        0xB6,
+        0xB7,
+        0xB8,
+        0xBC,
+        0xBD,
+        0xBE,
+        0xBF,
+        0xC5,
+        0xD7,
+        0xB2,
+        0xB4,
+        0xB5,
+    )
+)
 _RM_0F = frozenset((0x00, 0x7E, *range(0x90, 0xA0), 0xA4, 0xA5, 0xAC, 0xAD, 0xC3, 0x20, 0x21))
 _BIT_0F = frozenset((0xAB, 0xB3, 0xBB))
 _VECTOR_STORES_0F = frozenset((0x11, 0x13, 0x17, 0x29, 0x2B, 0x7F, 0xD6, 0xE7, 0xF7))
 """movups, movlps, movhps, movaps, movntps, movdqa, movq, movntdq, maskmovdqu."""
 _PLAIN_0F = {
-    0x05: _names("rax", "rcx", "r11"), 0x31: _names("rax", "rdx"), 0x32: _names("rax", "rdx"),
-    0x33: _names("rax", "rdx"), 0x34: _names("rcx", "r11", "rsp"), 0x37: frozenset(REGISTERS),
-    0xA0: _names("rsp"), 0xA1: _names("rsp"), 0xA2: _names("rax", "rbx", "rcx", "rdx"), 0xA8: _names("rsp"),
+    0x05: _names("rax", "rcx", "r11"),
+    0x31: _names("rax", "rdx"),
+    0x32: _names("rax", "rdx"),
+    0x33: _names("rax", "rdx"),
+    0x34: _names("rcx", "r11", "rsp"),
+    0x37: frozenset(REGISTERS),
+    0xA0: _names("rsp"),
+    0xA1: _names("rsp"),
+    0xA2: _names("rax", "rbx", "rcx", "rdx"),
+    0xA8: _names("rsp"),
     0xA9: _names("rsp"),
-}  # fmt: skip
+}
 
 
 def plain_0f(opcode: int, rex: int) -> Effects:
@@ -268,11 +346,26 @@ _VECTOR_GENERAL = frozenset((0x2C, 0x2D, 0x50, 0x78, 0x79, 0x93, 0xC5, 0xD7))
 """cvt(t)s?2si, movmsk, cvtts?2usi, kmov to a register, pextrw, pmovmskb: they write ModRM.reg."""
 _VECTOR_STORES = {
     1: _VECTOR_STORES_0F | {0x7E, 0x91, 0xAE},
-    2: frozenset((0x2E, 0x2F, 0x8E, *range(0x10, 0x16), *range(0x20, 0x26), *range(0x30, 0x36), 0x63, 0x8A, 0x8B,
-                  0xA0, 0xA1, 0xA2, 0xA3)),
+    2: frozenset(
+        (
+            0x2E,
+            0x2F,
+            0x8E,
+            *range(0x10, 0x16),
+            *range(0x20, 0x26),
+            *range(0x30, 0x36),
+            0x63,
+            0x8A,
+            0x8B,
+            0xA0,
+            0xA1,
+            0xA2,
+            0xA3,
+        )
+    ),
     3: frozenset((0x14, 0x15, 0x16, 0x17, 0x19, 0x1B, 0x1D, 0x39, 0x3B)),
     5: frozenset((0x11, 0x7E)),
-}  # fmt: skip
+}
 """Opcodes by map that may store under VEX or EVEX (moves, maskmov, narrowing moves, compress, scatter, extracts,
 stmxcsr)."""
 
@@ -344,8 +437,9 @@ def _vector_size(opcode: int, prefixes: Collection[int], modrm: ModRM) -> int:
     return _DOUBLE if opcode == 0xD6 and 0x66 in prefixes else 0
 
 
-_NONE_0F = frozenset((0x2C, 0x2D, 0x2E, 0x2F, 0x50, 0xC3, 0xC7, *range(0x18, 0x28), *range(0x90, 0xC2),
-                      *range(0x40, 0x50), *range(0x10)))  # fmt: skip
+_NONE_0F = frozenset(
+    (0x2C, 0x2D, 0x2E, 0x2F, 0x50, 0xC3, 0xC7, *range(0x18, 0x28), *range(0x90, 0xC2), *range(0x40, 0x50), *range(0x10))
+)
 """Opcodes of map 0F that change no vector register: conversions to general ones, comparisons, what is no vector's."""
 
 

@@ -175,12 +175,34 @@ class PreparedMemory:
         return piece
 
 
-ENDED_BY_STOPS = frozenset((
-    "write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice", "mq_timedsend",
-    "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "connect",
-    "epoll_wait", "epoll_pwait", "epoll_pwait2", "rt_sigtimedwait", "semop", "semtimedop", "msgrcv", "msgsnd",
-    "io_getevents", "io_uring_enter",
-))  # fmt: skip
+ENDED_BY_STOPS = frozenset(
+    (
+        "write",
+        "writev",
+        "sendto",
+        "sendmsg",
+        "sendmmsg",
+        "sendfile",
+        "splice",
+        "mq_timedsend",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "accept",
+        "accept4",
+        "connect",
+        "epoll_wait",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "rt_sigtimedwait",
+        "semop",
+        "semtimedop",
+        "msgrcv",
+        "msgsnd",
+        "io_getevents",
+        "io_uring_enter",
+    )
+)
 """Blocked system calls that a stop may end with a short count or EINTR, without a handler: signal(7), "Interruption of
 system calls and library functions by stop signals". Of sockets those that wait with a timeout (SO_RCVTIMEO) or for more
 than has come (MSG_WAITALL, a partial write); which these are, no register says."""

@@ -185,12 +185,51 @@ def _read(path: str) -> str:
         return ""
 
 
-_FILE_CALLS = frozenset((
-    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "close", "stat",
-    "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "getdents64", "mmap",
-    "msync", "fsync", "fdatasync", "execve", "execveat", "unlink", "unlinkat", "rename", "renameat2", "mkdir",
-    "ftruncate", "fallocate", "chdir", "statfs", "fstatfs", "munmap", "mlock", "madvise", "sendfile", "copy_file_range",
-))  # fmt: skip
+_FILE_CALLS = frozenset(
+    (
+        "read",
+        "readv",
+        "pread64",
+        "preadv",
+        "write",
+        "writev",
+        "pwrite64",
+        "open",
+        "openat",
+        "close",
+        "stat",
+        "lstat",
+        "fstat",
+        "newfstatat",
+        "statx",
+        "access",
+        "faccessat",
+        "faccessat2",
+        "readlink",
+        "getdents64",
+        "mmap",
+        "msync",
+        "fsync",
+        "fdatasync",
+        "execve",
+        "execveat",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat2",
+        "mkdir",
+        "ftruncate",
+        "fallocate",
+        "chdir",
+        "statfs",
+        "fstatfs",
+        "munmap",
+        "mlock",
+        "madvise",
+        "sendfile",
+        "copy_file_range",
+    )
+)
 _PROCESSOR = 39 - 3
 """processor of proc_pid_stat(5), counted from the state, its third field."""
 

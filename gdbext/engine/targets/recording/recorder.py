@@ -261,9 +261,16 @@ def _recorded(thread: TargetThread) -> RecordedThread:
         )
     except GdbextError as error:
         return RecordedThread(
-            thread.tid, thread.number, thread.name, None, thread.kernel_state, {}, error.what, error.help,
+            thread.tid,
+            thread.number,
+            thread.name,
+            None,
+            thread.kernel_state,
+            {},
+            error.what,
+            error.help,
             kernel_side=thread.kernel_side,
-        )  # fmt: skip
+        )
 
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
@@ -343,9 +350,15 @@ def _signal(signal: Signal | None) -> dict[str, Any] | None:
 
 def _mapping(mapping: MemoryMapping) -> list[Any]:
     return [
-        mapping.start, mapping.end, mapping.offset, mapping.path, mapping.permissions, mapping.deleted,
-        mapping.device, mapping.inode,
-    ]  # fmt: skip
+        mapping.start,
+        mapping.end,
+        mapping.offset,
+        mapping.path,
+        mapping.permissions,
+        mapping.deleted,
+        mapping.device,
+        mapping.inode,
+    ]
 
 
 def _file(file: RecordedFile, blocks: _Blocks) -> dict[str, Any]:

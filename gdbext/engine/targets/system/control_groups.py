@@ -19,12 +19,19 @@ Texts = Mapping[str, str]
 GROUP_FILES = {
     "cpu": ("cpu.max", "cpu.stat", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
     "memory": (
-        "memory.current", "memory.high", "memory.max", "memory.events", "memory.pressure", "memory.swap.current",
-        "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.failcnt",
+        "memory.current",
+        "memory.high",
+        "memory.max",
+        "memory.events",
+        "memory.pressure",
+        "memory.swap.current",
+        "memory.usage_in_bytes",
+        "memory.limit_in_bytes",
+        "memory.failcnt",
     ),
     "pids": ("pids.current", "pids.max", "pids.events"),
     "cpuset": ("cpuset.cpus.effective", "cpuset.effective_cpus"),
-}  # fmt: skip
+}
 """Controller → its files, of the unified hierarchy and of the older ones."""
 _UNLIMITED = 1 << 60
 """Limits of memory from there on are none (PAGE_COUNTER_MAX, include/linux/page_counter.h)."""
@@ -124,9 +131,14 @@ def _quota_of(folder: str, first: Texts, later: Texts, seconds: float | None) ->
     counts = {name: value - before.get(name, 0) for name, value in now.items()}
     stood = counts["throttled_usec"] / 1e3 if "throttled_usec" in counts else counts.get("throttled_time", 0) / 1e6
     return Quota(
-        folder, round(quota / period, 3), period / 1e3, counts.get("nr_periods", 0), counts.get("nr_throttled", 0),
-        round(stood, 1), seconds if path in later else None,
-    )  # fmt: skip
+        folder,
+        round(quota / period, 3),
+        period / 1e3,
+        counts.get("nr_periods", 0),
+        counts.get("nr_throttled", 0),
+        round(stood, 1),
+        seconds if path in later else None,
+    )
 
 
 def memory_in(first: Texts, later: Texts, seconds: float | None) -> MemoryUse | None:

@@ -108,8 +108,14 @@ class Machine:
         def read() -> list[str]:
             places: dict[str, str] = {}
             for fd in _names(f"/proc/{self._pid}/fd")[:_DESCRIPTORS]:
-                flags = next((line.split()[-1] for line in _lines(f"/proc/{self._pid}/fdinfo/{fd}")[:2]
-                              if line.startswith("flags:")), "0")  # fmt: skip
+                flags = next(
+                    (
+                        line.split()[-1]
+                        for line in _lines(f"/proc/{self._pid}/fdinfo/{fd}")[:2]
+                        if line.startswith("flags:")
+                    ),
+                    "0",
+                )
                 found = self.file_system(int(fd)) if (number(flags, 8) or 0) & os.O_ACCMODE else None
                 if found is not None and not found.is_served:
                     places.setdefault(found.phrase, f"/proc/{self._pid}/fd/{fd}")

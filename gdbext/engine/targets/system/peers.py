@@ -70,8 +70,12 @@ class DescriptorHolders:
     def of_terminal(self, number: str, namespace: str) -> list[int]:
         """The processes with the other side of /dev/pts/NUMBER (tty-index of proc_pid_fdinfo(5)), of those that see the
         same mounts: each container has terminals of its own."""
-        found = dict.fromkeys(pid for link in _MULTIPLEXERS for pid, fd in self._index.get(link, ())
-                              if number in _told(pid, fd, "tty-index:"))  # fmt: skip
+        found = dict.fromkeys(
+            pid
+            for link in _MULTIPLEXERS
+            for pid, fd in self._index.get(link, ())
+            if number in _told(pid, fd, "tty-index:")
+        )
         return [pid for pid in found if link_of(f"/proc/{pid}/ns/mnt") == namespace]
 
 

@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TCP_STATES = (
-    "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
-    "LAST_ACK", "LISTEN", "CLOSING",
-)  # fmt: skip
+    "",
+    "ESTABLISHED",
+    "SYN_SENT",
+    "SYN_RECV",
+    "FIN_WAIT1",
+    "FIN_WAIT2",
+    "TIME_WAIT",
+    "CLOSE",
+    "CLOSE_WAIT",
+    "LAST_ACK",
+    "LISTEN",
+    "CLOSING",
+)
 """States of include/net/tcp_states.h by their number."""
 LISTEN, SYN_SENT = "LISTEN", "SYN_SENT"
 _FAMILIES = ("tcp", "tcp6", "udp", "udp6")

@@ -263,11 +263,23 @@ def understood(pid: int, first: Texts, later: Texts, seconds: float | None) -> S
     parent, _, theirs = first.get("parent", "").partition("\t")
     inherited = parent if theirs == status.get("Cpus_allowed_list") else ""
     found = Surroundings(
-        len(online), tuple(allowed), min(map(len, filter(None, sets)), default=None), inherited, quota, memory, tasks,
-        user, descriptors, space, tuple(_turns(folder, first, later, seconds)),
-        _idle(first, later, set(online) - set(allowed)), seconds, (), tuple(_unread(first, folder)),
+        len(online),
+        tuple(allowed),
+        min(map(len, filter(None, sets)), default=None),
+        inherited,
+        quota,
+        memory,
+        tasks,
+        user,
+        descriptors,
+        space,
+        tuple(_turns(folder, first, later, seconds)),
+        _idle(first, later, set(online) - set(allowed)),
+        seconds,
+        (),
+        tuple(_unread(first, folder)),
         _ready(first, later),
-    )  # fmt: skip
+    )
     inside = [_IN_CONTAINER.format(folder)] if f"{folder}/{_NAMESPACE}" in first else []
     return found._replace(files=(*inside, *_evidence(found, folder, status)))
 

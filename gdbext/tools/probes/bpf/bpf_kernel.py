@@ -247,9 +247,21 @@ class Bpf:
         text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
         size, level, where = (0, 0, 0) if log is None else (_LOG_SIZE, 1, ctypes.addressof(log))
         attributes = struct.pack(
-            "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
-            level, size, where, 0, 0, b"", 0, _UPROBE_MULTI if self.has_many else 0, 0,
-        )  # fmt: skip
+            "<IIQQIIQII16sIII",
+            _PROGRAM_KPROBE,
+            len(code) // 8,
+            ctypes.addressof(text),
+            ctypes.addressof(licence),
+            level,
+            size,
+            where,
+            0,
+            0,
+            b"",
+            0,
+            _UPROBE_MULTI if self.has_many else 0,
+            0,
+        )
         for _ in range(_TRIES):
             with contextlib.suppress(BlockingIOError):
                 return self(_PROG_LOAD, attributes)
@@ -263,9 +275,19 @@ class Bpf:
         cookies = (ctypes.c_uint64 * count)(*(place.cookie for place in places))
         name = ctypes.create_string_buffer(os.fsencode(path))
         attributes = struct.pack(
-            "<4I4Q3I4x", program, 0, _UPROBE_MULTI, 0, ctypes.addressof(name), ctypes.addressof(offsets), 0,
-            ctypes.addressof(cookies), count, 0, pid,
-        )  # fmt: skip
+            "<4I4Q3I4x",
+            program,
+            0,
+            _UPROBE_MULTI,
+            0,
+            ctypes.addressof(name),
+            ctypes.addressof(offsets),
+            0,
+            ctypes.addressof(cookies),
+            count,
+            0,
+            pid,
+        )
         return self(_LINK_CREATE, attributes)
 
 

@@ -221,9 +221,14 @@ def read_user(into: int) -> list[Part]:
 def put(descriptor: int, key: int, value: int) -> list[Part]:
     """Sets the map's value for a key, both on the stack. B0: 0 where that went well."""
     return [
-        load_map(B1, descriptor), move(B2, FRAME), increase(B2, key), move(B3, FRAME), increase(B3, value),
-        constant(B4, 0), call(MAP_UPDATE),
-    ]  # fmt: skip
+        load_map(B1, descriptor),
+        move(B2, FRAME),
+        increase(B2, key),
+        move(B3, FRAME),
+        increase(B3, value),
+        constant(B4, 0),
+        call(MAP_UPDATE),
+    ]
 
 
 def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
@@ -231,16 +236,28 @@ def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
     its labels from those of others."""
     known, done = f"{name} is known", f"{name} is added"
     return [
-        *look_up(descriptor, key), jump_unless_equal(known, B0, 0),
-        *put(descriptor, key, amount), jump_unless_equal("lost", B0, 0), jump(done),
-        Label(known), load(B1, B0, 0), load(B2, FRAME, amount), plus(B1, B2), store(B0, 0, B1),
+        *look_up(descriptor, key),
+        jump_unless_equal(known, B0, 0),
+        *put(descriptor, key, amount),
+        jump_unless_equal("lost", B0, 0),
+        jump(done),
+        Label(known),
+        load(B1, B0, 0),
+        load(B2, FRAME, amount),
+        plus(B1, B2),
+        store(B0, 0, B1),
         Label(done),
-    ]  # fmt: skip
+    ]
 
 
 def lose(descriptor: int, zero: int) -> list[Part]:
     """Count one more as lost at the label "lost". Jumps to "end" where even that fails."""
     return [
-        Label("lost"), store_constant(FRAME, zero, 0), *look_up(descriptor, zero), jump_if_equal("end", B0, 0),
-        load(B1, B0, 0), increase(B1, 1), store(B0, 0, B1),
-    ]  # fmt: skip
+        Label("lost"),
+        store_constant(FRAME, zero, 0),
+        *look_up(descriptor, zero),
+        jump_if_equal("end", B0, 0),
+        load(B1, B0, 0),
+        increase(B1, 1),
+        store(B0, 0, B1),
+    ]

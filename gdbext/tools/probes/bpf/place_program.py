@@ -96,20 +96,29 @@ def find_line(path: FramePath, states: int, thread: int, code: int, instruction:
     ``states``: the map from thread id, which is on the stack at ``thread``, to PyThreadState.
     """
     parts: list[bpf.Part] = [
-        bpf.store_constant(bpf.FRAME, code, 0), bpf.store_constant(bpf.FRAME, instruction, 0),
-        *bpf.look_up(states, thread), bpf.jump_if_equal("no frame", bpf.B0, 0), bpf.load(bpf.B3, bpf.B0, 0),
-    ]  # fmt: skip
+        bpf.store_constant(bpf.FRAME, code, 0),
+        bpf.store_constant(bpf.FRAME, instruction, 0),
+        *bpf.look_up(states, thread),
+        bpf.jump_if_equal("no frame", bpf.B0, 0),
+        bpf.load(bpf.B3, bpf.B0, 0),
+    ]
     for offset in (path.c_frame, path.current):
         if offset is not None:
             parts += [
-                bpf.increase(bpf.B3, offset), *bpf.read_user(scratch), bpf.load(bpf.B3, bpf.FRAME, scratch),
+                bpf.increase(bpf.B3, offset),
+                *bpf.read_user(scratch),
+                bpf.load(bpf.B3, bpf.FRAME, scratch),
                 bpf.jump_if_equal("no frame", bpf.B3, 0),
-            ]  # fmt: skip
+            ]
     return [
-        *parts, bpf.increase(bpf.B3, path.code), *bpf.read_user(code),
-        bpf.load(bpf.B3, bpf.FRAME, scratch), bpf.increase(bpf.B3, path.instruction), *bpf.read_user(instruction),
+        *parts,
+        bpf.increase(bpf.B3, path.code),
+        *bpf.read_user(code),
+        bpf.load(bpf.B3, bpf.FRAME, scratch),
+        bpf.increase(bpf.B3, path.instruction),
+        *bpf.read_user(instruction),
         bpf.Label("no frame"),
-    ]  # fmt: skip
+    ]
 
 
 PLACE_BITS = 16
@@ -184,23 +193,30 @@ def thread(at: At, only: Filter = EVERYTHING) -> list[bpf.Part]:
 def looked_up(architecture: Architecture, at: At, wanted: int, only: Filter = EVERYTHING) -> list[bpf.Part]:
     """Take the cookie from B6 into B7; OperatorEntry* and keyset onto the stack. Otherwise as dispatch()."""
     return [
-        bpf.move(bpf.B1, bpf.B6), bpf.call(bpf.ATTACH_COOKIE), bpf.move(bpf.B7, bpf.B0),
-        *_chosen(architecture, "entry", _ENTRY_AT), bpf.store(bpf.FRAME, at.entry, bpf.B1),
-        *_chosen(architecture, "keyset", _KEYSET_AT), bpf.store(bpf.FRAME, at.keyset, bpf.B1),
+        bpf.move(bpf.B1, bpf.B6),
+        bpf.call(bpf.ATTACH_COOKIE),
+        bpf.move(bpf.B7, bpf.B0),
+        *_chosen(architecture, "entry", _ENTRY_AT),
+        bpf.store(bpf.FRAME, at.entry, bpf.B1),
+        *_chosen(architecture, "keyset", _KEYSET_AT),
+        bpf.store(bpf.FRAME, at.keyset, bpf.B1),
         *(part for test in only.keyset for part in _passes(test)),
         *bpf.jump_unless_bit("wanted", bpf.B7, _FILTERED),
-        *bpf.look_up(wanted, at.entry), bpf.jump_if_equal("end", bpf.B0, 0),
+        *bpf.look_up(wanted, at.entry),
+        bpf.jump_if_equal("end", bpf.B0, 0),
         bpf.Label("wanted"),
-    ]  # fmt: skip
+    ]
 
 
 def _passes(test: KeysetTest) -> list[bpf.Part]:
     """Go on to "end" with a keyset, in B1, that does not pass."""
     masked = [bpf.keep_bits(bpf.B2, test.mask)] if test.mask < 1 << 31 else []
     return [
-        bpf.move(bpf.B2, bpf.B1), *masked, bpf.shift_right(bpf.B2, test.shift),
+        bpf.move(bpf.B2, bpf.B1),
+        *masked,
+        bpf.shift_right(bpf.B2, test.shift),
         bpf.jump_unless_equal("end", bpf.B2, test.value),
-    ]  # fmt: skip
+    ]
 
 
 def return_address(architecture: Architecture) -> list[bpf.Part]:
@@ -211,23 +227,29 @@ def return_address(architecture: Architecture) -> list[bpf.Part]:
         *bpf.jump_unless_bit("by stack pointer", bpf.B7, _BY_FRAME_POINTER),
         bpf.load(bpf.B3, bpf.B6, saved[architecture.frame_pointer]),
         bpf.Label("by stack pointer"),
-        bpf.move(bpf.B1, bpf.B7), bpf.signed_shift_right(bpf.B1, 32), bpf.plus(bpf.B3, bpf.B1),
-    ]  # fmt: skip
+        bpf.move(bpf.B1, bpf.B7),
+        bpf.signed_shift_right(bpf.B1, 32),
+        bpf.plus(bpf.B3, bpf.B1),
+    ]
 
 
 def _chosen(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
     """B1: the register whose number the cookie has at ``bits``; 0 without one."""
     saved = _saved(architecture)
     parts: list[bpf.Part] = [
-        bpf.constant(bpf.B1, 0), bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, _REGISTER << bits),
+        bpf.constant(bpf.B1, 0),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, _REGISTER << bits),
         bpf.jump_if_equal(what, bpf.B2, 0),
-    ]  # fmt: skip
+    ]
     for number, name in enumerate(_names(architecture), start=1):
         following = f"not {what} {name}"
         parts += [
-            bpf.jump_unless_equal(following, bpf.B2, number << bits), bpf.load(bpf.B1, bpf.B6, saved[name]),
-            bpf.jump(what), bpf.Label(following),
-        ]  # fmt: skip
+            bpf.jump_unless_equal(following, bpf.B2, number << bits),
+            bpf.load(bpf.B1, bpf.B6, saved[name]),
+            bpf.jump(what),
+            bpf.Label(following),
+        ]
     return [*parts, bpf.Label(what)]
 
 

@@ -160,8 +160,9 @@ class ProbeKeeper:
             if not data:
                 raise ProbesRefused(
                     f"the process that places the probes, {self._child}, has ended",
-                    why="somebody killed it, or the kernel did, short of memory", help="try it again",
-                )  # fmt: skip
+                    why="somebody killed it, or the kernel did, short of memory",
+                    help="try it again",
+                )
             number, error = _MESSAGE.unpack(data)
             if error:
                 raise refused(f"no probe can be placed in {paths[number]}", OSError(error, os.strerror(error)))

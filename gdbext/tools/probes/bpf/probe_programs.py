@@ -59,37 +59,59 @@ def program(
     line = [] if path is None else place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
     first = place_program.thread(_AT, only) if maps.cells is None or only.tid is not None else []
     later = [] if first else place_program.thread(_AT)
-    return bpf.assemble((
-        bpf.move(bpf.B6, bpf.B1), *first, *place_program.looked_up(architecture, _AT, maps.wanted, only), *line,
-        bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
-        *([] if maps.cells is None else _in_cell(maps.cells)), *later,
-        bpf.store_constant(bpf.FRAME, _ONE, 1), *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"), bpf.jump("end"),
-        *bpf.lose(maps.lost, _ZERO), bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    return bpf.assemble(
+        (
+            bpf.move(bpf.B6, bpf.B1),
+            *first,
+            *place_program.looked_up(architecture, _AT, maps.wanted, only),
+            *line,
+            bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
+            bpf.store(bpf.FRAME, _PLACE, bpf.B7),
+            *([] if maps.cells is None else _in_cell(maps.cells)),
+            *later,
+            bpf.store_constant(bpf.FRAME, _ONE, 1),
+            *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"),
+            bpf.jump("end"),
+            *bpf.lose(maps.lost, _ZERO),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )
 
 
 def _in_cell(cells: int) -> list[bpf.Part]:
     """Counts in the place's cell, and jumps to "end", if that is the operator's and the keyset's."""
     return [
-        *bpf.look_up(cells, _PLACE), bpf.jump_if_equal("no cell", bpf.B0, 0), bpf.move(bpf.B8, bpf.B0),
-        bpf.load(bpf.B1, bpf.FRAME, _ENTRY), bpf.set_bits(bpf.B1, _OPERATOR_BIT), *_claim("operator's", 0),
-        bpf.load(bpf.B1, bpf.FRAME, _KEYSET), bpf.increase(bpf.B1, 1), bpf.jump_if_equal("no cell", bpf.B1, 0),
+        *bpf.look_up(cells, _PLACE),
+        bpf.jump_if_equal("no cell", bpf.B0, 0),
+        bpf.move(bpf.B8, bpf.B0),
+        bpf.load(bpf.B1, bpf.FRAME, _ENTRY),
+        bpf.set_bits(bpf.B1, _OPERATOR_BIT),
+        *_claim("operator's", 0),
+        bpf.load(bpf.B1, bpf.FRAME, _KEYSET),
+        bpf.increase(bpf.B1, 1),
+        bpf.jump_if_equal("no cell", bpf.B1, 0),
         *_claim("keyset's", 8),
-        bpf.constant(bpf.B1, 1), bpf.add_atomically(bpf.B8, 16, bpf.B1), bpf.jump("end"),
+        bpf.constant(bpf.B1, 1),
+        bpf.add_atomically(bpf.B8, 16, bpf.B1),
+        bpf.jump("end"),
         bpf.Label("no cell"),
-    ]  # fmt: skip
+    ]
 
 
 def _claim(name: str, offset: int) -> list[bpf.Part]:
     """Claim a cell: go on to "no cell" unless the mark in B1 stands in the cell, in B8, or nothing stood there; then it
     does now. A mark stays for ever."""
     return [
-        bpf.load(bpf.B0, bpf.B8, offset), bpf.jump_if_same(name, bpf.B0, bpf.B1),
+        bpf.load(bpf.B0, bpf.B8, offset),
+        bpf.jump_if_same(name, bpf.B0, bpf.B1),
         bpf.jump_unless_equal("no cell", bpf.B0, 0),
-        bpf.exchange_if_equal(bpf.B8, offset, bpf.B1), bpf.jump_if_equal(name, bpf.B0, 0),
-        bpf.jump_if_same(name, bpf.B0, bpf.B1), bpf.jump("no cell"),
+        bpf.exchange_if_equal(bpf.B8, offset, bpf.B1),
+        bpf.jump_if_equal(name, bpf.B0, 0),
+        bpf.jump_if_same(name, bpf.B0, bpf.B1),
+        bpf.jump("no cell"),
         bpf.Label(name),
-    ]  # fmt: skip
+    ]
 
 
 def cell_counts(data: bytes) -> Iterator[tuple[int, int, int] | None]:
@@ -122,38 +144,63 @@ class LatencyMaps(Record):
 
 def entry_program(architecture: Architecture, maps: LatencyMaps, only: place_program.Filter) -> bpf.Code:
     """The program at the entry of a call."""
-    return bpf.assemble((
-        *place_program.dispatch(
-            architecture, place_program.At(_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_THREAD), maps.wanted, only
-        ),
-        *place_program.return_address(architecture),
-        bpf.store(bpf.FRAME, _SLOT, bpf.B3), bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
-        bpf.store(bpf.FRAME, _LATENCY_PLACE, bpf.B7), bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
-        bpf.store_constant(bpf.FRAME, _AMOUNT, 1), *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "call"),
-        bpf.call(bpf.TIME), bpf.store(bpf.FRAME, _TIME, bpf.B0),
-        *bpf.put(maps.open, _LATENCY_THREAD, _TIME), bpf.jump_if_equal("end", bpf.B0, 0),
-        *bpf.lose(maps.lost, _LATENCY_ZERO), bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    return bpf.assemble(
+        (
+            *place_program.dispatch(
+                architecture, place_program.At(_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_THREAD), maps.wanted, only
+            ),
+            *place_program.return_address(architecture),
+            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
+            bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
+            bpf.store(bpf.FRAME, _LATENCY_PLACE, bpf.B7),
+            bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
+            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
+            *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "call"),
+            bpf.call(bpf.TIME),
+            bpf.store(bpf.FRAME, _TIME, bpf.B0),
+            *bpf.put(maps.open, _LATENCY_THREAD, _TIME),
+            bpf.jump_if_equal("end", bpf.B0, 0),
+            *bpf.lose(maps.lost, _LATENCY_ZERO),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )
 
 
 def exit_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
     """A function returns: that of a call that began, or another one."""
     saved = architecture.probing.saved if architecture.probing is not None else {}
-    return bpf.assemble((
-        bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.TIME), bpf.move(bpf.B9, bpf.B0),
-        bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), bpf.store(bpf.FRAME, _LATENCY_THREAD, bpf.B0),
-        bpf.load(bpf.B1, bpf.B6, saved.get(architecture.stack_pointer, 0)), bpf.store(bpf.FRAME, _SLOT, bpf.B1),
-        *bpf.look_up(maps.open, _LATENCY_THREAD), bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0), bpf.subtract(bpf.B9, bpf.B1),
-        *(part for at in (_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_PLACE) for part in _copied(at)),
-        bpf.load_map(bpf.B1, maps.open), bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _LATENCY_THREAD),
-        bpf.call(bpf.MAP_DELETE),
-        *_bucket(), bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
-        *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "bucket"),
-        bpf.store_constant(bpf.FRAME, _BUCKET, NANOSECONDS), bpf.store(bpf.FRAME, _AMOUNT, bpf.B9),
-        *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "sum"), bpf.jump("end"),
-        *bpf.lose(maps.lost, _LATENCY_ZERO), bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    return bpf.assemble(
+        (
+            bpf.move(bpf.B6, bpf.B1),
+            bpf.call(bpf.TIME),
+            bpf.move(bpf.B9, bpf.B0),
+            bpf.call(bpf.CURRENT_PID_TGID),
+            bpf.low_word(bpf.B0),
+            bpf.store(bpf.FRAME, _LATENCY_THREAD, bpf.B0),
+            bpf.load(bpf.B1, bpf.B6, saved.get(architecture.stack_pointer, 0)),
+            bpf.store(bpf.FRAME, _SLOT, bpf.B1),
+            *bpf.look_up(maps.open, _LATENCY_THREAD),
+            bpf.jump_if_equal("end", bpf.B0, 0),
+            bpf.load(bpf.B1, bpf.B0, 0),
+            bpf.subtract(bpf.B9, bpf.B1),
+            *(part for at in (_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_PLACE) for part in _copied(at)),
+            bpf.load_map(bpf.B1, maps.open),
+            bpf.move(bpf.B2, bpf.FRAME),
+            bpf.increase(bpf.B2, _LATENCY_THREAD),
+            bpf.call(bpf.MAP_DELETE),
+            *_bucket(),
+            bpf.store_constant(bpf.FRAME, _AMOUNT, 1),
+            *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "bucket"),
+            bpf.store_constant(bpf.FRAME, _BUCKET, NANOSECONDS),
+            bpf.store(bpf.FRAME, _AMOUNT, bpf.B9),
+            *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "sum"),
+            bpf.jump("end"),
+            *bpf.lose(maps.lost, _LATENCY_ZERO),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )
 
 
 def _copied(at: int) -> list[bpf.Part]:
@@ -167,15 +214,24 @@ def _bucket() -> list[bpf.Part]:
     step = _WORD // 2
     while step:
         parts += [
-            bpf.move(bpf.B3, bpf.B1), bpf.shift_right(bpf.B3, step), bpf.jump_if_equal(f"below {step}", bpf.B3, 0),
-            bpf.move(bpf.B1, bpf.B3), bpf.increase(bpf.B2, step), bpf.Label(f"below {step}"),
-        ]  # fmt: skip
+            bpf.move(bpf.B3, bpf.B1),
+            bpf.shift_right(bpf.B3, step),
+            bpf.jump_if_equal(f"below {step}", bpf.B3, 0),
+            bpf.move(bpf.B1, bpf.B3),
+            bpf.increase(bpf.B2, step),
+            bpf.Label(f"below {step}"),
+        ]
         step //= 2
     return [
-        *parts, bpf.move(bpf.B1, bpf.B9), bpf.shift_left(bpf.B1, PARTS_BITS), bpf.shift_right_by(bpf.B1, bpf.B2),
-        bpf.keep_bits(bpf.B1, (1 << PARTS_BITS) - 1), bpf.shift_left(bpf.B2, PARTS_BITS), bpf.plus(bpf.B1, bpf.B2),
+        *parts,
+        bpf.move(bpf.B1, bpf.B9),
+        bpf.shift_left(bpf.B1, PARTS_BITS),
+        bpf.shift_right_by(bpf.B1, bpf.B2),
+        bpf.keep_bits(bpf.B1, (1 << PARTS_BITS) - 1),
+        bpf.shift_left(bpf.B2, PARTS_BITS),
+        bpf.plus(bpf.B1, bpf.B2),
         bpf.store(bpf.FRAME, _BUCKET, bpf.B1),
-    ]  # fmt: skip
+    ]
 
 
 def range_of(bucket: int) -> tuple[float, float]:

@@ -67,46 +67,80 @@ class TraceMaps(Record):
 
 def program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
     """The instructions of the program."""
-    return bpf.assemble((
-        *dispatch(architecture, _AT, maps.wanted, only), *return_address(architecture),
-        bpf.store(bpf.FRAME, _SLOT, bpf.B3), *bpf.read_user(_RETURNS),
-        *_state(maps), *_leave(maps), *_enter(), *_copy(architecture, maps), *_report(maps),
-        bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    return bpf.assemble(
+        (
+            *dispatch(architecture, _AT, maps.wanted, only),
+            *return_address(architecture),
+            bpf.store(bpf.FRAME, _SLOT, bpf.B3),
+            *bpf.read_user(_RETURNS),
+            *_state(maps),
+            *_leave(maps),
+            *_enter(),
+            *_copy(architecture, maps),
+            *_report(maps),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )
 
 
 def _state(maps: TraceMaps) -> list[bpf.Part]:
     """B9: the thread's state; a new thread gets a blank one."""
     return [
-        *bpf.look_up(maps.states, _KEY), bpf.jump_unless_equal("known", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ZERO, 0), *bpf.look_up(maps.blank, _ZERO), bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.move(bpf.B3, bpf.B0), bpf.load_map(bpf.B1, maps.states), bpf.move(bpf.B2, bpf.FRAME),
-        bpf.increase(bpf.B2, _KEY), bpf.constant(bpf.B4, 0), bpf.call(bpf.MAP_UPDATE),
-        *bpf.look_up(maps.states, _KEY), bpf.jump_if_equal("lost", bpf.B0, 0),
-        bpf.Label("known"), bpf.move(bpf.B9, bpf.B0),
-    ]  # fmt: skip
+        *bpf.look_up(maps.states, _KEY),
+        bpf.jump_unless_equal("known", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ZERO, 0),
+        *bpf.look_up(maps.blank, _ZERO),
+        bpf.jump_if_equal("end", bpf.B0, 0),
+        bpf.move(bpf.B3, bpf.B0),
+        bpf.load_map(bpf.B1, maps.states),
+        bpf.move(bpf.B2, bpf.FRAME),
+        bpf.increase(bpf.B2, _KEY),
+        bpf.constant(bpf.B4, 0),
+        bpf.call(bpf.MAP_UPDATE),
+        *bpf.look_up(maps.states, _KEY),
+        bpf.jump_if_equal("lost", bpf.B0, 0),
+        bpf.Label("known"),
+        bpf.move(bpf.B9, bpf.B0),
+    ]
 
 
 def _leave(maps: TraceMaps) -> list[bpf.Part]:
     """B8: how many dispatches are open around this one."""
     return [
-        bpf.load(bpf.B8, bpf.B9, 0), bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
-        bpf.Label("next"), bpf.jump_if_equal("nested", bpf.B8, 0),
-        bpf.move(bpf.B1, bpf.B8), bpf.increase(bpf.B1, -1), *_frame(),
-        bpf.load(bpf.B3, bpf.B1, _FRAMES), bpf.load(bpf.B2, bpf.FRAME, _SLOT),
-        bpf.jump_unless_above("gone", bpf.B3, bpf.B2), *_relation(),
+        bpf.load(bpf.B8, bpf.B9, 0),
+        bpf.keep_bits(bpf.B8, DEPTH_LIMIT),
+        bpf.Label("next"),
+        bpf.jump_if_equal("nested", bpf.B8, 0),
+        bpf.move(bpf.B1, bpf.B8),
+        bpf.increase(bpf.B1, -1),
+        *_frame(),
+        bpf.load(bpf.B3, bpf.B1, _FRAMES),
+        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
+        bpf.jump_unless_above("gone", bpf.B3, bpf.B2),
+        *_relation(),
         *bpf.read_user(_FOUND),
-        bpf.load(bpf.B1, bpf.FRAME, _PARENT), bpf.load(bpf.B2, bpf.FRAME, _FOUND),
-        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE), bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
-        bpf.jump_if_same("intact", bpf.B1, bpf.B2), bpf.jump("gone"),
-        bpf.Label("intact"), *bpf.look_up(maps.relations, _RELATION),
+        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
+        bpf.load(bpf.B2, bpf.FRAME, _FOUND),
+        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE),
+        bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
+        bpf.jump_if_same("intact", bpf.B1, bpf.B2),
+        bpf.jump("gone"),
+        bpf.Label("intact"),
+        *bpf.look_up(maps.relations, _RELATION),
         bpf.jump_if_equal("unproven", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0), bpf.jump_unless_equal("nested", bpf.B1, NOT_NESTED),
-        bpf.Label("gone"), bpf.increase(bpf.B8, -1), bpf.jump("next"),
-        bpf.Label("unproven"), bpf.store_constant(bpf.FRAME, _ONE, 0), bpf.jump("known relation"),
-        bpf.Label("nested"), bpf.store_constant(bpf.FRAME, _ONE, NESTED),
+        bpf.load(bpf.B1, bpf.B0, 0),
+        bpf.jump_unless_equal("nested", bpf.B1, NOT_NESTED),
+        bpf.Label("gone"),
+        bpf.increase(bpf.B8, -1),
+        bpf.jump("next"),
+        bpf.Label("unproven"),
+        bpf.store_constant(bpf.FRAME, _ONE, 0),
+        bpf.jump("known relation"),
+        bpf.Label("nested"),
+        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
         bpf.Label("known relation"),
-    ]  # fmt: skip
+    ]
 
 
 def _frame() -> list[bpf.Part]:
@@ -117,11 +151,16 @@ def _frame() -> list[bpf.Part]:
 def _relation() -> list[bpf.Part]:
     """Distance (in B3, the other's slot less ours in B2) and place in one word, the other's return address."""
     return [
-        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8), bpf.store(bpf.FRAME, _PARENT, bpf.B0),
-        bpf.move(bpf.B0, bpf.B3), bpf.subtract(bpf.B0, bpf.B2), bpf.shift_left(bpf.B0, PLACE_BITS),
-        bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, MAX_PLACES - 1), bpf.plus(bpf.B0, bpf.B2),
+        bpf.load(bpf.B0, bpf.B1, _FRAMES + 8),
+        bpf.store(bpf.FRAME, _PARENT, bpf.B0),
+        bpf.move(bpf.B0, bpf.B3),
+        bpf.subtract(bpf.B0, bpf.B2),
+        bpf.shift_left(bpf.B0, PLACE_BITS),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
+        bpf.plus(bpf.B0, bpf.B2),
         bpf.store(bpf.FRAME, _RELATION, bpf.B0),
-    ]  # fmt: skip
+    ]
 
 
 def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
@@ -129,53 +168,97 @@ def _copy(architecture: Architecture, maps: TraceMaps) -> list[bpf.Part]:
     saved = architecture.probing.saved if architecture.probing is not None else {}
     to = _SNAPSHOT_AT
     return [
-        bpf.load(bpf.B1, bpf.FRAME, _ONE), bpf.jump_if_equal("copy", bpf.B1, 0), bpf.jump("copied"),
+        bpf.load(bpf.B1, bpf.FRAME, _ONE),
+        bpf.jump_if_equal("copy", bpf.B1, 0),
+        bpf.jump("copied"),
         bpf.Label("copy"),
-        bpf.load(bpf.B2, bpf.B9, _FRAMES), bpf.load(bpf.B3, bpf.FRAME, _SLOT), bpf.subtract(bpf.B2, bpf.B3),
-        bpf.increase(bpf.B2, BELOW + 8), bpf.jump_if_above("long", bpf.B2, STACK_BYTES), bpf.jump("size"),
-        bpf.Label("long"), bpf.constant(bpf.B2, STACK_BYTES),
-        bpf.Label("size"), bpf.keep_bits(bpf.B2, STACK_BYTES), bpf.store(bpf.FRAME, _SIZE, bpf.B2),
-        bpf.increase(bpf.B3, -BELOW), bpf.move(bpf.B1, bpf.B9), bpf.increase(bpf.B1, to + SNAPSHOT.size),
-        bpf.call(bpf.READ_USER), bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.FRAME, _RELATION), bpf.store(bpf.B9, to, bpf.B1),
-        bpf.load(bpf.B1, bpf.FRAME, _PARENT), bpf.store(bpf.B9, to + 8, bpf.B1),
-        bpf.load(bpf.B1, bpf.FRAME, _SLOT), bpf.store(bpf.B9, to + 16, bpf.B1),
-        bpf.load(bpf.B1, bpf.B6, saved.get(architecture.frame_pointer, 0)), bpf.store(bpf.B9, to + 24, bpf.B1),
-        bpf.load_map(bpf.B1, maps.snapshots), bpf.move(bpf.B2, bpf.B9), bpf.increase(bpf.B2, to),
-        bpf.load(bpf.B3, bpf.FRAME, _SIZE), bpf.keep_bits(bpf.B3, STACK_BYTES),
-        bpf.increase(bpf.B3, SNAPSHOT.size), bpf.constant(bpf.B4, _NO_WAKEUP), bpf.call(bpf.RING_OUTPUT),
+        bpf.load(bpf.B2, bpf.B9, _FRAMES),
+        bpf.load(bpf.B3, bpf.FRAME, _SLOT),
+        bpf.subtract(bpf.B2, bpf.B3),
+        bpf.increase(bpf.B2, BELOW + 8),
+        bpf.jump_if_above("long", bpf.B2, STACK_BYTES),
+        bpf.jump("size"),
+        bpf.Label("long"),
+        bpf.constant(bpf.B2, STACK_BYTES),
+        bpf.Label("size"),
+        bpf.keep_bits(bpf.B2, STACK_BYTES),
+        bpf.store(bpf.FRAME, _SIZE, bpf.B2),
+        bpf.increase(bpf.B3, -BELOW),
+        bpf.move(bpf.B1, bpf.B9),
+        bpf.increase(bpf.B1, to + SNAPSHOT.size),
+        bpf.call(bpf.READ_USER),
         bpf.jump_unless_equal("copied", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ONE, NESTED), bpf.load_map(bpf.B1, maps.relations),
-        bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _RELATION), bpf.move(bpf.B3, bpf.FRAME),
-        bpf.increase(bpf.B3, _ONE), bpf.constant(bpf.B4, 0), bpf.call(bpf.MAP_UPDATE),
+        bpf.load(bpf.B1, bpf.FRAME, _RELATION),
+        bpf.store(bpf.B9, to, bpf.B1),
+        bpf.load(bpf.B1, bpf.FRAME, _PARENT),
+        bpf.store(bpf.B9, to + 8, bpf.B1),
+        bpf.load(bpf.B1, bpf.FRAME, _SLOT),
+        bpf.store(bpf.B9, to + 16, bpf.B1),
+        bpf.load(bpf.B1, bpf.B6, saved.get(architecture.frame_pointer, 0)),
+        bpf.store(bpf.B9, to + 24, bpf.B1),
+        bpf.load_map(bpf.B1, maps.snapshots),
+        bpf.move(bpf.B2, bpf.B9),
+        bpf.increase(bpf.B2, to),
+        bpf.load(bpf.B3, bpf.FRAME, _SIZE),
+        bpf.keep_bits(bpf.B3, STACK_BYTES),
+        bpf.increase(bpf.B3, SNAPSHOT.size),
+        bpf.constant(bpf.B4, _NO_WAKEUP),
+        bpf.call(bpf.RING_OUTPUT),
+        bpf.jump_unless_equal("copied", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ONE, NESTED),
+        bpf.load_map(bpf.B1, maps.relations),
+        bpf.move(bpf.B2, bpf.FRAME),
+        bpf.increase(bpf.B2, _RELATION),
+        bpf.move(bpf.B3, bpf.FRAME),
+        bpf.increase(bpf.B3, _ONE),
+        bpf.constant(bpf.B4, 0),
+        bpf.call(bpf.MAP_UPDATE),
         bpf.Label("copied"),
-    ]  # fmt: skip
+    ]
 
 
 def _enter() -> list[bpf.Part]:
     """B8: its depth, and it is open now; the deepest ones are not followed."""
     return [
         bpf.jump_if_above("deep", bpf.B8, DEPTH_LIMIT - 1),
-        bpf.move(bpf.B1, bpf.B8), *_frame(),
-        bpf.load(bpf.B2, bpf.FRAME, _SLOT), bpf.store(bpf.B1, _FRAMES, bpf.B2),
-        bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, MAX_PLACES - 1), bpf.shift_left(bpf.B2, PARENT_PLACE),
-        bpf.load(bpf.B3, bpf.FRAME, _RETURNS), bpf.plus(bpf.B2, bpf.B3), bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
-        bpf.increase(bpf.B8, 1), bpf.store(bpf.B9, 0, bpf.B8),
+        bpf.move(bpf.B1, bpf.B8),
+        *_frame(),
+        bpf.load(bpf.B2, bpf.FRAME, _SLOT),
+        bpf.store(bpf.B1, _FRAMES, bpf.B2),
+        bpf.move(bpf.B2, bpf.B7),
+        bpf.keep_bits(bpf.B2, MAX_PLACES - 1),
+        bpf.shift_left(bpf.B2, PARENT_PLACE),
+        bpf.load(bpf.B3, bpf.FRAME, _RETURNS),
+        bpf.plus(bpf.B2, bpf.B3),
+        bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
+        bpf.increase(bpf.B8, 1),
+        bpf.store(bpf.B9, 0, bpf.B8),
         bpf.Label("deep"),
-    ]  # fmt: skip
+    ]
 
 
 def _report(maps: TraceMaps) -> list[bpf.Part]:
     """Thread, place and depth in one word; then the record goes to the ring, or counts as lost."""
     return [
-        bpf.shift_left(bpf.B8, 48), bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.shift_left(bpf.B7, 32),
-        bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), bpf.plus(bpf.B8, bpf.B7), bpf.plus(bpf.B8, bpf.B0),
-        bpf.store(bpf.FRAME, _THREAD, bpf.B8), bpf.call(bpf.TIME), bpf.store(bpf.FRAME, _TIME, bpf.B0),
-        bpf.load_map(bpf.B1, maps.ring), bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _TIME),
-        bpf.constant(bpf.B3, RECORD.size), bpf.constant(bpf.B4, _NO_WAKEUP), bpf.call(bpf.RING_OUTPUT),
+        bpf.shift_left(bpf.B8, 48),
+        bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
+        bpf.shift_left(bpf.B7, 32),
+        bpf.call(bpf.CURRENT_PID_TGID),
+        bpf.low_word(bpf.B0),
+        bpf.plus(bpf.B8, bpf.B7),
+        bpf.plus(bpf.B8, bpf.B0),
+        bpf.store(bpf.FRAME, _THREAD, bpf.B8),
+        bpf.call(bpf.TIME),
+        bpf.store(bpf.FRAME, _TIME, bpf.B0),
+        bpf.load_map(bpf.B1, maps.ring),
+        bpf.move(bpf.B2, bpf.FRAME),
+        bpf.increase(bpf.B2, _TIME),
+        bpf.constant(bpf.B3, RECORD.size),
+        bpf.constant(bpf.B4, _NO_WAKEUP),
+        bpf.call(bpf.RING_OUTPUT),
         bpf.jump_if_equal("end", bpf.B0, 0),
         *bpf.lose(maps.lost, _ZERO),
-    ]  # fmt: skip
+    ]
 
 
 HEADER = 8

@@ -35,8 +35,15 @@ def search_table(image: ElfImage) -> SearchTable:
 
 def oracle_row(line: dict[object, object]) -> tuple[object, dict[int, tuple[int, object]]]:
     """(CFA, rules) of one line of pyelftools' table in our terms."""
-    kinds = {"UNDEFINED": UNDEFINED, "SAME_VALUE": SAME, "OFFSET": OFFSET, "VAL_OFFSET": VAL_OFFSET,
-             "REGISTER": REGISTER, "EXPRESSION": EXPRESSION, "VAL_EXPRESSION": VAL_EXPRESSION}  # fmt: skip
+    kinds = {
+        "UNDEFINED": UNDEFINED,
+        "SAME_VALUE": SAME,
+        "OFFSET": OFFSET,
+        "VAL_OFFSET": VAL_OFFSET,
+        "REGISTER": REGISTER,
+        "EXPRESSION": EXPRESSION,
+        "VAL_EXPRESSION": VAL_EXPRESSION,
+    }
     cfa = line["cfa"]
     place = bytes(cfa.expr) if cfa.expr is not None else (cfa.reg, cfa.offset)  # type: ignore[attr-defined]
     rules = {}
@@ -51,10 +58,12 @@ def our_row(row: CfiRow) -> tuple[object, dict[int, tuple[int, object]]]:
     place = row.cfa_code if row.cfa_code is not None else (row.cfa_register, row.cfa_offset)
     expressions = (EXPRESSION, VAL_EXPRESSION)
     return place, {
-        number: (rule.kind, rule.code if rule.kind in expressions else None if rule.kind in (UNDEFINED, SAME)
-                 else rule.number)
+        number: (
+            rule.kind,
+            rule.code if rule.kind in expressions else None if rule.kind in (UNDEFINED, SAME) else rule.number,
+        )
         for number, rule in row.rules.items()
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["libc", "libstdc++.so.6", pytest.param("libc10.so", marks=pytest.mark.torch)])
@@ -165,15 +174,27 @@ WANTED = [
     (0, (7, 8, None), BASIC),
     (1, (7, 16, None), BOTH),
     (2, (6, 16, None), BOTH),
-    (3, (10, 0, None), {**BOTH, 12: Rule(UNDEFINED), 13: Rule(SAME), 14: Rule(REGISTER, 1),
-                        15: Rule(VAL_OFFSET, -24)}),
+    (3, (10, 0, None), {**BOTH, 12: Rule(UNDEFINED), 13: Rule(SAME), 14: Rule(REGISTER, 1), 15: Rule(VAL_OFFSET, -24)}),
     (4, (6, 16, None), BASIC),
-    (5, (-1, 0, b"\x76\x78\x06"), {**BASIC, 6: Rule(EXPRESSION, 0, b"\x76\x00"),
-                                   3: Rule(VAL_EXPRESSION, 0, b"\x77\x08")}),
-    (6, (7, 32, None), {**BASIC, 6: Rule(EXPRESSION, 0, b"\x76\x00"), 3: Rule(VAL_EXPRESSION, 0, b"\x77\x08"),
-                        12: Rule(OFFSET, -16), 13: Rule(OFFSET, -24), 14: Rule(OFFSET, 16),
-                        15: Rule(VAL_OFFSET, -8)}),
-]  # fmt: skip
+    (
+        5,
+        (-1, 0, b"\x76\x78\x06"),
+        {**BASIC, 6: Rule(EXPRESSION, 0, b"\x76\x00"), 3: Rule(VAL_EXPRESSION, 0, b"\x77\x08")},
+    ),
+    (
+        6,
+        (7, 32, None),
+        {
+            **BASIC,
+            6: Rule(EXPRESSION, 0, b"\x76\x00"),
+            3: Rule(VAL_EXPRESSION, 0, b"\x77\x08"),
+            12: Rule(OFFSET, -16),
+            13: Rule(OFFSET, -24),
+            14: Rule(OFFSET, 16),
+            15: Rule(VAL_OFFSET, -8),
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda wanted: str(wanted[0]))

@@ -64,11 +64,17 @@ template <class T> struct Box { T value; bool full; };
 """
 WANTS = Wants(
     CLASSES,
-    {"a::Derived": "", "box": "a::Box<a::Derived::Hidden>", "std::string": "", "std::vector": "std::vector<int>",
-     "missing": "a::Missing", "misplaced": "a::Hidden"},
+    {
+        "a::Derived": "",
+        "box": "a::Box<a::Derived::Hidden>",
+        "std::string": "",
+        "std::vector": "std::vector<int>",
+        "missing": "a::Missing",
+        "misplaced": "a::Hidden",
+    },
     {"a::Colour": ""},
     {"minus": "-7", "big": "1ull << 63", "gone": "a::gone"},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -195,8 +201,11 @@ def test_declared_structures_are_those_of_the_interpreter(prefix: Path) -> None:
     arguments = [part for _, _, command in asked for part in ("-ex", command)]
     shown = subprocess.run(
         ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *arguments, str(binary)],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     values = [int(value) for value in re.findall(r"^\$\d+ = (\d+)$", shown.stdout, re.MULTILINE)]
     assert len(values) == len(asked), shown.stderr[-2000:]
     assert {f"{n}.{m}": layout.struct(n).offset(m) for n, m, _ in asked} == {
@@ -226,8 +235,10 @@ def test_machine_code_agrees() -> None:
     start, size = int(found[1], 16), int(found[2], 16)
     text = subprocess.run(
         ["objdump", "-d", f"--start-address={start}", f"--stop-address={start + size}", str(library)],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     extractor = layout.struct("c10::DispatchKeyExtractor")
     at = layout.struct("c10::impl::OperatorEntry").offset("dispatchKeyExtractor_")
     for member in ("nonFallthroughKeys_", "nonFallthroughKeysPerBackend_", "requiresBitsetPerBackend_"):

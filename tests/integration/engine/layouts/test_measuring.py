@@ -44,16 +44,23 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         return {
-            **os.environ, "PATH": f"{self.tree / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(self.scratch),
-            "XDG_CACHE_HOME": str(self.cache), "GDBEXT_PYTHON": sys.executable,
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{self.tree / 'bin'}:{os.environ['PATH']}",
+            "TMPDIR": str(self.scratch),
+            "XDG_CACHE_HOME": str(self.cache),
+            "GDBEXT_PYTHON": sys.executable,
+        }
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """A command as in a shell, whatever the caller of the tests does with SIGINT."""
         return subprocess.Popen(
-            words, env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            words,
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        )
 
     def compilers(self) -> list[int]:
         """The processes of the compiler, once they run."""

@@ -94,9 +94,12 @@ def test_a_disk_without_room_is_told_first(tmp_path: Path, core: bytes, monkeypa
 
 def test_systemds_store(tmp_path: Path) -> None:
     for name in (
-        "core.python3.1000.0123456789abcdef.77.1700000000000000.zst", "core.a.b.0.00ff.78.1800000000000000.lz4",
-        "core.python3.0.00ff.77.1750000000000000", "core.x", "other",
-    ):  # fmt: skip
+        "core.python3.1000.0123456789abcdef.77.1700000000000000.zst",
+        "core.a.b.0.00ff.78.1800000000000000.lz4",
+        "core.python3.0.00ff.77.1750000000000000",
+        "core.x",
+        "other",
+    ):
         (tmp_path / name).touch()
     store = str(tmp_path)
     assert core_sources.stored("systemd", store) == f"{store}/core.a.b.0.00ff.78.1800000000000000.lz4"

@@ -19,14 +19,27 @@ from support.programs.harness import INFERIORS, wait_until
 
 LOOKS = 50
 UNHARMED = {
-    "write": 1 << 20, "send": 1 << 20, "recv MSG_WAITALL": 8, "recv SO_RCVTIMEO": 4, "epoll_wait": 1,
-    "sigtimedwait": 10, "semop": 0, "io_getevents": 1,
-}  # fmt: skip
+    "write": 1 << 20,
+    "send": 1 << 20,
+    "recv MSG_WAITALL": 8,
+    "recv SO_RCVTIMEO": 4,
+    "epoll_wait": 1,
+    "sigtimedwait": 10,
+    "semop": 0,
+    "io_getevents": 1,
+}
 """What each call returns where nobody stopped it."""
 _NUMBERS = {
-    "write": {1}, "send": {44}, "recv MSG_WAITALL": {45}, "recv SO_RCVTIMEO": {45}, "epoll_wait": {232, 281},
-    "sigtimedwait": {128}, "semop": {65, 220}, "io_getevents": {208}, "read": procfs.SYSCALLS["read"],
-}  # fmt: skip
+    "write": {1},
+    "send": {44},
+    "recv MSG_WAITALL": {45},
+    "recv SO_RCVTIMEO": {45},
+    "epoll_wait": {232, 281},
+    "sigtimedwait": {128},
+    "semop": {65, 220},
+    "io_getevents": {208},
+    "read": procfs.SYSCALLS["read"],
+}
 """The system calls on x86-64 that each of them is (arch/x86/entry/syscalls/syscall_64.tbl)."""
 
 

@@ -15,12 +15,8 @@ LOG = (
     "3,901,8000,-;NVRM: Xid (PCI:0000:41:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"
     "6,902,9000,-;nfs: server answers\n"
 )
-FIRST = nvidia.NvidiaFigures(
-    0, "made up", 3, False, 100, 7, 118_000, 700_000, 1980, 2619, 30 << 30, 80 << 30, 2
-)  # fmt: skip
-SECOND = nvidia.NvidiaFigures(
-    1, "made up", 4, True, None, None, None, None, 1980, 2619, 30 << 30, 80 << 30, 2
-)  # fmt: skip
+FIRST = nvidia.NvidiaFigures(0, "made up", 3, False, 100, 7, 118_000, 700_000, 1980, 2619, 30 << 30, 80 << 30, 2)
+SECOND = nvidia.NvidiaFigures(1, "made up", 4, True, None, None, None, None, 1980, 2619, 30 << 30, 80 << 30, 2)
 
 
 @pytest.fixture

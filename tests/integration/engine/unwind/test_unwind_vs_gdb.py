@@ -101,9 +101,13 @@ def programs() -> Iterator[Start]:
                 resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.RLIM_INFINITY))
 
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=limit,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=limit,
             env={"PATH": "/usr/bin:/bin", **environment},
-        )  # fmt: skip
+        )
         running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -271,9 +275,11 @@ def test_busy_torch(tmp_path: Path, start: Start) -> None:
     process.send_signal(signal.SIGKILL)
     complete(stops)
     proven = [
-        thread for threads in stops for thread in threads
+        thread
+        for threads in stops
+        for thread in threads
         if {frame["how"] for frame in thread["ours"]} <= {"registers", "cfi"}
-    ]  # fmt: skip
+    ]
     assert_same([proven])
     assert len(stops) == 7
     assert len(proven) >= 6

@@ -237,8 +237,11 @@ def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> N
     for pause in (0.4, 0.2, 0.1, 0.05, 0.0):
         process = subprocess.Popen(
             [DISPATCH, "-p", str(hang.pid), "--debugger", debugger, "--json", "dispatch-op", "--all"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         wait_until(lambda session=process.pid: _processor_time(session) > 0.15, "the operators are being read")
         time.sleep(pause)
         begin = time.monotonic()

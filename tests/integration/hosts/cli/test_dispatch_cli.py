@@ -83,9 +83,13 @@ def test_a_live_process(plain: Plain, debugger: str) -> None:
         assert paused is None if debugger == "lldb" else 0 < paused < 10_000
         assert stops is None if debugger == "lldb" else stops >= 1
     assert target == {
-        "kind": "live", "pid": plain.pid, "debugger": debugger, "torch": None, "python": None,
+        "kind": "live",
+        "pid": plain.pid,
+        "debugger": debugger,
+        "torch": None,
+        "python": None,
         "architecture": platform.machine(),
-    }  # fmt: skip
+    }
     assert {t["tid"] for t in outcome.document["threads"]} == {t["tid"] for t in plain.truth["threads"]}
     assert all(thread["frames"] for thread in outcome.document["threads"])
     assert outcome.stderr == ""
@@ -276,8 +280,10 @@ def test_a_zombie() -> None:
 def test_somebody_else_traces_it(plain: Plain, debugger: str) -> None:
     other = subprocess.Popen(
         ["gdb", "-nx", "-q", "-p", str(plain.pid)],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_until(lambda: set(plain.states()) == {"t"}, "the other gdb has attached")
         looked = dispatch("-p", str(plain.pid), "--debugger", debugger, "--json", "dispatch-diagnose")
@@ -409,9 +415,12 @@ def start(plain: Plain, gdb: Path, *words: str) -> tuple[subprocess.Popen[str], 
     """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then."""
     process = subprocess.Popen(
         [str(DISPATCH), "-p", str(plain.pid), "--debugger", "gdb", "--json", *words, "dispatch-bt"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "GDB": str(gdb)},
-    )  # fmt: skip
+    )
 
     def frozen() -> int:
         assert process.poll() is None, process.communicate()
@@ -551,8 +560,9 @@ def test_a_program_that_ends() -> None:
     outcome = dispatch("dispatch-bt", "--json", "--", "/bin/sh", "-c", "echo said; exit 3")
     assert outcome.status == 3
     assert outcome.stderr.splitlines() == [
-        "said", "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung",
-    ]  # fmt: skip
+        "said",
+        "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung",
+    ]
     assert "status 3" in outcome.document["errors"][0]["what"]
 
 

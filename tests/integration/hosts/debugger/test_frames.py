@@ -64,8 +64,18 @@ def demangled(outcome: Outcome) -> Outcome:
 def test_gdb(hung: Inferior) -> None:
     bt = ["echo BEGIN\\n", "bt", "echo END\\n"]
     selected = ["frame 3", "echo BEGIN\\n", "frame", "echo END\\n"]
-    commands = [f"source {ROOT}/gdbext/init.py", *bt, "dispatch-frames on", *bt, "bt 1", "dispatch-bt --native --json",
-                *selected, "dispatch-frames off", *bt, *selected]  # fmt: skip
+    commands = [
+        f"source {ROOT}/gdbext/init.py",
+        *bt,
+        "dispatch-frames on",
+        *bt,
+        "bt 1",
+        "dispatch-bt --native --json",
+        *selected,
+        "dispatch-frames off",
+        *bt,
+        *selected,
+    ]
     words = [word for command in commands for word in ("-ex", command)]
     settings = ["-iex", "set debuginfod enabled off", "-iex", "set width 0", *UNDEMANGLED]
     outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words], timeout=120))
@@ -115,9 +125,18 @@ def step_out_to_added(process):
 def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
     (tmp_path / "in_lldb.py").write_text(IN_LLDB)
-    commands = ["bt all", "dispatch-frames on", "bt all", "dispatch-bt --native --json",
-                "in_background(lambda process: process.Continue())", "bt",
-                "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt all"]  # fmt: skip
+    commands = [
+        "bt all",
+        "dispatch-frames on",
+        "bt all",
+        "dispatch-bt --native --json",
+        "in_background(lambda process: process.Continue())",
+        "bt",
+        "in_background(in_lldb.step_out_to_added)",
+        "bt",
+        "dispatch-frames off",
+        "bt all",
+    ]
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]

@@ -23,12 +23,24 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 SOURCE = f"source {ROOT}/gdbext/init.py"
 QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
 COMMANDS = (
-    "dispatch-bt", "dispatch-bt --all --native", "dispatch-bt --thread 1", "all-threads", "dispatch-diagnose",
-    "dispatch-info", "dispatch-keyset Meta", "dispatch-op aten::mm", "dispatch-lookup aten::mm Meta",
+    "dispatch-bt",
+    "dispatch-bt --all --native",
+    "dispatch-bt --thread 1",
+    "all-threads",
+    "dispatch-diagnose",
+    "dispatch-info",
+    "dispatch-keyset Meta",
+    "dispatch-op aten::mm",
+    "dispatch-lookup aten::mm Meta",
     "dispatch-tls --all",
-)  # fmt: skip
-WRONG = ("dispatch-bt --bogus", "dispatch-bt --thread 99999", "dispatch-op", "dispatch-lookup aten::nothing CPU",
-         "dispatch-keyset NoSuchKey")  # fmt: skip
+)
+WRONG = (
+    "dispatch-bt --bogus",
+    "dispatch-bt --thread 99999",
+    "dispatch-op",
+    "dispatch-lookup aten::nothing CPU",
+    "dispatch-keyset NoSuchKey",
+)
 
 Start = Callable[..., Inferior]
 

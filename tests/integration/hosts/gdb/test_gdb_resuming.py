@@ -206,8 +206,12 @@ with open({str(found)!r}, "w") as file:
 """)
     done = subprocess.run(
         ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-x", str(script)],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+    )
     assert found.exists(), done
     (first, last), texts = json.loads(found.read_text())
     assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
@@ -222,16 +226,34 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     """Recording, and threads that run and stop by themselves; the process goes on. (gdb's own detach in non-stop
     mode leaves it stopped, with or without us.)"""
     commands = (
-        f"source {SOURCE}", f"attach {job.pid}", "record full", VALUES, "record stop", VALUES, "detach",
-        f"attach {job.pid}", "set scheduler-locking on", VALUES, "dispatch-break call aten::add.Tensor", "detach",
-        "set scheduler-locking replay", "set non-stop on", f"attach {job.pid}", VALUES, "detach",
+        f"source {SOURCE}",
+        f"attach {job.pid}",
+        "record full",
+        VALUES,
+        "record stop",
+        VALUES,
+        "detach",
+        f"attach {job.pid}",
+        "set scheduler-locking on",
+        VALUES,
+        "dispatch-break call aten::add.Tensor",
+        "detach",
+        "set scheduler-locking replay",
+        "set non-stop on",
+        f"attach {job.pid}",
+        VALUES,
+        "detach",
         f"shell kill -CONT {job.pid}",
-    )  # fmt: skip
+    )
     words = [word for command in commands for word in ("-ex", command)]
     done = subprocess.run(
         ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", *words],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
     said = done.stdout + done.stderr
     assert "try: record stop" in said, said
     assert said.count("1 call seen") == 1, said
@@ -252,10 +274,25 @@ def test_forks_are_told(setting: str, said: str) -> None:
     program = "import os, time; os.fork() or os._exit(3); time.sleep(0.3)"
     words = ["-ex", f"source {SOURCE}", "-ex", f"set {setting}", "-ex", "dispatch-trace mm"]
     done = subprocess.run(
-        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", *words, "--args", "/usr/bin/python3", "-c",
-         program],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
-    )  # fmt: skip
+        [
+            "gdb",
+            "-nx",
+            "-q",
+            "-batch",
+            "-iex",
+            "set auto-solib-add off",
+            *words,
+            "--args",
+            "/usr/bin/python3",
+            "-c",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
     assert said in done.stdout + done.stderr, done
     assert done.stdout.count("stands still since") + done.stderr.count("stands still since") == ("off" in setting)
 
@@ -376,9 +413,13 @@ def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
         "gdbinit": [],
     }[way]
     done = subprocess.run(
-        ["gdb", "-q", "-batch", *words, "-ex", "help dispatch-bt"], capture_output=True, text=True, check=True,
-        env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        ["gdb", "-q", "-batch", *words, "-ex", "help dispatch-bt"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+    )
     assert "Show the dispatcher's path" in done.stdout, done
     assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr

@@ -120,9 +120,18 @@ def test_help_is_whole_at_the_prompt() -> None:
 def test_the_selected_thread_and_frame_stay_selected(plain: Plain) -> None:
     show = "python print('AT', gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc())"
     outcome = gdb(
-        "thread 3", "frame 1", show, f"source {INIT}", "dispatch-bt --all --native --json", show,
-        "frame 0", show, "dispatch-bt --all", show, pid=plain.pid,
-    )  # fmt: skip
+        "thread 3",
+        "frame 1",
+        show,
+        f"source {INIT}",
+        "dispatch-bt --all --native --json",
+        show,
+        "frame 0",
+        show,
+        "dispatch-bt --all",
+        show,
+        pid=plain.pid,
+    )
     outer, outer_after, inner, inner_after = lines(outcome, "AT")
     assert outer.startswith("3 1 ")
     assert outer == outer_after
@@ -152,10 +161,29 @@ def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
 def test_what_was_read_is_forgotten_when_the_process_runs(program: Path) -> None:
     """After a stop elsewhere the same command tells the new state."""
     outcome = run(
-        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "starti", "-ex", "dispatch-bt --json",
-         "-ex", "continue", "-ex", "dispatch-bt --json", "--args", program, "2", "crash"],
+        [
+            "gdb",
+            "-nx",
+            "-q",
+            "-batch",
+            *QUIET,
+            "-ex",
+            f"source {INIT}",
+            "-ex",
+            "starti",
+            "-ex",
+            "dispatch-bt --json",
+            "-ex",
+            "continue",
+            "-ex",
+            "dispatch-bt --json",
+            "--args",
+            program,
+            "2",
+            "crash",
+        ],
         timeout=60,
-    )  # fmt: skip
+    )
     first, second = outcome.documents
     assert first["threads"][0]["signal"] is None
     assert second["threads"][0]["signal"] == "SIGSEGV"
@@ -170,19 +198,50 @@ def test_without_a_process(program: Path) -> None:
 
 def test_after_the_process_has_ended() -> None:
     outcome = run(
-        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "run", "-ex", "dispatch-bt --json",
-         "--args", "/bin/true"]
-    )  # fmt: skip
+        [
+            "gdb",
+            "-nx",
+            "-q",
+            "-batch",
+            *QUIET,
+            "-ex",
+            f"source {INIT}",
+            "-ex",
+            "run",
+            "-ex",
+            "dispatch-bt --json",
+            "--args",
+            "/bin/true",
+        ]
+    )
     (document,) = outcome.documents
     assert "no process" in document["errors"][0]["what"]
 
 
 def test_while_the_process_runs(program: Path) -> None:
     outcome = run(
-        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "starti", "-ex", "continue &",
-         "-ex", "dispatch-bt", "-ex", "kill", "--args", program, "2"],
+        [
+            "gdb",
+            "-nx",
+            "-q",
+            "-batch",
+            *QUIET,
+            "-ex",
+            f"source {INIT}",
+            "-ex",
+            "starti",
+            "-ex",
+            "continue &",
+            "-ex",
+            "dispatch-bt",
+            "-ex",
+            "kill",
+            "--args",
+            program,
+            "2",
+        ],
         timeout=60,
-    )  # fmt: skip
+    )
     assert "is running" in outcome.stderr
     assert "try: stop it first: interrupt" in outcome.stderr
 

@@ -53,8 +53,12 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     commands = [
         f"command script import {ROOT}/gdbext/lldb_init.py",
         "dispatch-break redispatch aten::mm.default --key CPU --why",
-        "run", "dispatch-break --list", "continue", "dispatch-break --delete", "continue",
-    ]  # fmt: skip
+        "run",
+        "dispatch-break --list",
+        "continue",
+        "dispatch-break --delete",
+        "continue",
+    ]
     words = [word for command in commands for word in ("-o", command)]
     start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
     outcome = run([*start, *words, "--", sys.executable, program])

@@ -29,11 +29,16 @@ def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: 
     process = inferior("printed-types")
     (tmp_path / "selecting.py").write_text(SELECT)
     commands = [
-        "settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {process.pid}",
-        f"command script import {ROOT}/gdbext/lldb_init.py", f"command script import {tmp_path}/selecting.py",
-        "script selecting.select()", "frame variable",
-        "type category disable gdbext", "frame variable device", "detach",
-    ]  # fmt: skip
+        "settings set plugin.jit-loader.gdb.enable off",
+        f"process attach --pid {process.pid}",
+        f"command script import {ROOT}/gdbext/lldb_init.py",
+        f"command script import {tmp_path}/selecting.py",
+        "script selecting.select()",
+        "frame variable",
+        "type category disable gdbext",
+        "frame variable device",
+        "detach",
+    ]
     words = [word for command in commands for word in ("-o", command)]
     outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little(), *words], timeout=120)
     shown, disabled = outcome.stdout.partition("type category disable")[::2]
@@ -52,10 +57,21 @@ def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: 
 
 VALUES = '  values = "[[0.5, -1], [2, 3.25]]"'
 EXPECTED = (
-    "key = AutogradCPU", "name = aten::add.Tensor", "whole = -42", "real = 2.5", "truth = True", "complex = (1-2j)",
-    "device = cuda:1", "dtype = torch.int64", "meta = torch.float32", "symint = 7", "no_storage = no storage",
-    "sizes = 2 elements {\n  [0] = 2\n  [1] = 3\n}", "small = 3 elements {\n  [0] = 4\n  [1] = 5\n  [2] = 6\n}",
-    "null = nullptr", "list = 2 elements {\n  [0] = Tensor f32[2, 2] cpu\n  [1] = Tensor i64[2, 3] cpu\n}",
+    "key = AutogradCPU",
+    "name = aten::add.Tensor",
+    "whole = -42",
+    "real = 2.5",
+    "truth = True",
+    "complex = (1-2j)",
+    "device = cuda:1",
+    "dtype = torch.int64",
+    "meta = torch.float32",
+    "symint = 7",
+    "no_storage = no storage",
+    "sizes = 2 elements {\n  [0] = 2\n  [1] = 3\n}",
+    "small = 3 elements {\n  [0] = 4\n  [1] = 5\n  [2] = 6\n}",
+    "null = nullptr",
+    "list = 2 elements {\n  [0] = Tensor f32[2, 2] cpu\n  [1] = Tensor i64[2, 3] cpu\n}",
     'dict = 2 elements {\n  [String "one"] = Int 1\n  [String "two"] = Int 2\n}',
     'nested = Tuple of 2 elements {\n  [0] = Int 1\n  [1] = String "two"\n}',
-)  # fmt: skip
+)

@@ -157,7 +157,5 @@ def test_a_graph_needs_a_node(process: Inferior, tmp_path: Path) -> None:
     outcome = process.dispatch("dispatch-autograd", *arguments, debugger="none", json=False, check=False)
     assert outcome.status == 2
     assert "no thread runs a node" in outcome.stderr
-    named = process.dispatch(
-        "dispatch-autograd", *arguments, "--py", "bias", debugger="none", json=False, check=False
-    )  # fmt: skip
+    named = process.dispatch("dispatch-autograd", *arguments, "--py", "bias", debugger="none", json=False, check=False)
     assert "bias has no grad_fn" in named.stderr

@@ -41,10 +41,19 @@ def gdb(commands: Sequence[str], program: str = "linear", *options: str, script:
 
 def test_pending_then_real_then_pending_again() -> None:
     outcome = gdb(
-        ["dispatch-break call aten::mm --key AutogradMeta --why", "info breakpoints", "run", "info breakpoints",
-         "dispatch-break --list", "continue", "continue", "info breakpoints", "dispatch-break --delete",
-         "info breakpoints"]
-    )  # fmt: skip
+        [
+            "dispatch-break call aten::mm --key AutogradMeta --why",
+            "info breakpoints",
+            "run",
+            "info breakpoints",
+            "dispatch-break --list",
+            "continue",
+            "continue",
+            "info breakpoints",
+            "dispatch-break --delete",
+            "info breakpoints",
+        ]
+    )
     text = outcome.stdout
     assert "<PENDING>" in text, outcome
     assert "aten::mm at call" in text
@@ -108,9 +117,21 @@ def test_the_computation_of_table_entries() -> None:
 
 def test_continue_tells_and_goes_on() -> None:
     outcome = run(
-        [DISPATCH, "dispatch-break", "lookup", "aten::mm.default", "--continue", "--why", "--has", "Meta", "--",
-         sys.executable, SCRIPT, "linear"]
-    )  # fmt: skip
+        [
+            DISPATCH,
+            "dispatch-break",
+            "lookup",
+            "aten::mm.default",
+            "--continue",
+            "--why",
+            "--has",
+            "Meta",
+            "--",
+            sys.executable,
+            SCRIPT,
+            "linear",
+        ]
+    )
     assert outcome.status == 0, outcome
     keysets = re.findall(r"keyset DispatchKeySet\(([\w, ]+)\)", outcome.stdout)
     assert keysets[-2:] == ["Meta, AutogradMeta", "Meta"]
@@ -121,14 +142,22 @@ def test_continue_tells_and_goes_on() -> None:
 def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Callable[..., Inferior]) -> None:
     process = inferior("triton-calls")
     words = ["gdb", "-nx", "-q", "-batch", *NO_SYMBOLS]
-    for command in (f"source {ROOT}/gdbext/init.py", "dispatch-break kernel triton_* --why", "continue", "continue",
-                    "dispatch-break --delete", "dispatch-break kernel triton_unused_2", "detach"):  # fmt: skip
+    for command in (
+        f"source {ROOT}/gdbext/init.py",
+        "dispatch-break kernel triton_* --why",
+        "continue",
+        "continue",
+        "dispatch-break --delete",
+        "dispatch-break kernel triton_unused_2",
+        "detach",
+    ):
         words += ["-ex", command]
     text = run([*words, "-p", str(process.pid)], timeout=300).stdout
     stops = re.findall(r"dispatch-break: (triton_\w+) at kernel: its launch, in (\w+)", text)
     assert sorted(stops) == [
-        ("triton_poi_fused_add_0", "cuLaunchKernelEx"), ("triton_red_fused_sum_1", "cuLaunchKernel"),
-    ], text  # fmt: skip
+        ("triton_poi_fused_add_0", "cuLaunchKernelEx"),
+        ("triton_red_fused_sum_1", "cuLaunchKernel"),
+    ], text
     assert "if $rdi == 0x7200" in text
     assert "if $rsi == 0x7100" in text
     assert "no kernel triton_unused_2 is loaded" in text
@@ -152,10 +181,20 @@ def test_wrong_usage(arguments: list[str], said: str) -> None:
 def test_a_trace_in_the_users_gdb_leaves_nothing() -> None:
     """It starts the program by itself; afterwards only the user's own breakpoint is there."""
     outcome = gdb(
-        ["set breakpoint pending on", "break no_such_function", "dispatch-trace aten::mm --limit 2", "info breakpoints",
-         "maint info breakpoints", "dispatch-trace aten::mm", "info program"],
-        "linear", "--readnever", "-iex", "set auto-solib-add off",
-    )  # fmt: skip
+        [
+            "set breakpoint pending on",
+            "break no_such_function",
+            "dispatch-trace aten::mm --limit 2",
+            "info breakpoints",
+            "maint info breakpoints",
+            "dispatch-trace aten::mm",
+            "info program",
+        ],
+        "linear",
+        "--readnever",
+        "-iex",
+        "set auto-solib-add off",
+    )
     assert "2 dispatches traced; ended: --limit 2" in outcome.stdout, outcome
     listing = outcome.stdout[outcome.stdout.index("ended: --limit 2") :]
     assert "no_such_function" in listing
@@ -183,10 +222,19 @@ def test_following_the_child() -> None:
 def test_an_operator_that_does_not_exist_yet() -> None:
     """In a program that gdb starts: pending twice, for torch and for the operator; then real, then gone."""
     outcome = gdb(
-        ["dispatch-break call late::twice", "run", "dispatch-break --list", "continue", "continue",
-         "dispatch-break --delete", "maint info breakpoints"],
-        "linear", *UNDEMANGLED, script=LATE,
-    )  # fmt: skip
+        [
+            "dispatch-break call late::twice",
+            "run",
+            "dispatch-break --list",
+            "continue",
+            "continue",
+            "dispatch-break --delete",
+            "maint info breakpoints",
+        ],
+        "linear",
+        *UNDEMANGLED,
+        script=LATE,
+    )
     text = outcome.stdout
     assert "pending: set when torch is loaded and used" in text, outcome
     assert re.search(
@@ -208,15 +256,28 @@ def in_linear() -> Outcome:
     """One session for two tests, since a user's gdb reads torch's symbols for two seconds, six where it demangles them:
     torch is loaded when an operator that is never registered is asked for; then conditions are put on breakpoints."""
     return gdb(
-        ["dispatch-break call aten::mm", "run", "dispatch-break call aten::nothin", "info breakpoints",
-         "dispatch-break --list", "dispatch-break --delete", "maint info breakpoints", f"echo {CONDITIONS}\\n",
-         "dispatch-break redispatch aten::mm.default --continue",
-         "python n = str(gdb.breakpoints()[-1].number)", "python gdb.execute('condition ' + n + ' 0')",
-         "python gdb.execute('delete ' + n)", "dispatch-break redispatch aten::mm.default",
-         "python b = gdb.breakpoints()[-1]", "python b.condition = '$rsp != 0'", "python b.commands = 'continue'",
-         "continue"],
-        "linear", *UNDEMANGLED,
-    )  # fmt: skip
+        [
+            "dispatch-break call aten::mm",
+            "run",
+            "dispatch-break call aten::nothin",
+            "info breakpoints",
+            "dispatch-break --list",
+            "dispatch-break --delete",
+            "maint info breakpoints",
+            f"echo {CONDITIONS}\\n",
+            "dispatch-break redispatch aten::mm.default --continue",
+            "python n = str(gdb.breakpoints()[-1].number)",
+            "python gdb.execute('condition ' + n + ' 0')",
+            "python gdb.execute('delete ' + n)",
+            "dispatch-break redispatch aten::mm.default",
+            "python b = gdb.breakpoints()[-1]",
+            "python b.condition = '$rsp != 0'",
+            "python b.commands = 'continue'",
+            "continue",
+        ],
+        "linear",
+        *UNDEMANGLED,
+    )
 
 
 def test_an_operator_that_never_comes(in_linear: Outcome) -> None:
@@ -296,8 +357,9 @@ def test_threads(tmp_path: Path) -> None:
 
 def test_json_is_one_document_and_stops_are_told_beside_it() -> None:
     code = f"{BRISK}; import torch; a = torch.ones(2, 2); torch.mm(a, a); brisk.leave()"
-    outcome = run([DISPATCH, "--json", "dispatch-break", "kernel", "aten::mm", "--continue", "--",
-                   sys.executable, "-c", code])  # fmt: skip
+    outcome = run(
+        [DISPATCH, "--json", "dispatch-break", "kernel", "aten::mm", "--continue", "--", sys.executable, "-c", code]
+    )
     assert outcome.status == 0, outcome
     assert outcome.document["command"] == "dispatch-break"
     assert "aten::mm at kernel" in outcome.stderr

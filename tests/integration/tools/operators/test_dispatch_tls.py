@@ -18,11 +18,21 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 GetInferior = Callable[..., Inferior]
 
 DEFAULTS = {
-    "included": ["BackendSelect", "ADInplaceOrView"], "grad_mode": True, "inference_mode": False, "forward_ad": True,
-    "multithreading": True, "view_replay": False, "functorch": [], "python_dispatcher": False, "python_modes": [],
-    "torch_function": "enabled", "torch_function_modes": [], "autocast_cache": True, "autocast_nesting": 0,
+    "included": ["BackendSelect", "ADInplaceOrView"],
+    "grad_mode": True,
+    "inference_mode": False,
+    "forward_ad": True,
+    "multithreading": True,
+    "view_replay": False,
+    "functorch": [],
+    "python_dispatcher": False,
+    "python_modes": [],
+    "torch_function": "enabled",
+    "torch_function_modes": [],
+    "autocast_cache": True,
+    "autocast_nesting": 0,
     "sequence_number": 0,
-}  # fmt: skip
+}
 """What a thread that never called PyTorch has (c10/core/AutogradState.cpp, DispatchKeySet.h, autocast_mode.cpp)."""
 
 

@@ -108,8 +108,12 @@ def test_overridden_python_kernels_show_their_source(inferior: GetInferior, look
     assert not stock["active"]
     [entry] = operator["table"]
     assert (entry["function"], entry["reason"], entry["path"], entry["boxed"], entry["unboxed"]) == (
-        "other_sin", "kernel", "1", True, False,
-    )  # fmt: skip
+        "other_sin",
+        "kernel",
+        "1",
+        True,
+        False,
+    )
 
 
 def test_a_stock_operator_as_people_see_it(inferior: GetInferior, look: Look) -> None:
@@ -123,9 +127,19 @@ def test_a_stock_operator_as_people_see_it(inferior: GetInferior, look: Look) ->
     assert cell(operator, "ADInplaceOrView")["fallthrough"]
     assert cell(operator, "ADInplaceOrView")["path"] == "3"
     assert cell(operator, "NestedTensorCPU") | {"index": 0} == {
-        "key": "NestedTensorCPU", "index": 0, "function": None, "valid": False, "boxed": False, "unboxed": False,
-        "sym_unboxed": False, "fallthrough": False, "debug": None, "reason": "missing", "path": "4", "source": None,
-    }  # fmt: skip
+        "key": "NestedTensorCPU",
+        "index": 0,
+        "function": None,
+        "valid": False,
+        "boxed": False,
+        "unboxed": False,
+        "sym_unboxed": False,
+        "fallthrough": False,
+        "debug": None,
+        "reason": "missing",
+        "path": "4",
+        "source": None,
+    }
 
 
 def test_ambiguity_removal_and_operators_without_schema(inferior: GetInferior) -> None:

@@ -50,8 +50,9 @@ def test_every_call_is_timed_and_an_exception_passes(counted: Inferior) -> None:
     found = {op: (row["event"], row["key"], row["count"], row["not_returned"]) for op, row in rows.items()}
     sleep = found.pop("gdbext_counted::sleep")
     assert found == {
-        "aten::mm": ("call", "AutogradCPU", calls, 2), "aten::add_": ("call", "AutogradCPU", calls, 0),
-    }  # fmt: skip
+        "aten::mm": ("call", "AutogradCPU", calls, 2),
+        "aten::add_": ("call", "AutogradCPU", calls, 0),
+    }
     assert (sleep[0], sleep[2], sleep[3]) == ("callBoxed", 10, 0)
     for row in rows.values():
         assert sum(bucket["count"] for bucket in row["histogram"]) == row["count"]

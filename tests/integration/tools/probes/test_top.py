@@ -69,13 +69,17 @@ def test_every_dispatch_is_counted_with_its_keyset(counted: Inferior) -> None:
     expected = 2 * counted.truth["calls"]
     assert {name: row["count"] for name, row in rows.items()} == dict.fromkeys(
         [
-            ("aten::mm", "call", "AutogradCPU"), ("aten::mm", "redispatch", "CPU"),
-            ("aten::add_.Tensor", "call", "AutogradCPU"), ("aten::add_.Tensor", "redispatch", "ADInplaceOrView"),
-            ("aten::add_.Tensor", "redispatch", "CPU"), ("aten::mul.out", "call", "AutogradCPU"),
-            ("aten::mul.out", "redispatch", "ADInplaceOrView"), ("aten::mul.out", "redispatch", "CPU"),
+            ("aten::mm", "call", "AutogradCPU"),
+            ("aten::mm", "redispatch", "CPU"),
+            ("aten::add_.Tensor", "call", "AutogradCPU"),
+            ("aten::add_.Tensor", "redispatch", "ADInplaceOrView"),
+            ("aten::add_.Tensor", "redispatch", "CPU"),
+            ("aten::mul.out", "call", "AutogradCPU"),
+            ("aten::mul.out", "redispatch", "ADInplaceOrView"),
+            ("aten::mul.out", "redispatch", "CPU"),
         ],
         expected,
-    )  # fmt: skip
+    )
     call = rows["aten::mm", "call", "AutogradCPU"]
     assert call["keyset"]["keys"] == counted.truth["mm"]
     assert call["kernel"].endswith("VariableType::(anonymous namespace)::mm")
@@ -182,10 +186,22 @@ def test_places_that_are_added_count(counted: Inferior) -> None:
 
 
 def test_one_document_a_report(counted: Inferior) -> None:
-    outcome = run([
-        DISPATCH, "--json", "-p", str(counted.pid), "dispatch-top", "mm", "--interval", "0.2", "--count", "3",
-        "--sort", "kernel",
-    ])  # fmt: skip
+    outcome = run(
+        [
+            DISPATCH,
+            "--json",
+            "-p",
+            str(counted.pid),
+            "dispatch-top",
+            "mm",
+            "--interval",
+            "0.2",
+            "--count",
+            "3",
+            "--sort",
+            "kernel",
+        ]
+    )
     assert outcome.status == 0, outcome
     documents = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [document["command"] for document in documents] == ["dispatch-top"] * 3

@@ -62,5 +62,10 @@ def started(what, environ):
 
 def test_durations():
     assert [standing(each) for each in (0.2, 40, 119, 700, 10_000, 400_000)] == [
-        "now", "40 s", "119 s", "12 min", "2.8 h", "5 d",
-    ]  # fmt: skip
+        "now",
+        "40 s",
+        "119 s",
+        "12 min",
+        "2.8 h",
+        "5 d",
+    ]

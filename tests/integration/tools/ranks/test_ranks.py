@@ -162,5 +162,8 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
             document = ranks(*words)
             assert {*pids} <= {each["pid"] for each in document["reports"]}
             told = [each["reason"] for each in document["unreached"] if each["where"] == f"pid {stranger}"]
-            assert told == (["its environment is longer than any program is started with, so that its job and rank "
-                             "are not known"] if user is None else [])  # fmt: skip
+            assert told == (
+                ["its environment is longer than any program is started with, so that its job and rank are not known"]
+                if user is None
+                else []
+            )

@@ -78,9 +78,11 @@ def test_the_completions_complete() -> None:
 
 def test_the_shells_and_man_can_read_them() -> None:
     for program, name in (
-        ("zsh -n", "zsh/site-functions/_gdbext"), ("fish -n", "fish/vendor_completions.d/gdbext.fish"),
-        ("bash -n", "bash-completion/completions/gdbext"), ("man --warnings -E UTF-8 -l", "man/man1/gdbext.1"),
-    ):  # fmt: skip
+        ("zsh -n", "zsh/site-functions/_gdbext"),
+        ("fish -n", "fish/vendor_completions.d/gdbext.fish"),
+        ("bash -n", "bash-completion/completions/gdbext"),
+        ("man --warnings -E UTF-8 -l", "man/man1/gdbext.1"),
+    ):
         if run(["sh", "-c", f"command -v {program.split()[0]}"]).status == 0:
             outcome = run([*program.split(), ROOT / "share" / name])
             assert (outcome.status, outcome.stderr) == (0, ""), outcome

@@ -18,8 +18,9 @@ RECORDING = ROOT / "tests" / "recordings" / "python-lock-abba.rec"
 
 @pytest.fixture
 def sleeper() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); answer = 42; time.sleep(100)"],
-                               stdout=subprocess.PIPE)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); answer = 42; time.sleep(100)"], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(0.2)

@@ -82,8 +82,14 @@ def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
     assert (symbolic["sizes"], symbolic["storage_offset"], symbolic["contiguity"]) == ([None, None], None, [])
     assert any("lazy module" in note for note in odd["lazy"]["notes"])
     layouts = {name: odd[name]["layout"] for name in ("coo", "csr", "csc", "bsr", "nested", "mkldnn")}
-    assert layouts == {"coo": "sparse_coo", "csr": "sparse_csr", "csc": "sparse_csc", "bsr": "sparse_bsr",
-                       "nested": "strided", "mkldnn": "_mkldnn"}  # fmt: skip
+    assert layouts == {
+        "coo": "sparse_coo",
+        "csr": "sparse_csr",
+        "csc": "sparse_csc",
+        "bsr": "sparse_bsr",
+        "nested": "strided",
+        "mkldnn": "_mkldnn",
+    }
     for name in ("coo", "csr", "csc", "bsr"):
         values = next(part for part in odd[name]["parts"] if part["name"] == "values")
         assert (values["max"], odd[name]["sizes"], odd[name]["values"]) == (3.0, [2, 4], None), name
@@ -140,9 +146,13 @@ def test_variables_in_all_kinds_of_places(inferior: GetInferior) -> None:
         assert named("places.queue[-1]") == [3, 4, 5, 6]
         assert named("places.net['enc'][-1].weight") == named("places.net.enc.1.weight") == [[2, 2]]
         assert named("places.net.enc.1.weight.grad") == [[0.5, 0.5]]
-        for name, said in (("places.net.enc.0.weight.grad", "grad is None"), ("places.pair.frist", "'frist'"),
-                           ("places.net['encc']", "encc"), ("places.queue[2]", "item"),
-                           ("batch[1].label", "attribute 'label'")):  # fmt: skip
+        for name, said in (
+            ("places.net.enc.0.weight.grad", "grad is None"),
+            ("places.pair.frist", "'frist'"),
+            ("places.net['encc']", "encc"),
+            ("places.queue[2]", "item"),
+            ("batch[1].label", "attribute 'label'"),
+        ):
             with pytest.raises(UsageError, match=said) as caught:
                 named(name)
         assert caught.value.help == "--py \"batch[1]['label']\""

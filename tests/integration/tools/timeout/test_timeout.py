@@ -25,11 +25,19 @@ if os.fork() == 0:
 subprocess.run(["sleep", "1000"])
 """
 ALIKE = [
-    ["0.2", "sleep", "9"], ["inf", "true"], ["9", "sh", "-c", "exit 7"], ["9", "/etc/passwd"], ["9", "no-such-command"],
-    ["9", "sh", "-c", "kill -9 $$"], ["-s", "KILL", "0.2", "sleep", "9"], ["1x", "true"], ["9"],
-    ["-k", "0.2", "0.2s", "sh", "-c", "trap '' TERM; sleep 1; sleep 9"], ["-s", "NONE", "1", "true"],
+    ["0.2", "sleep", "9"],
+    ["inf", "true"],
+    ["9", "sh", "-c", "exit 7"],
+    ["9", "/etc/passwd"],
+    ["9", "no-such-command"],
+    ["9", "sh", "-c", "kill -9 $$"],
+    ["-s", "KILL", "0.2", "sleep", "9"],
+    ["1x", "true"],
+    ["9"],
+    ["-k", "0.2", "0.2s", "sh", "-c", "trap '' TERM; sleep 1; sleep 9"],
+    ["-s", "NONE", "1", "true"],
     ["--preserve-status", "--foreground", "-v", "0.3", "sh", "-c", "trap 'exit 3' TERM; sleep 9 & wait"],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("words", ALIKE, ids=" ".join)

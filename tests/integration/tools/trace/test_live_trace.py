@@ -35,9 +35,13 @@ def interrupted_once(reached: Callable[[], bool], shown: Path, *words: str | Pat
     """What scripts/dispatch has written to ``shown``: it gets a Ctrl+C once that is true, and ends with status 0."""
     with shown.open("w") as output:
         process = subprocess.Popen(
-            [DISPATCH, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True,
+            [DISPATCH, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
     wait_until(lambda: reached() or process.poll() is not None, "it is where it should be interrupted")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -87,10 +91,21 @@ def test_the_nine_steps_come_in_order() -> None:
     steps = [re.match(r"( *)\[(\w+)\]", line) for line in lines[start:]]
     words = [match.group(2) for match in steps if match]
     assert words[:14] == [
-        "entry", "call", "lookup", "index", "found", "enter",
-        "entry", "redispatch", "lookup", "index", "found",
-        words[11], "return", "return",
-    ]  # fmt: skip
+        "entry",
+        "call",
+        "lookup",
+        "index",
+        "found",
+        "enter",
+        "entry",
+        "redispatch",
+        "lookup",
+        "index",
+        "found",
+        words[11],
+        "return",
+        "return",
+    ]
     assert words[11] in ("enter", "boxed")
     assert words[14:16] == ["return", "return"]
     text = "\n".join(lines[start:])
@@ -166,9 +181,22 @@ def test_children_are_not_disturbed() -> None:
 
 def test_limit_depth_and_json() -> None:
     outcome = run(
-        [DISPATCH, "--json", "dispatch-trace", "aten::linear", "aten::mm", "--depth", "1", "--limit", "2", "--",
-         sys.executable, SCRIPT, "linear"]
-    )  # fmt: skip
+        [
+            DISPATCH,
+            "--json",
+            "dispatch-trace",
+            "aten::linear",
+            "aten::mm",
+            "--depth",
+            "1",
+            "--limit",
+            "2",
+            "--",
+            sys.executable,
+            SCRIPT,
+            "linear",
+        ]
+    )
     assert outcome.status == 0, outcome
     document = outcome.document["trace"]
     shown = [event for event in document["events"] if event["step"] == "dispatch"]

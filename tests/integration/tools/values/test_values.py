@@ -53,16 +53,20 @@ def test_operators_that_are_registered_later() -> None:
     assert "no operator 'late::twice' is registered in the target" in text
     kernels = re.findall(r"\[ before_launch: (.*) \]", text)
     assert [re.sub(r" at .*|.*::", "", each) for each in kernels] == [
-        "autograd_fallback", "<lambda>", "autograd_fallback", "empty_like"
-    ]  # fmt: skip
+        "autograd_fallback",
+        "<lambda>",
+        "autograd_fallback",
+        "empty_like",
+    ]
 
 
 def test_operators_with_python_kernels_only() -> None:
     text = watched("print", "late::twice", "--when", "after", program="late_operators.py")
     results = text.split("[ after_launch - late::twice - result0 ]")[1:]
     assert [re.findall(r"Size: .*|Mean: .*", each)[:2] for each in results] == [
-        ["Size: [2, 2]", "Mean: 2"], ["Size: [2, 2]"]
-    ]  # fmt: skip
+        ["Size: [2, 2]", "Mean: 2"],
+        ["Size: [2, 2]"],
+    ]
 
 
 OPERATORS = ("aten::mm", "aten::add_.Tensor", "aten::max.dim", "aten::cat", "aten::split.Tensor", "aten::layer_norm")
@@ -126,16 +130,19 @@ def test_numbers_in_vector_registers_and_beside_them(tmp_path: Path) -> None:
     assert [call["op"] for call in calls] == list(operators)
     numbers, norm = ({each["name"]: each.get("value") for each in call["arguments"]} for call in calls)
     assert {name: numbers[name] for name in ("nan", "posinf", "neginf")} == {
-        "nan": "0.5", "posinf": "None", "neginf": "-2.5",
-    }  # fmt: skip
+        "nan": "0.5",
+        "posinf": "None",
+        "neginf": "-2.5",
+    }
     assert {name: norm[name] for name in ("weight", "training", "momentum", "eps")} == {
-        "weight": "undefined", "training": "True", "momentum": "0.125", "eps": "0.0001",
-    }  # fmt: skip
+        "weight": "undefined",
+        "training": "True",
+        "momentum": "0.125",
+        "eps": "0.0001",
+    }
 
 
-@pytest.mark.parametrize(
-    ("place", "operator"), [("forward", "log"), ("backward", "div"), ("optimiser", "addcdiv_")]
-)  # fmt: skip
+@pytest.mark.parametrize(("place", "operator"), [("forward", "log"), ("backward", "div"), ("optimiser", "addcdiv_")])
 def test_the_first_nan_of_a_training_step(place: str, operator: str) -> None:
     said = watched("nan", "--json", program="first_nan.py", words=(place,))
     find = json.loads(next(line for line in said.splitlines() if line.startswith('{"op"')))

@@ -43,13 +43,27 @@ sys.exit(3)
 def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     script, told, end = tmp_path / "hangs.py", tmp_path / "told", tmp_path / "end"
     script.write_text(HANGS)
-    words = [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
-             "--metrics", tmp_path / "gdbext.prom",
-             "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--",
-             sys.executable, script, end]  # fmt: skip
+    words = [
+        DISPATCH,
+        "watch",
+        "--json",
+        "--hung-after",
+        "1.5",
+        "--save",
+        tmp_path / "kept",
+        "--metrics",
+        tmp_path / "gdbext.prom",
+        "--run",
+        f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}',
+        "--",
+        sys.executable,
+        script,
+        end,
+    ]
     events = []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          start_new_session=True) as watch:  # fmt: skip
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as watch:
         try:
             assert watch.stderr is not None
             for line in watch.stderr:
@@ -113,8 +127,15 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     (page,) = tmp_path.glob("hang-*.job.html")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()} == {
-        "txt", "json", "rec", "html", "core", "job.txt", "job.json", "job.html",
-    }  # fmt: skip
+        "txt",
+        "json",
+        "rec",
+        "html",
+        "core",
+        "job.txt",
+        "job.json",
+        "job.html",
+    }
     looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
     assert "waits for" in looked.stdout, looked
     assert output.rstrip().endswith("the process has ended")

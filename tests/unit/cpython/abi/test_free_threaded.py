@@ -38,8 +38,9 @@ WITH_GIL = layout_for(abi_of_hexversion(HEXVERSION))
 def test_what_follows_a_header_is_sixteen_bytes_further_on() -> None:
     assert LAYOUT.size(PyObject) == 32
     for kind, member in (
-        (LockObject, LockObject.lock_lock), (ParkingQueueObject, ParkingQueueObject.has_threads_waiting),
-    ):  # fmt: skip
+        (LockObject, LockObject.lock_lock),
+        (ParkingQueueObject, ParkingQueueObject.has_threads_waiting),
+    ):
         assert LAYOUT.find(member) == (WITH_GIL.find(member) or 0) + 16
         assert LAYOUT.size(kind) == WITH_GIL.size(kind) + 16
     assert LAYOUT.find(DequeObject.leftblock) == 40

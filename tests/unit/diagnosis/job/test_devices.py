@@ -38,8 +38,11 @@ def hung(request: pytest.FixtureRequest) -> Replay:
 def device_waits(hung: Replay) -> dict[str, dict[str, Any]]:
     """Role → the member "device" of its wait."""
     roles = {each["tid"]: role for role, each in hung.truth["threads"].items()}
-    return {roles[each["tid"]]: each["wait"]["device"] for each in hung.diagnosis["threads"]
-            if each["tid"] in roles and each["wait"] and "device" in each["wait"]}  # fmt: skip
+    return {
+        roles[each["tid"]]: each["wait"]["device"]
+        for each in hung.diagnosis["threads"]
+        if each["tid"] in roles and each["wait"] and "device" in each["wait"]
+    }
 
 
 def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay) -> None:
@@ -153,8 +156,9 @@ def test_counts_that_make_no_sense_are_not_shown(replay: type[Replay], monkeypat
     monkeypatch.setattr(cuda_state._Pending, "read", lambda _: PendingMemory(0, (), 0, 1 << 50, 0))
     section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
     assert (section["memory"], section["problems"]) == (
-        [], ["the caching allocator: its counts of failures make no sense"]
-    )  # fmt: skip
+        [],
+        ["the caching allocator: its counts of failures make no sense"],
+    )
 
 
 def test_graphs_in_the_report() -> None:
@@ -249,8 +253,13 @@ def test_torch_without_cuda_has_no_device(replay: type[Replay]) -> None:
 
 def test_cores_of_the_device_as_the_environment_says() -> None:
     assert core_settings({}) == DeviceCore(False, False, "corepipe.cuda.%h.%p", "core_%t_%h_%p.nvcudmp")
-    asked = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": "/tmp/pipe.%p",
-                           "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort"})  # fmt: skip
+    asked = core_settings(
+        {
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+            "CUDA_COREDUMP_PIPE": "/tmp/pipe.%p",
+            "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort",
+        }
+    )
     assert (asked.user_triggered, asked.on_exception, asked.pipe) == (True, False, "/tmp/pipe.%p")
     assert asked.keeps_running
     off = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"})

@@ -21,8 +21,13 @@ def script() -> ModuleType:
 def truth_of(hung: Replay, **changes: Any) -> dict[str, Any]:
     """What the recorded program said of one thread, as a scene would say it of its main thread."""
     said = hung.truth["threads"]["item"]
-    return {"pid": said["tid"], "call": said["call"], "stream": f"{said['stream']:#x}",
-            "op": "aten::_local_scalar_dense", **changes}  # fmt: skip
+    return {
+        "pid": said["tid"],
+        "call": said["call"],
+        "stream": f"{said['stream']:#x}",
+        "op": "aten::_local_scalar_dense",
+        **changes,
+    }
 
 
 def test_a_scene_that_agrees_and_one_that_does_not(replay: type[Replay], script: ModuleType) -> None:
@@ -42,8 +47,11 @@ def test_a_program_that_is_gone_is_no_agreement(script: ModuleType) -> None:
 
 
 def test_every_scene_has_a_function(script: ModuleType) -> None:
-    functions = [each.name.replace("_", "-") for each in ast.parse(script.SCENES.read_text()).body
-                 if isinstance(each, ast.FunctionDef)]  # fmt: skip
+    functions = [
+        each.name.replace("_", "-")
+        for each in ast.parse(script.SCENES.read_text()).body
+        if isinstance(each, ast.FunctionDef)
+    ]
     assert [each for each in functions if each in script.NAMES] == list(script.NAMES)
 
 

@@ -31,7 +31,7 @@ OF_THE_MOMENT = {
     Frame: "level kind function module file line pc role hidden_variables",
     DispatchFrame: "level event op overload keyset key table_index kernel stage confidence evidence never_entered "
     "backend unread_inside",
-}  # fmt: skip
+}
 LATE = {ThreadReport: "dispatch frames python", Frame: "variables", DispatchFrame: "arguments"}
 
 

@@ -54,9 +54,14 @@ def test_a_file_that_cannot_be_known(tmp_path: Path, file: str) -> None:
     assert SourceReader(Files(tmp_path)).line(file, 1) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("modified", "changed"), [
-    (999.0, ""), (1000.02, ""), (1001.0, "the file changed after the process started"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("modified", "changed"),
+    [
+        (999.0, ""),
+        (1000.02, ""),
+        (1001.0, "the file changed after the process started"),
+    ],
+)
 def test_a_file_that_changed_since_is_doubted(tmp_path: Path, modified: float, changed: str) -> None:
     write(tmp_path, b"a = 1\n", modified)
     assert SourceReader(Files(tmp_path, 1000.0)).line("/model.py", 1) == SourceLine("a = 1", changed)  # type: ignore[arg-type]

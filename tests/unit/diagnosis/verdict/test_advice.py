@@ -93,14 +93,18 @@ def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
 @pytest.mark.parametrize(
     ("stop", "last"),
     [
-        (ProcessStop(tracer="7 (gdb)"), "Keep the evidence before you kill it, in process 7 (gdb): "
-         "generate-core-file core.1"),
-        (ProcessStop(tracer="7 (strace)"), "Keep the evidence before you kill it, in process 7 (strace): gcore 1, once "
-         "it let go"),
+        (
+            ProcessStop(tracer="7 (gdb)"),
+            "Keep the evidence before you kill it, in process 7 (gdb): generate-core-file core.1",
+        ),
+        (
+            ProcessStop(tracer="7 (strace)"),
+            "Keep the evidence before you kill it, in process 7 (strace): gcore 1, once it let go",
+        ),
         (ProcessStop(group="/a"), ""),
         (ProcessStop("SIGSTOP"), "Keep the evidence before you kill it: gcore 1"),
     ],
-)  # fmt: skip
+)
 def test_nobody_can_keep_a_core_of_a_process_that_another_one_holds(stop, last):
     told = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source="-p 1"), stop=stop)
     assert [line for line in told if line.startswith("Keep")] == [last] * bool(last)
@@ -158,10 +162,16 @@ def test_missing_workers_name_the_way_out_of_their_pool():
     assert "set_num_threads(1)" not in text(pools.AUTOGRAD)
 
 
-@pytest.mark.parametrize(("kind", "part"), [
-    ("condvar", "notify"), ("python-lock", "RLock"), ("io", "other end"), ("libc-lock", "same library"),
-    ("futex", "same library"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("condvar", "notify"),
+        ("python-lock", "RLock"),
+        ("io", "other end"),
+        ("libc-lock", "same library"),
+        ("futex", "same library"),
+    ],
+)
 def test_blocked_threads(kind, part):
     assert part in told(thread(1, wait(kind, name="x"), [step("aten::mm")]))
 

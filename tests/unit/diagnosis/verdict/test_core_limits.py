@@ -17,27 +17,37 @@ def unknown(*waits):
     return "; ".join(unknown_in_core([thread(number, each) for number, each in enumerate(waits, 1)]))
 
 
-@pytest.mark.parametrize(("found", "what"), [
-    (wait("io", name="read on fd 5"), "other end, for thread 1"),
-    (wait("sleep", looks_for="the file /lock", looks_outside=True, timed=True, seconds=1.0), "who has locked them"),
-    (wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True)), "where the store is"),
-    (wait("semaphore", external=True), "share the memory"),
-    (wait("sleep", timed=True), "how long a sleep still lasts"),
-    (wait("child-process", children=(ChildProcess(7), ChildProcess(8))), "what processes 7 and 8 do"),
-    (wait("child-process", children=(ChildProcess(7),)), "what process 7 does"),
-    (wait("child-process"), "which child processes there are"),
-    (wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP)), "forked from another one"),
-    (wait("python-lock"), "forked from another one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (wait("io", name="read on fd 5"), "other end, for thread 1"),
+        (wait("sleep", looks_for="the file /lock", looks_outside=True, timed=True, seconds=1.0), "who has locked them"),
+        (wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True)), "where the store is"),
+        (wait("semaphore", external=True), "share the memory"),
+        (wait("sleep", timed=True), "how long a sleep still lasts"),
+        (wait("child-process", children=(ChildProcess(7), ChildProcess(8))), "what processes 7 and 8 do"),
+        (wait("child-process", children=(ChildProcess(7),)), "what process 7 does"),
+        (wait("child-process"), "which child processes there are"),
+        (wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP)), "forked from another one"),
+        (wait("python-lock"), "forked from another one"),
+    ],
+)
 def test_what_only_the_system_knows(found, what):
     assert what in unknown(found)
 
 
-@pytest.mark.parametrize("found", [
-    wait("mutex", 2), wait("python-lock", 2), wait("sleep", timed=True, seconds=2.0), wait("gil", being_released=True),
-    wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True, server="node1:29500")),
-    wait("queue"), wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found",
+    [
+        wait("mutex", 2),
+        wait("python-lock", 2),
+        wait("sleep", timed=True, seconds=2.0),
+        wait("gil", being_released=True),
+        wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True, server="node1:29500")),
+        wait("queue"),
+        wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True)),
+    ],
+)
 def test_what_is_in_memory_is_not_missed(found):
     assert unknown(found) == ""
 

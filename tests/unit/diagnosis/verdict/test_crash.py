@@ -26,10 +26,16 @@ def stop(signal, pc=0x400100, sp=SP, **more):
     return SignalStop(signal, pc, sp, user_limit=1 << 47, **more)
 
 
-@pytest.mark.parametrize(("address", "expected"), [
-    (0, "null"), (0x18, "null"), (0xDEAD0000, "unmapped"), (0x500010, "read-only"),
-    (0xFFFF800000000000, "non-canonical"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (0, "null"),
+        (0x18, "null"),
+        (0xDEAD0000, "unmapped"),
+        (0x500010, "read-only"),
+        (0xFFFF800000000000, "non-canonical"),
+    ],
+)
 def test_segv(address, expected):
     assert kind(address) == expected
 
@@ -90,11 +96,14 @@ def test_what_nobody_caught():
     assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
 
 
-@pytest.mark.parametrize(("path", "expected"), [
-    ("/data/weights.bin", "memory of the file /data/weights.bin, which has become shorter"),
-    ("/dev/shm/torch_12_34", "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter"),
-    ("", "memory behind a file that has become shorter, or /dev/shm is full"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/data/weights.bin", "memory of the file /data/weights.bin, which has become shorter"),
+        ("/dev/shm/torch_12_34", "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter"),
+        ("", "memory behind a file that has become shorter, or /dev/shm is full"),
+    ],
+)
 def test_a_page_that_its_file_lacks(path, expected):
     maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
     assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence

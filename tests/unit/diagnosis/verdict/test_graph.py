@@ -72,13 +72,20 @@ def test_a_lock_that_is_being_handed_on_holds_nobody_up():
 def test_ends():
     missing = MissingWorkers(pools.OPENMP, forked=True)
     threads = [
-        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing_workers=missing)),
-        thread(3, wait("futex")), thread(4, wait("mutex", 1234)), thread(5, wait("mutex", 5)),
-    ]  # fmt: skip
+        thread(1, wait("mutex", 99, gone=True)),
+        thread(2, wait("barrier", missing_workers=missing)),
+        thread(3, wait("futex")),
+        thread(4, wait("mutex", 1234)),
+        thread(5, wait("mutex", 5)),
+    ]
     graph = WaitGraph(threads)
     assert [graph.chain(tid).reason for tid in (1, 2, 3, 4, 5)] == [
-        ChainEnd.GONE, ChainEnd.MISSING, ChainEnd.UNKNOWN, ChainEnd.ABSENT, ChainEnd.CYCLE,
-    ]  # fmt: skip
+        ChainEnd.GONE,
+        ChainEnd.MISSING,
+        ChainEnd.UNKNOWN,
+        ChainEnd.ABSENT,
+        ChainEnd.CYCLE,
+    ]
     assert [edge.tid for edge in graph.self_loops()] == [5]
     assert graph.cycles() == []
 
@@ -109,10 +116,14 @@ def test_a_tail_is_its_chain_without_edges():
     for size in (1, 2, 3, 5, 9, 30) * 50:
         kinds = [numbers.choice(("mutex", "futex", "gil", "join")) for _ in range(size)]
         waits = [
-            wait(kind, numbers.choice((*range(size + 1), None)), timed=numbers.random() < 0.1,
-                 others=[numbers.randrange(size)] if numbers.random() < 0.1 else ())
+            wait(
+                kind,
+                numbers.choice((*range(size + 1), None)),
+                timed=numbers.random() < 0.1,
+                others=[numbers.randrange(size)] if numbers.random() < 0.1 else (),
+            )
             for kind in kinds
-        ]  # fmt: skip
+        ]
         graph = WaitGraph(thread(tid, each) for tid, each in enumerate(waits))
         order = numbers.sample(range(size), size)
         for tid in order:

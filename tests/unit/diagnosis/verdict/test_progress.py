@@ -57,10 +57,15 @@ def test_a_thread_that_runs_at_every_sample_spins_however_little_of_the_processo
     assert (spins.progress.value, spins.place) == ("spinning", "match (sre.so)")
 
 
-@pytest.mark.parametrize(("done", "moved"), [
-    ((1000, 0, 0, 0), "processor time"), ((0, 1, 0, 0), "context switches"), ((0, 0, 9, 0), "bytes read or written"),
-    ((0, 0, 0, 1), "page faults"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("done", "moved"),
+    [
+        ((1000, 0, 0, 0), "processor time"),
+        ((0, 1, 0, 0), "context switches"),
+        ((0, 0, 9, 0), "bytes read or written"),
+        ((0, 0, 0, 1), "page faults"),
+    ],
+)
 def test_who_stands_still_does_nothing_at_all(done, moved):
     (same,) = found({1: place()}, {1: place()}, done=done)
     assert (same.progress.value, same.moved) == ("same-place", (moved,))

@@ -54,8 +54,11 @@ def test_more_than_25000_steps_in_bounded_time():
 
 
 def test_autograd_then_cpu_is_normal():
-    steps = [step("aten::mm", 0, 0x1, "CPU", "redispatch"), step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
-             step("aten::mm", 6, 0x111, "AutogradCPU")]  # fmt: skip
+    steps = [
+        step("aten::mm", 0, 0x1, "CPU", "redispatch"),
+        step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
+        step("aten::mm", 6, 0x111, "AutogradCPU"),
+    ]
     assert recursion.detect(steps * 3) is None
 
 
@@ -91,8 +94,11 @@ def test_the_depth_is_told_where_nothing_runs_away():
 def through_python(period, turns, frames):
     """Operators that call each other ``turns`` times each; a call is two passes and ``frames`` Python frames."""
     calls = [number % period for number in range(period * turns)]
-    steps = [step(f"my::op{call}", 20 * at + pass_, 0x10 + pass_, event="redispatch" if pass_ == 0 else "call")
-             for at, call in enumerate(calls) for pass_ in range(2)]  # fmt: skip
+    steps = [
+        step(f"my::op{call}", 20 * at + pass_, 0x10 + pass_, event="redispatch" if pass_ == 0 else "call")
+        for at, call in enumerate(calls)
+        for pass_ in range(2)
+    ]
     return steps, [20 * at + 10 for at in range(len(calls)) for _ in range(frames)]
 
 

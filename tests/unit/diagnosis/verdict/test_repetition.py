@@ -21,16 +21,19 @@ def test_longer_periods_than_asked_for_are_not_found():
     assert longest("abcabcabc", 2) is None
 
 
-@pytest.mark.parametrize(("items", "expected"), [
-    ("", []),
-    ("abc", [(0, 3, 1)]),
-    ("aab", [(0, 3, 1)]),
-    ("aaab", [(0, 1, 3), (3, 1, 1)]),
-    ("xababab", [(0, 1, 1), (1, 2, 3)]),
-    ("aaabbb", [(0, 1, 3), (3, 1, 3)]),
-    ("abababa", [(0, 2, 3), (6, 1, 1)]),
-    ("aabaabaab", [(0, 3, 3)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ("", []),
+        ("abc", [(0, 3, 1)]),
+        ("aab", [(0, 3, 1)]),
+        ("aaab", [(0, 1, 3), (3, 1, 1)]),
+        ("xababab", [(0, 1, 1), (1, 2, 3)]),
+        ("aaabbb", [(0, 1, 3), (3, 1, 3)]),
+        ("abababa", [(0, 2, 3), (6, 1, 1)]),
+        ("aabaabaab", [(0, 3, 3)]),
+    ],
+)
 def test_fold(items, expected):
     assert [tuple(found) for found in fold(items)] == expected
 

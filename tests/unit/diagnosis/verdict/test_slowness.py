@@ -161,8 +161,11 @@ def test_the_verdict():
 
 
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
-    path = [("simplify", "/x/sympy/core/expr.py"), ("run_node", "/x/torch/_inductor/graph.py"),
-            ("_compile", "/x/torch/_dynamo/convert_frame.py")]  # fmt: skip
+    path = [
+        ("simplify", "/x/sympy/core/expr.py"),
+        ("run_node", "/x/torch/_inductor/graph.py"),
+        ("_compile", "/x/torch/_dynamo/convert_frame.py"),
+    ]
     frames = tuple(Frame(number, FrameKind.PYTHON, name, "", file, 1) for number, (name, file) in enumerate(path))
     (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
     assert found.kind is ExplanationKind.COMPILING

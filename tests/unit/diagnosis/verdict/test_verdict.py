@@ -98,9 +98,16 @@ def test_missing_workers():
     assert "no OpenMP worker threads" in found.summary
 
 
-@pytest.mark.parametrize("waits", [
-    wait("condvar"), wait("futex"), wait("io", name="read of fd 5"), wait("sleep", timed=True), wait("python-lock"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "waits",
+    [
+        wait("condvar"),
+        wait("futex"),
+        wait("io", name="read of fd 5"),
+        wait("sleep", timed=True),
+        wait("python-lock"),
+    ],
+)
 def test_blocked_inside_the_dispatcher(waits):
     found = verdict(thread(1, waits, [MM]))
     assert (found.kind, found.step.op, found.step.key, found.step.stage) == (
@@ -193,12 +200,15 @@ def test_the_main_thread_is_followed_to_a_thread_that_runs():
     assert not judged.findings
 
 
-@pytest.mark.parametrize(("more", "kind"), [
-    ({"looks_for": "the file /lock", "looks_outside": True}, "waiting-external"),
-    ({"looks_for": "the process 7", "children": (ChildProcess(7),)}, "waiting-external"),
-    ({"looks_for": "stopped (which is False)"}, "idle"),
-    ({}, "idle"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"looks_for": "the file /lock", "looks_outside": True}, "waiting-external"),
+        ({"looks_for": "the process 7", "children": (ChildProcess(7),)}, "waiting-external"),
+        ({"looks_for": "stopped (which is False)"}, "idle"),
+        ({}, "idle"),
+    ],
+)
 def test_a_loop_that_sleeps_waits_for_what_it_looks_at(more, kind):
     found = verdict(thread(1, wait("sleep", timed=True, **more)))
     assert found.kind.value == kind
@@ -223,9 +233,10 @@ def test_runaway_recursion_and_its_stack_overflow():
 def test_crash_is_strongest():
     crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
     found = verdict(
-        thread(1, wait("mutex", 1)), thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
+        thread(1, wait("mutex", 1)),
+        thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
         crashes={2: crash},
-    )  # fmt: skip
+    )
     assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
 
@@ -259,19 +270,22 @@ def test_what_others_want_of_the_last_thread_is_said():
     """It waits for what one of them would give: a lock that it keeps meanwhile is the reason that nobody comes."""
     table = {"address": 0x70, "name": "table"}
     found = verdict(
-        thread(1, wait("join", 2)), thread(2, wait("condvar"), python_name="reader"),
+        thread(1, wait("join", 2)),
+        thread(2, wait("condvar"), python_name="reader"),
         thread(3, wait("rwlock", 2, **table), python_name="writer"),
-    )  # fmt: skip
+    )
     assert found.kind is FindingKind.BLOCKED
-    assert found.summary.endswith("; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which reader "
-                                  "(tid 2) holds.")  # fmt: skip
+    assert found.summary.endswith(
+        "; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which reader (tid 2) holds."
+    )
 
 
 def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
     found = verdict(
-        thread(1, wait("join", 2)), thread(2, wait("condvar", expects=(3,)), python_name="consumer"),
+        thread(1, wait("join", 2)),
+        thread(2, wait("condvar", expects=(3,)), python_name="consumer"),
         thread(3, wait("python-lock", 2), python_name="feeder"),
-    )  # fmt: skip
+    )
     assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2, 3))
     assert "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits" in found.summary
     lock = wait("python-lock", 3)
@@ -287,9 +301,14 @@ def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
 @pytest.mark.parametrize(("loop", "word"), [("step", "called at"), ("main", "which calls")])
 def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     """A loop in a library is called by the program; a loop of the program calls the function that sleeps."""
-    library, *own = [Frame(0, FrameKind.PYTHON, name, file=file, line=1) for name, file in (
-        ("poll", "/env/lib/python3.11/site-packages/a.py"), ("step", "/srv/b.py"), ("main", "/srv/b.py"),
-    )]  # fmt: skip
+    library, *own = [
+        Frame(0, FrameKind.PYTHON, name, file=file, line=1)
+        for name, file in (
+            ("poll", "/env/lib/python3.11/site-packages/a.py"),
+            ("step", "/srv/b.py"),
+            ("main", "/srv/b.py"),
+        )
+    ]
     where = {"step": library, "main": own[1]}[loop].place
     sleeping = wait("sleep", timed=True, repeated_at=where)
     main = thread(1, sleeping, python_name="MainThread")._replace(python=(library, *own))
@@ -300,7 +319,8 @@ def test_a_doubt_about_the_main_thread_s_own_wait_does_not_repeat_it():
     lock = wait("futex", name="mylock")
     found = verdict(thread(1, lock), thread(2, wait("sleep", timed=True)))
     assert found.summary.count("mylock") == 1, found.summary
-    assert found.summary.endswith("No hang is proven; but its owner is not recorded in memory: a deadlock through it "
-                                  "cannot be excluded.")  # fmt: skip
+    assert found.summary.endswith(
+        "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
+    )
     other = verdict(thread(1, wait("sleep", timed=True)), thread(2, lock))
     assert "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner" in other.summary

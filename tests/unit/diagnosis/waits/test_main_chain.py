@@ -26,16 +26,22 @@ def sleeping(*polled_objects):
     return follow_main_thread(thread.process, {1: state_of(thread)})[1].wait
 
 
-@pytest.mark.parametrize(("seen", "text"), [
-    (PolledObject(PolledKind.FILE, "path", 1, path="/lock"), "the file /lock (which exists)"),
-    (PolledObject(PolledKind.FILE, "path", 1, path="/held"), "the file /held, which process 9 has locked"),
-    (PolledObject(PolledKind.FILE, "path", 1, path="/none"), "the file /none (which does not exist)"),
-    (PolledObject(PolledKind.FILE, "path", 1, path="model.lock"), "the file /work/model.lock (which does not exist)"),
-    (PolledObject(PolledKind.PROCESS, "child", 1, pid=50), "the process 50 (worker)"),
-    (PolledObject(PolledKind.PROCESS, "child", 1, pid=51), "the process 51"),
-    (PolledObject(PolledKind.THREAD, "worker", 1, ident=7), "the thread 7"),
-    (PolledObject(PolledKind.FLAG, "stopped", 1, value=False), "stopped (which is False)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (PolledObject(PolledKind.FILE, "path", 1, path="/lock"), "the file /lock (which exists)"),
+        (PolledObject(PolledKind.FILE, "path", 1, path="/held"), "the file /held, which process 9 has locked"),
+        (PolledObject(PolledKind.FILE, "path", 1, path="/none"), "the file /none (which does not exist)"),
+        (
+            PolledObject(PolledKind.FILE, "path", 1, path="model.lock"),
+            "the file /work/model.lock (which does not exist)",
+        ),
+        (PolledObject(PolledKind.PROCESS, "child", 1, pid=50), "the process 50 (worker)"),
+        (PolledObject(PolledKind.PROCESS, "child", 1, pid=51), "the process 51"),
+        (PolledObject(PolledKind.THREAD, "worker", 1, ident=7), "the thread 7"),
+        (PolledObject(PolledKind.FLAG, "stopped", 1, value=False), "stopped (which is False)"),
+    ],
+)
 def test_what_a_loop_that_sleeps_looks_at(seen, text):
     wait = sleeping(seen)
     assert wait.looks_for == text
@@ -61,15 +67,18 @@ def test_a_queue_is_filled_by_who_has_it_and_does_not_wait_for_it():
     assert states[1].wait.expects == ()
 
 
-@pytest.mark.parametrize(("classes", "number", "message", "expected"), [
-    (("OSError",), 28, "", Refused.SPACE),
-    (("OSError",), 24, "", Refused.DESCRIPTORS),
-    (("BlockingIOError", "OSError"), 11, "", None),
-    (("gaierror", "OSError"), -2, "", Refused.PEER),
-    (("KeyError", "LookupError"), 28, "", None),
-    (("RuntimeError",), None, "can't start new thread", Refused.TASKS),
-    (("RuntimeError",), None, "boom", None),
-    (("MemoryError",), None, "", Refused.MEMORY),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "number", "message", "expected"),
+    [
+        (("OSError",), 28, "", Refused.SPACE),
+        (("OSError",), 24, "", Refused.DESCRIPTORS),
+        (("BlockingIOError", "OSError"), 11, "", None),
+        (("gaierror", "OSError"), -2, "", Refused.PEER),
+        (("KeyError", "LookupError"), 28, "", None),
+        (("RuntimeError",), None, "can't start new thread", Refused.TASKS),
+        (("RuntimeError",), None, "boom", None),
+        (("MemoryError",), None, "", Refused.MEMORY),
+    ],
+)
 def test_what_an_exception_says_was_refused(classes, number, message, expected):
     assert refused_by(HandledError("", classes, number, message)) is expected

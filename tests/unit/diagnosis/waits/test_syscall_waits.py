@@ -14,26 +14,32 @@ from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, Proc
 from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
 
 
-@pytest.mark.parametrize(("call", "args", "kind", "name"), [
-    (0, (5,), "io", "read on fd 5"),
-    (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
-    (35, (DATA + 16,), "sleep", "sleeps (2.5 s) in app.so"),
-    (61, (1234,), "child-process", "child process 1234"),
-    (61, (0xFFFFFFFF,), "child-process", "any child process"),
-    (34, (), "sleep", "waits for a signal (pause)"),
-    (232, (4, 0, 1, 0xFFFFFFFF), "io", "epoll_wait on fd 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "args", "kind", "name"),
+    [
+        (0, (5,), "io", "read on fd 5"),
+        (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
+        (35, (DATA + 16,), "sleep", "sleeps (2.5 s) in app.so"),
+        (61, (1234,), "child-process", "child process 1234"),
+        (61, (0xFFFFFFFF,), "child-process", "any child process"),
+        (34, (), "sleep", "waits for a signal (pause)"),
+        (232, (4, 0, 1, 0xFFFFFFFF), "io", "epoll_wait on fd 4"),
+    ],
+)
 def test_what_the_system_ends(call, args, kind, name):
     raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
     wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
     assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
 
 
-@pytest.mark.parametrize(("number", "kind", "name"), [
-    (230, "sleep", "sleeps (2.5 s) in app.so"),
-    (7, "io", "poll on fd 9"),
-    (0, "io", "restart_syscall"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "kind", "name"),
+    [
+        (230, "sleep", "sleeps (2.5 s) in app.so"),
+        (7, "io", "poll on fd 9"),
+        (0, "io", "restart_syscall"),
+    ],
+)
 def test_a_call_that_goes_on_after_a_stop(number, kind, name):
     """restart_syscall(2), made by the function that makes all calls of libc that can be cancelled."""
     raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
@@ -105,13 +111,16 @@ def timeout(seconds, rest):
     return Process({DATA: struct.pack("<QQ", seconds, rest)})
 
 
-@pytest.mark.parametrize(("call", "args", "rest", "seconds"), [
-    (23, (0, 0, 0, 0, DATA), 250_000, 3.25),
-    (270, (0, 0, 0, 0, DATA), 250_000_000, 3.25),
-    (271, (0, 0, DATA), 250_000_000, 3.25),
-    (7, (0, 0, 1500), 0, 1.5),
-    (230, (1, 0, DATA), 500_000_000, 3.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "args", "rest", "seconds"),
+    [
+        (23, (0, 0, 0, 0, DATA), 250_000, 3.25),
+        (270, (0, 0, 0, 0, DATA), 250_000_000, 3.25),
+        (271, (0, 0, DATA), 250_000_000, 3.25),
+        (7, (0, 0, 1500), 0, 1.5),
+        (230, (1, 0, DATA), 500_000_000, 3.5),
+    ],
+)
 def test_how_long_a_sleep_lasts(call, args, rest, seconds):
     wait = wait_of(timeout(3, rest).thread(1, [("libc.so.6", "call")], call=call, args=args))
     assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)

@@ -103,9 +103,18 @@ def test_the_end_of_the_stack_and_foreign_rows() -> None:
 
 
 def test_where_an_argument_came_from() -> None:
-    code = list(LINK.decode(FUNCTION[: 4 * SIZE] + assemble(
-        (MOVE, "a0", "s0", 0), (LOAD, "a1", "sp", 1), (OTHER, "a2", "a0", 0), (CALL, "a0", "a0", 1),
-    ), CODE))  # fmt: skip
+    code = list(
+        LINK.decode(
+            FUNCTION[: 4 * SIZE]
+            + assemble(
+                (MOVE, "a0", "s0", 0),
+                (LOAD, "a1", "sp", 1),
+                (OTHER, "a2", "a0", 0),
+                (CALL, "a0", "a0", 1),
+            ),
+            CODE,
+        )
+    )
     assert argument_source(LINK, code, "a0") == Location("register", "s0")
     assert argument_source(LINK, code, "a1") == Location("memory", "sp", 8)
     assert argument_source(LINK, code, "a2") is None

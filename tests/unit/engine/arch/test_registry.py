@@ -22,8 +22,12 @@ def test_nothing_is_left_out(architecture: Architecture) -> None:
 @pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
 def test_registers_are_named_alike_everywhere(architecture: Architecture) -> None:
     general = set(architecture.general_registers)
-    roles = {architecture.program_counter, architecture.stack_pointer, architecture.frame_pointer,
-             architecture.result_register}  # fmt: skip
+    roles = {
+        architecture.program_counter,
+        architecture.stack_pointer,
+        architecture.frame_pointer,
+        architecture.result_register,
+    }
     assert roles | set(architecture.argument_registers) | set(architecture.callee_saved) <= general
     assert set(architecture.dwarf_registers) <= general
     assert set(architecture.signal_frame.saved) <= general

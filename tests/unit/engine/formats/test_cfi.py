@@ -195,9 +195,15 @@ def test_random_expressions_end() -> None:
 
 @pytest.mark.parametrize(
     ("data", "unsigned", "signed"),
-    [("02", 2, 2), ("7f", 127, -1), ("8001", 128, 128), ("807f", 16256, -128), ("e58e26", 624485, 624485),
-     ("ffffffffffffffffff01", (1 << 64) - 1, (1 << 64) - 1)],
-)  # fmt: skip
+    [
+        ("02", 2, 2),
+        ("7f", 127, -1),
+        ("8001", 128, 128),
+        ("807f", 16256, -128),
+        ("e58e26", 624485, 624485),
+        ("ffffffffffffffffff01", (1 << 64) - 1, (1 << 64) - 1),
+    ],
+)
 def test_leb128(data: str, unsigned: int, signed: int) -> None:
     raw = bytes.fromhex(data)
     assert uleb128(raw, 0) == (unsigned, len(raw))

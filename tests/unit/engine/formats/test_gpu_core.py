@@ -49,11 +49,17 @@ def grid(entry: int = ENTRY, more: int = 0) -> bytes:
 def core(lanes: bytes = lane(12) * 3 + lane(0), grids: bytes = grid(), row: int = 104, sm: int = 0) -> bytes:
     texts = b"\0NVIDIA H100\0sm_90\0"
     device = struct.pack("<QQQ", 1, 0, 13) + bytes(48)
-    return elf([
-        (DEVICES, device, 0, 0, len(device)), (GRIDS, grids, 1, 0, row), (MODULES, struct.pack("<Q", HANDLE), 1, 0, 8),
-        (IMAGE, cubin(), 3, 0, 0), (LANES, lanes, 1, 0, 48),
-        (SMS, struct.pack("<IIIIQ", 0, 0, sm, 0, 0), 1, 0, 24), (3, texts, 0, 0, 0),
-    ])  # fmt: skip
+    return elf(
+        [
+            (DEVICES, device, 0, 0, len(device)),
+            (GRIDS, grids, 1, 0, row),
+            (MODULES, struct.pack("<Q", HANDLE), 1, 0, 8),
+            (IMAGE, cubin(), 3, 0, 0),
+            (LANES, lanes, 1, 0, 48),
+            (SMS, struct.pack("<IIIIQ", 0, 0, sm, 0, 0), 1, 0, 24),
+            (3, texts, 0, 0, 0),
+        ]
+    )
 
 
 def test_kernels_grids_and_exceptions() -> None:

@@ -216,8 +216,9 @@ def test_the_first_names_of_a_large_file_are_searched_for(tmp_path: Path, monkey
     monkeypatch.setattr(symbol_cache, "WORTH_SEARCHING", 4096)
     monkeypatch.setattr("gdbext.engine.formats.symbol_table._PIECE", 1000)
     tails = [Entry("lookup", 0x9000, 4, binding=LOCAL), Entry("my_lookup", 0x9100, 4), Entry("lookup", 0x9200, 4)]
-    data = make_elf([*tails, *(Entry(f"function_{number}", 0x1000 + number, 1) for number in range(6000))],
-                    build_id=b"\7" * 20)  # fmt: skip
+    data = make_elf(
+        [*tails, *(Entry(f"function_{number}", 0x1000 + number, 1) for number in range(6000))], build_id=b"\7" * 20
+    )
     wanted = {
         "lookup": [0x9000, 0x9200],
         "my_lookup": [0x9100],
@@ -490,8 +491,13 @@ def test_order_of_names_for_a_general_backtrace() -> None:
         Symbol("write", 0, 1, FUNC, GLOBAL),
     ]
     assert names(sorted(symbols, key=_rank)) == [
-        "write", "_Z11long_globalv", "__libc_write", "weak", "_ZL5localv", "label",
-    ]  # fmt: skip
+        "write",
+        "_Z11long_globalv",
+        "__libc_write",
+        "weak",
+        "_ZL5localv",
+        "label",
+    ]
 
 
 def test_demangled_names_of_a_function(symbolizer: Symbolizer) -> None:

@@ -89,20 +89,23 @@ def test_a_stream_lock_records_its_owner() -> None:
     assert StreamLock.read(memory(struct.pack("<IIQ", 1, 1 << 20, 0x7F00)), HERE) is None
 
 
-@pytest.mark.parametrize(("asleep", "sizes", "waiters", "signals", "loses"), [
-    ((1, 0), (0, 1), 1, (0, 0), True),  # the next signal goes to nobody
-    ((1, 0), (0, 0), 1, (0, 2), True),  # one went
-    ((3, 0), (0, 2), 3, (0, 0), True),
-    ((1, 0), (0, 0), 1, (0, 0), False),  # sleeps in G2, and nobody signalled
-    ((1, 1), (0, 1), 2, (0, 0), False),  # G1 has its waiter
-    ((1, 0), (0, 1), 2, (0, 0), False),  # a waiter is about to sleep
-    ((1, 0), (0, 0), 2, (0, 2), False),  # a waiter is about to take its signal
-    ((0, 1), (0, 0), 1, (0, 0), False),
-    ((0, 0), (0, 1), 0, (0, 0), False),  # nobody waits
-    ((1, 0), (0, 0), 1, (0, 3), False),  # the group is being closed
-    ((1, 0), (0, 0xFFFFFFFF), 1, (0, 0), False),  # timeouts of G2, counted below zero
-    ((0, 0), (0, 1), 1, (0, 2), False),  # glibc 2.41 in the older layout: nobody counts who sleeps
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asleep", "sizes", "waiters", "signals", "loses"),
+    [
+        ((1, 0), (0, 1), 1, (0, 0), True),  # the next signal goes to nobody
+        ((1, 0), (0, 0), 1, (0, 2), True),  # one went
+        ((3, 0), (0, 2), 3, (0, 0), True),
+        ((1, 0), (0, 0), 1, (0, 0), False),  # sleeps in G2, and nobody signalled
+        ((1, 1), (0, 1), 2, (0, 0), False),  # G1 has its waiter
+        ((1, 0), (0, 1), 2, (0, 0), False),  # a waiter is about to sleep
+        ((1, 0), (0, 0), 2, (0, 2), False),  # a waiter is about to take its signal
+        ((0, 1), (0, 0), 1, (0, 0), False),
+        ((0, 0), (0, 1), 0, (0, 0), False),  # nobody waits
+        ((1, 0), (0, 0), 1, (0, 3), False),  # the group is being closed
+        ((1, 0), (0, 0xFFFFFFFF), 1, (0, 0), False),  # timeouts of G2, counted below zero
+        ((0, 0), (0, 1), 1, (0, 2), False),  # glibc 2.41 in the older layout: nobody counts who sleeps
+    ],
+)
 def test_a_condition_variable_that_loses_signals(
     asleep: tuple[int, int], sizes: tuple[int, int], waiters: int, signals: tuple[int, int], loses: bool
 ) -> None:

@@ -81,11 +81,23 @@ def fields(**members: tuple[int, ...]) -> dict[str, FieldLayout]:
 
 SHAPES = {
     "Inner": StructLayout("Inner", 8, fields(low=(0, 4), high=(4, 4))),
-    "Outer": StructLayout("Outer", 64, fields(
-        flag=(0, 1), short=(2, 2), inner=(8, 8), link=(16, 8), name=(24, 16), real=(40, 8), small=(48, 4),
-        bits=(53, 1, 427, 2), unsized=(8, 0), far=(0x100000, 8),
-    )),
-}  # fmt: skip
+    "Outer": StructLayout(
+        "Outer",
+        64,
+        fields(
+            flag=(0, 1),
+            short=(2, 2),
+            inner=(8, 8),
+            link=(16, 8),
+            name=(24, 16),
+            real=(40, 8),
+            small=(48, 4),
+            bits=(53, 1, 427, 2),
+            unsized=(8, 0),
+            far=(0x100000, 8),
+        ),
+    ),
+}
 
 
 class Shapes:
@@ -237,14 +249,21 @@ PRIVATE = re.compile(r"[a-z]_$|^_M_")
 
 def test_no_string_names_a_member() -> None:
     files = sorted((ROOT / "gdbext").rglob("*.py"))
-    found = [each for file in files
-             for each in named_members(file.relative_to(ROOT / "gdbext").as_posix(), file.read_text())]  # fmt: skip
+    found = [
+        each for file in files for each in named_members(file.relative_to(ROOT / "gdbext").as_posix(), file.read_text())
+    ]
     assert found == []
 
 
-@pytest.mark.parametrize("breach", [
-    "layout.struct(name).offset('size')", "layout.struct('c10::TensorImpl')", "NAME = 'numel_'", "x = group['seq_']",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "breach",
+    [
+        "layout.struct(name).offset('size')",
+        "layout.struct('c10::TensorImpl')",
+        "NAME = 'numel_'",
+        "x = group['seq_']",
+    ],
+)
 def test_a_named_member_is_found(breach: str) -> None:
     assert len(named_members("torch/x.py", breach)) == 1
     assert named_members("torch/structures.py", breach) == []

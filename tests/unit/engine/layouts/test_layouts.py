@@ -118,14 +118,21 @@ def test_table_indices_follow_from_offsets_and_masks() -> None:
         assert found == list(range(offset, offset + backends))
 
 
-OF_SETTINGS = ("at::Context", "at::CPUGeneratorImpl", "at::RecordFunctionCallback", "c10::ThreadLocalDebugInfo",
-               "torch::profiler::impl::ProfilerConfig")  # fmt: skip
+OF_SETTINGS = (
+    "at::Context",
+    "at::CPUGeneratorImpl",
+    "at::RecordFunctionCallback",
+    "c10::ThreadLocalDebugInfo",
+    "torch::profiler::impl::ProfilerConfig",
+)
 
 
 def test_settings_of_each_release() -> None:
     """Debian's 1.13 has none: its headers are the distribution's."""
-    lacking = {path.stem: {name for name in OF_SETTINGS if not store.load(path).has_struct(name)}
-               for path in Path(store.DATA).glob("torch-2*.json")}  # fmt: skip
+    lacking = {
+        path.stem: {name for name in OF_SETTINGS if not store.load(path).has_struct(name)}
+        for path in Path(store.DATA).glob("torch-2*.json")
+    }
     assert {name: absent for name, absent in lacking.items() if absent} == {}
 
 
@@ -231,8 +238,9 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("document", [*UNSOUND_STRUCTURES.values(), *INCOMPLETE.values()],
-                         ids=[*UNSOUND_STRUCTURES, *INCOMPLETE])  # fmt: skip
+@pytest.mark.parametrize(
+    "document", [*UNSOUND_STRUCTURES.values(), *INCOMPLETE.values()], ids=[*UNSOUND_STRUCTURES, *INCOMPLETE]
+)
 def test_what_a_dispatcher_cannot_be_read_with_is_refused(document: dict[str, Any]) -> None:
     """Of a whole document that somebody else made, and of a shipped one, piece by piece."""
     with pytest.raises(LayoutError, match="not a usable layout") as caught:

@@ -63,8 +63,14 @@ def test_settings_equal_what_programs_say() -> None:
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
     assert rows
     for _, _, *counts, cuda, unknown in rows:
-        assert set(unknown.split(", ")) <= {"nothing", "dynamo", "inductor", "mkl_dynamic", "mkl_threads",
-                                            "statistics of CUDA"}  # fmt: skip
+        assert set(unknown.split(", ")) <= {
+            "nothing",
+            "dynamo",
+            "inductor",
+            "mkl_dynamic",
+            "mkl_threads",
+            "statistics of CUDA",
+        }
         for cell in counts if cuda == "no build for CUDA" else (*counts, cuda):
             assert cell.split(" of ")[0] == cell.split(" of ")[1]
 

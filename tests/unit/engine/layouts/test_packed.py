@@ -101,7 +101,7 @@ ODD = (
     {"a": field(8, 16), "a.b": field(8, 8, base="A"), "a.c": field(16, 8, base="A"), "ab": field(0, 8)},
     {"a": field(8, 4, bit_offset=64, bit_size=1, base="A"), "b": field(8, 4, bit_offset=65, bit_size=31, base="A")},
     {"a": field(8, 4, bit_offset=64, bit_size=1), "a.b": field(8, 4)},
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("fields", ODD)
@@ -170,8 +170,15 @@ def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
     "value", ["[8]", "[8,7]", "[8,-9]", "8", "{}", "null", "[8,2]", "[8,3]", "[8,4]", "[8,5]", "[8,6]", "[8,1]"]
 )
 def test_a_structure_of_another_shape(value: str) -> None:
-    lines = [f'["structs","A",{value}]', '["structs","A",0]', '[["a",0]]', '[["a","0",8,"T"]]',
-             '[["a",0,8,"T",0,0,0]]', '[["a",0,8,"T",5]]', '[[0,"Base","6"]]']  # fmt: skip
+    lines = [
+        f'["structs","A",{value}]',
+        '["structs","A",0]',
+        '[["a",0]]',
+        '[["a","0",8,"T"]]',
+        '[["a",0,8,"T",0,0,0]]',
+        '[["a",0,8,"T",5]]',
+        '[[0,"Base","6"]]',
+    ]
     section = layouts.LayoutSection({"A": lines[0]}, lines, "somewhere")
     with pytest.raises(LayoutError, match="somewhere"):
         section["A"]

@@ -56,8 +56,11 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
     assert {path.name.partition(".")[0] for path in cache.iterdir()} == {BUILD_ID}
     measured, keys = parts("second")
     assert done == ["types", "distributed", "settings", "keys", "keys"]
-    assert measured.structs == {"A": {"size": 1, "fields": {}}, "D": {"size": 3, "fields": {}},
-                                "F": {"size": 4, "fields": {}}}  # fmt: skip
+    assert measured.structs == {
+        "A": {"size": 1, "fields": {}},
+        "D": {"size": 3, "fields": {}},
+        "F": {"size": 4, "fields": {}},
+    }
     assert (measured.absent, keys) == (["B", "E"], {"key_names": []})
     assert list(cache.iterdir()) == [], "the layout is whole, and is kept as such"
 

@@ -21,9 +21,15 @@ def test_a_blocked_call_and_its_arguments():
     assert (found.name, found.arguments[0]) == ("futex", 5)
 
 
-@pytest.mark.parametrize("registers", [
-    {"orig_rax": (1 << 64) - 1}, {"rax": 0}, {"rip": PC + 1}, {"orig_rax": -256 & (1 << 64) - 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "registers",
+    [
+        {"orig_rax": (1 << 64) - 1},
+        {"rax": 0},
+        {"rip": PC + 1},
+        {"orig_rax": -256 & (1 << 64) - 1},
+    ],
+)
 def test_a_thread_in_user_code_is_in_no_call(registers):
     assert call_of(**registers) is None
 

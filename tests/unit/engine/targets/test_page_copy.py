@@ -46,8 +46,10 @@ def test_parts_of_pages_are_covered(copy: PageCopy) -> None:
 
 def test_neighbouring_pages_are_one_range() -> None:
     assert list(ranges([1, 2, 3, 7, 9, 10], 100)) == [
-        (1 * PAGE_SIZE, 4 * PAGE_SIZE), (7 * PAGE_SIZE, 8 * PAGE_SIZE), (9 * PAGE_SIZE, 11 * PAGE_SIZE)
-    ]  # fmt: skip
+        (1 * PAGE_SIZE, 4 * PAGE_SIZE),
+        (7 * PAGE_SIZE, 8 * PAGE_SIZE),
+        (9 * PAGE_SIZE, 11 * PAGE_SIZE),
+    ]
     assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
     assert list(ranges([], 2)) == []
 
@@ -61,5 +63,7 @@ def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy)
 def test_the_parts_of_a_read_that_lie_in_some_pages() -> None:
     low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
     assert list(parts(low, high - low, {5, 6, 8, 9})) == [
-        (low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)
-    ]  # fmt: skip
+        (low, 6 * PAGE_SIZE),
+        (6 * PAGE_SIZE, 7 * PAGE_SIZE),
+        (8 * PAGE_SIZE, high),
+    ]

@@ -36,8 +36,16 @@ sys.stderr.write(json.dumps([status, asked]))
 """
 
 
-@pytest.mark.parametrize("command", ["dispatch-diagnose", "dispatch-bt --all --native --why", "dispatch-info",
-                                     "all-threads --stacks", "dispatch-info --settings"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dispatch-diagnose",
+        "dispatch-bt --all --native --why",
+        "dispatch-info",
+        "all-threads --stacks",
+        "dispatch-info --settings",
+    ],
+)
 @pytest.mark.parametrize("name", ["meta-mm", "gil-mutex"])
 def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None:
     recording = ROOT / "tests" / "recordings" / f"{name}.rec"

@@ -13,15 +13,31 @@ from gdbext.engine.targets.system.linux import (
     program_only,
     secrets_among,
     without_user,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "DB_PASSWD", "PGPASSWORD", "GIT_AUTH", "BASIC_AUTHORIZATION", "SSH_PRIVATE", "WANDB_API_KEY", "APIKEY",
-     "AWS_SECRET_ACCESS_KEY", "MY_KEY", "DB_PWD", "SMTP_PASS", "GOOGLE_CREDENTIALS", "--db-password", "--api-key",
-     "-token", "SESSION_COOKIE"],
-)  # fmt: skip
+    [
+        "HF_TOKEN",
+        "DB_PASSWD",
+        "PGPASSWORD",
+        "GIT_AUTH",
+        "BASIC_AUTHORIZATION",
+        "SSH_PRIVATE",
+        "WANDB_API_KEY",
+        "APIKEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "MY_KEY",
+        "DB_PWD",
+        "SMTP_PASS",
+        "GOOGLE_CREDENTIALS",
+        "--db-password",
+        "--api-key",
+        "-token",
+        "SESSION_COOKIE",
+    ],
+)
 def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)
 
@@ -29,7 +45,7 @@ def test_names_of_secrets(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["OMP_NUM_THREADS", "PWD", "OLDPWD", "PYTHONPATH", "TORCH_COMPILE_BYPASS", "NCCL_DEBUG", "KEYBOARD", "MASTER_ADDR"],
-)  # fmt: skip
+)
 def test_names_of_others(name: str) -> None:
     assert not is_secret(name)
 
@@ -58,9 +74,20 @@ def test_a_command_line_that_is_shown_has_no_secrets() -> None:
 
 
 def test_secrets_among_the_words_of_a_process() -> None:
-    words = [b"python", b"--token=abcdefgh", b"--db-password", b"hunter2", b"--secret", b"--verbose", b"x.py",
-             b"DB_PASSWD=correct", b"SSH_AUTH_SOCK=/run/agent", b"PWD=some folder",
-             b"A=postgres://me:mypassword@host", b"MY_KEY=1"]  # fmt: skip
+    words = [
+        b"python",
+        b"--token=abcdefgh",
+        b"--db-password",
+        b"hunter2",
+        b"--secret",
+        b"--verbose",
+        b"x.py",
+        b"DB_PASSWD=correct",
+        b"SSH_AUTH_SOCK=/run/agent",
+        b"PWD=some folder",
+        b"A=postgres://me:mypassword@host",
+        b"MY_KEY=1",
+    ]
     assert secrets_among(words) == [b"me:mypassword", b"abcdefgh", b"correct", b"hunter2"]
     assert blanked(b"x hunter2 y", secrets_among(words)) == b"x ******* y"
     assert without_user("no address") == "no address"

@@ -82,8 +82,13 @@ def test_no_quota_and_damaged_files():
 
 
 def test_memory_of_both_hierarchies():
-    unified = {"memory.current": "90", "memory.high": "80", "memory.max": "max", "memory.events": "high 3\nmax 0",
-               "memory.pressure": "some avg10=9.00 x\nfull avg10=41.50 avg60=0.00 avg300=0.00 total=9"}  # fmt: skip
+    unified = {
+        "memory.current": "90",
+        "memory.high": "80",
+        "memory.max": "max",
+        "memory.events": "high 3\nmax 0",
+        "memory.pressure": "some avg10=9.00 x\nfull avg10=41.50 avg60=0.00 avg300=0.00 total=9",
+    }
     use = read({"groups memory": HERE, **{f"{HERE}/{name}": text for name, text in unified.items()}}).memory
     assert use is not None
     assert (use.used, use.high, use.limit, use.slowed, use.stalled) == (90, 80, None, 3, 41.5)
@@ -98,8 +103,14 @@ def test_memory_of_both_hierarchies():
 
 def test_allowances():
     files = {"pids.current": "5", "pids.max": "5", "pids.events": "max 12"}
-    found = read({"groups pids": HERE, "/proc/7/fd": "64", "/proc/loadavg": "1 1 1 3/9 77",
-                  **{f"{HERE}/{name}": text for name, text in files.items()}})  # fmt: skip
+    found = read(
+        {
+            "groups pids": HERE,
+            "/proc/7/fd": "64",
+            "/proc/loadavg": "1 1 1 3/9 77",
+            **{f"{HERE}/{name}": text for name, text in files.items()},
+        }
+    )
     assert found.tasks == Allowance(5, 5, f"{HERE}/pids.max", 12)
     assert found.descriptors is not None
     assert found.descriptors.is_used_up

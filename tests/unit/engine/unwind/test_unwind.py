@@ -204,8 +204,11 @@ def test_code_without_cfi_and_without_frame_pointer_is_followed() -> None:
     frames, _ = walk(target, {"rip": CODE + 4, "rsp": TOP, "rbp": 5, "rbx": 1, "r12": 2, "r13": 3})
     assert (frames[1].pc, frames[1].how, frames[1].sp) == (CODE + len(code) - 1, "code", TOP + 40)
     assert {name: frames[1].registers[name] for name in ("rbx", "r12", "r13", "rbp")} == {
-        "rbx": 77, "r12": 88, "r13": 3, "rbp": 5,
-    }  # fmt: skip
+        "rbx": 77,
+        "r12": 88,
+        "r13": 3,
+        "rbp": 5,
+    }
 
 
 def test_signal_trampoline_without_cfi() -> None:
@@ -258,8 +261,15 @@ def test_garbage_never_raises(seed: int) -> None:
     stack = FakeStack()
     interesting = [BASE + vaddr_of(name) + generator.randrange(200) for name in ("qsort", "getenv", "printf")]
     for at in range(TOP - 0x4000, STACK + STACK_SIZE, 8):
-        word = generator.choice((generator.getrandbits(64), STACK + generator.randrange(STACK_SIZE), 0,
-                                 generator.choice(interesting), BASE + generator.randrange(1 << 21)))  # fmt: skip
+        word = generator.choice(
+            (
+                generator.getrandbits(64),
+                STACK + generator.randrange(STACK_SIZE),
+                0,
+                generator.choice(interesting),
+                BASE + generator.randrange(1 << 21),
+            )
+        )
         stack.put(at, word)
     stack.add_to(target)
     target.add(CODE, generator.randbytes(4096), "rwxp")

@@ -93,8 +93,13 @@ def test_what_may_be_a_core_is_examined(tmp_path: Path, monkeypatch: pytest.Monk
     """Empty, cut, of the other byte order, a pipe, not there: none of these words is an argument of a program."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    for name, content in (("empty", b""), ("cut", b"\x7fELF\x02\x01"), ("big", b"\x7fELF\x02\x02" + bytes(11) + b"\4"),
-                          ("packed", b"\x28\xb5\x2f\xfd"), ("half", b"\x28\xb5")):  # fmt: skip
+    for name, content in (
+        ("empty", b""),
+        ("cut", b"\x7fELF\x02\x01"),
+        ("big", b"\x7fELF\x02\x02" + bytes(11) + b"\4"),
+        ("packed", b"\x28\xb5\x2f\xfd"),
+        ("half", b"\x28\xb5"),
+    ):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "hung").write_bytes(b"\x89gdbrec\n")
     (tmp_path / "hal").write_bytes(b"\x89gdb")

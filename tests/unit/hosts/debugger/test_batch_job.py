@@ -51,8 +51,9 @@ def test_the_process_goes_also_after_an_error(
     assert (outcome.status, outcome.output) == (1, "")
     assert "there is no process" in outcome.error
     assert debugger.log == [
-        f"open {command}, live={command == 'dispatch-break'}", f"let go of {command}, runs on=False",
-    ]  # fmt: skip
+        f"open {command}, live={command == 'dispatch-break'}",
+        f"let go of {command}, runs on=False",
+    ]
 
 
 def test_wrong_usage_does_not_attach(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:

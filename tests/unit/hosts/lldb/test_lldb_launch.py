@@ -42,15 +42,21 @@ def test_the_plain_name_comes_first(launch: DebuggerLaunch, tmp_path: Path, monk
     ("output", "what"),
     [
         ("error: there is no embedded script interpreter in this mode.\n", ""),
-        ("error: Embedded script interpreter unavailable. LLDB was built without scripting language support.\n",
-         "this lldb has no Python inside"),
-        ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'lldb.embedded_interpreter'\n",
-         "cannot load LLDB's own module"),
-        ("ImportError: cannot import name '_lldb' from partially initialized module 'lldb'\n",
-         "cannot load LLDB's own module"),
+        (
+            "error: Embedded script interpreter unavailable. LLDB was built without scripting language support.\n",
+            "this lldb has no Python inside",
+        ),
+        (
+            "Traceback (most recent call last):\nModuleNotFoundError: No module named 'lldb.embedded_interpreter'\n",
+            "cannot load LLDB's own module",
+        ),
+        (
+            "ImportError: cannot import name '_lldb' from partially initialized module 'lldb'\n",
+            "cannot load LLDB's own module",
+        ),
         ("ModuleNotFoundError: No module named 'pygments'\n", ""),
     ],
-)  # fmt: skip
+)
 def test_what_its_output_says_of_itself(launch: DebuggerLaunch, output: str, what: str) -> None:
     failure = launch.known_failure(output)
     if not what:

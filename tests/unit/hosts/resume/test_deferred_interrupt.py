@@ -30,11 +30,14 @@ def test_a_later_one_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize(("is_here", "has_come", "said"), [
-    (False, False, ["no dispatch in 0 s"]),
-    (True, False, ["ran"]),
-    (False, True, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("is_here", "has_come", "said"),
+    [
+        (False, False, ["no dispatch in 0 s"]),
+        (True, False, ["ran"]),
+        (False, True, []),
+    ],
+)
 def test_a_run_that_shows_nothing_says_so_once(
     is_here: bool, has_come: bool, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,8 +51,20 @@ def of(node: str, *operators: tuple[str, str, str]) -> str | None:
     ],
 )
 def test_the_operator_of_a_node(node: str, operator: str | None) -> None:
-    names = ("addmm", "_softmax", "convolution", "_convolution", "relu", "relu_", "view", "view_copy", "sum",
-             "_foreach_add", "gelu_backward", "gelu")  # fmt: skip
+    names = (
+        "addmm",
+        "_softmax",
+        "convolution",
+        "_convolution",
+        "relu",
+        "relu_",
+        "view",
+        "view_copy",
+        "sum",
+        "_foreach_add",
+        "gelu_backward",
+        "gelu",
+    )
     found = of(
         node,
         *[(f"aten::{name}", "", GENERATED) for name in names],

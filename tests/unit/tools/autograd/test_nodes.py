@@ -18,8 +18,15 @@ from gdbext.torch.state.tensor import NodeReader, node_object
 from support.fakes.fake_target import FakeTarget
 
 HEAP, SIZE = 0x10000, 0x40000
-MEMBERS = ("sequence_nr_", "topological_nr_", "next_edges_", "pre_hooks_", "tensor_pre_hooks_", "retains_grad_hooks_",
-           "post_hooks_")  # fmt: skip
+MEMBERS = (
+    "sequence_nr_",
+    "topological_nr_",
+    "next_edges_",
+    "pre_hooks_",
+    "tensor_pre_hooks_",
+    "retains_grad_hooks_",
+    "post_hooks_",
+)
 OFFSETS = {name: 16 + 64 * index for index, name in enumerate(MEMBERS)}
 NODE_SIZE = 512
 
@@ -33,9 +40,10 @@ class Process:
         self.structs = {
             "torch::autograd::Node": _struct("torch::autograd::Node", NODE_SIZE, OFFSETS),
             "torch::autograd::Edge": _struct("torch::autograd::Edge", 16, {"function": 0, "input_nr": 8}),
-            "std::unordered_map": _struct("std::unordered_map", 56, {"_M_h._M_element_count": 24,
-                                                                     "_M_h._M_before_begin": 16}),
-        }  # fmt: skip
+            "std::unordered_map": _struct(
+                "std::unordered_map", 56, {"_M_h._M_element_count": 24, "_M_h._M_before_begin": 16}
+            ),
+        }
         self.classes: dict[int, tuple[str, ...]] = {}
 
     def struct(self, name: str) -> StructLayout:

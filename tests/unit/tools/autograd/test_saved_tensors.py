@@ -18,11 +18,17 @@ from gdbext.torch.measure.header_wants import members
 from support.fakes.fake_target import FakeTarget
 
 NODE, TENSOR, UNDEFINED = 0x10000, 0x7000, 0x8000
-SHAPE = StructLayout("torch::autograd::SavedVariable", 48, {
-    "data_": FieldLayout("data_", 0, 8), "saved_version_": FieldLayout("saved_version_", 8, 4),
-    "was_default_constructed_": FieldLayout("was_default_constructed_", 16, 1),
-    "saved_original_": FieldLayout("saved_original_", 17, 1), "hooks_": FieldLayout("hooks_", 24, 8),
-})  # fmt: skip
+SHAPE = StructLayout(
+    "torch::autograd::SavedVariable",
+    48,
+    {
+        "data_": FieldLayout("data_", 0, 8),
+        "saved_version_": FieldLayout("saved_version_", 8, 4),
+        "was_default_constructed_": FieldLayout("was_default_constructed_", 16, 1),
+        "saved_original_": FieldLayout("saved_original_", 17, 1),
+        "hooks_": FieldLayout("hooks_", 24, 8),
+    },
+)
 
 
 def saved(data: int = 0, version: int = 0, default: int = 0, original: int = 1, hooks: int = 0) -> bytes:
@@ -37,15 +43,19 @@ def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedT
     memory = Memory(FakeTarget({NODE: raw.ljust(4096, b"\0")}))
     layout: Any = SimpleNamespace(struct=lambda _: SHAPE)
     nodes: Any = SimpleNamespace(
-        memory=memory, layout=layout, space=Space(memory, layout), name=lambda _: kind,
+        memory=memory,
+        layout=layout,
+        space=Space(memory, layout),
+        name=lambda _: kind,
         python_object=lambda node: node + 8,
-    )  # fmt: skip
+    )
     tensors: Any = SimpleNamespace(
         read=lambda address: SimpleNamespace(
-            address=address, short="f32[2] cpu",
+            address=address,
+            short="f32[2] cpu",
             implementation="c10::UndefinedTensorImpl" if address == UNDEFINED else "c10::TensorImpl",
         )
-    )  # fmt: skip
+    )
     fields: Any = SimpleNamespace(version=lambda _: 3)
     members = {"MmBackward0": {name: 0}, "THPFunction": {"saved_variables[]": 56}}
     return SavedTensorReader(nodes, members, tensors, fields)
@@ -76,8 +86,9 @@ def test_a_list() -> None:
     begin = NODE + 64
     raw = struct.pack("<QQQ", begin, begin + 96, begin + 96).ljust(64, b"\0") + saved(TENSOR, 3) + saved(TENSOR, 2)
     assert [(each.name, each.is_stale) for each in read(raw, "tensors_[]")] == [
-        ("tensors[0]", False), ("tensors[1]", True),
-    ]  # fmt: skip
+        ("tensors[0]", False),
+        ("tensors[1]", True),
+    ]
 
 
 def test_what_a_torch_autograd_function_saves_is_in_its_python_object() -> None:

@@ -29,5 +29,9 @@ def test_the_graph_and_the_nodes_of_lines() -> None:
     assert compiled_frames._graph(TEXTS[1:]) == ""
     lines = compiled_frames._above_lines(TEXTS)
     assert {number: lines.get(number, "") for number in (8, 10, 11, 13, 15)} == {
-        8: "", 10: NODES, 11: NODES, 13: NODES, 15: "",
-    }  # fmt: skip
+        8: "",
+        10: NODES,
+        11: NODES,
+        13: NODES,
+        15: "",
+    }

@@ -47,9 +47,15 @@ def test_json_has_all_of_them() -> None:
     assert (document["found"], document["assumed"]) == (1, 2)
     assert [row["status"] for row in document["rows"]] == ["found", "missing", "library not loaded"]
     assert document["rows"][1] == {
-        "id": "beta", "names": ["_Zbeta", "_Zb"], "library": "liba.so", "purpose": "second", "lost": "order",
-        "first": "2.1", "last": "2.9", "status": "missing",
-    }  # fmt: skip
+        "id": "beta",
+        "names": ["_Zbeta", "_Zb"],
+        "library": "liba.so",
+        "purpose": "second",
+        "lost": "order",
+        "first": "2.1",
+        "last": "2.9",
+        "status": "missing",
+    }
 
 
 @pytest.mark.parametrize(

@@ -40,43 +40,63 @@ class Process:
         members = ("current", "peak", "allocated", "freed")
         return {
             "std::mutex": StructLayout("std::mutex", 40, {}),
-            "c10::CachingAllocator::Stat": StructLayout(STAT, 32, {
-                each: FieldLayout(each, 8 * index, 8) for index, each in enumerate(members)}),
-            "c10::CachingDeviceAllocator::DeviceStats": StructLayout("DeviceStats", 168, {
-                "allocated_bytes": FieldLayout("allocated_bytes", 0, 96, ARRAY),
-                "by_pools": FieldLayout("by_pools", 96, 32, "ska::flat_hash_map<int>"),
-                "oversize_segments": FieldLayout("oversize_segments", 128, 32, STAT),
-                "num_ooms": FieldLayout("num_ooms", 160, 8, "long int")}),
-        }[name]  # fmt: skip
+            "c10::CachingAllocator::Stat": StructLayout(
+                STAT, 32, {each: FieldLayout(each, 8 * index, 8) for index, each in enumerate(members)}
+            ),
+            "c10::CachingDeviceAllocator::DeviceStats": StructLayout(
+                "DeviceStats",
+                168,
+                {
+                    "allocated_bytes": FieldLayout("allocated_bytes", 0, 96, ARRAY),
+                    "by_pools": FieldLayout("by_pools", 96, 32, "ska::flat_hash_map<int>"),
+                    "oversize_segments": FieldLayout("oversize_segments", 128, 32, STAT),
+                    "num_ooms": FieldLayout("num_ooms", 160, 8, "long int"),
+                },
+            ),
+        }[name]
 
     def devices(self) -> list[tuple[int, dict[str, int]]]:
         size = 8 * len(self.elements)
         statistics = b"".join(struct.pack("<4q", *pool) for pool in self.pools)
         regions = {
             VARIABLE: struct.pack("<Q", ALLOCATOR),
-            ALLOCATOR: struct.pack("<Q", VTABLE + 16) + bytes(VECTOR - 8)
+            ALLOCATOR: struct.pack("<Q", VTABLE + 16)
+            + bytes(VECTOR - 8)
             + struct.pack("<3Q", ELEMENTS, ELEMENTS + size, ELEMENTS + size),
             ELEMENTS: b"".join(struct.pack("<Q", each) for each in self.elements) + bytes(8),
             GETTER: CODE.ljust(256, b"\xcc"),
             DEVICE: bytes(40) + statistics + bytes(32) + struct.pack("<4q", 1, 2, 3, 2) + struct.pack("<q", 4),
-        }  # fmt: skip
+        }
         memory = Memory(FakeTarget({start: content.ljust(PAGE, b"\0") for start, content in regions.items()}))
         found = CudaAllocator(memory, self, self).devices()  # type: ignore[arg-type]
         return [(each.device, dict(each.statistics)) for each in found]
 
 
 def test_statistics_by_the_names_of_memory_stats() -> None:
-    assert Process().devices() == [(0, {
-        "allocated_bytes.all.current": 30, "allocated_bytes.all.peak": 50,
-        "allocated_bytes.all.allocated": 60, "allocated_bytes.all.freed": 30,
-        "allocated_bytes.small_pool.current": 10, "allocated_bytes.small_pool.peak": 30,
-        "allocated_bytes.small_pool.allocated": 20, "allocated_bytes.small_pool.freed": 10,
-        "allocated_bytes.large_pool.current": 20, "allocated_bytes.large_pool.peak": 40,
-        "allocated_bytes.large_pool.allocated": 40, "allocated_bytes.large_pool.freed": 20,
-        "oversize_segments.current": 1, "oversize_segments.peak": 2,
-        "oversize_segments.allocated": 3, "oversize_segments.freed": 2,
-        "num_ooms": 4,
-    })]  # fmt: skip
+    assert Process().devices() == [
+        (
+            0,
+            {
+                "allocated_bytes.all.current": 30,
+                "allocated_bytes.all.peak": 50,
+                "allocated_bytes.all.allocated": 60,
+                "allocated_bytes.all.freed": 30,
+                "allocated_bytes.small_pool.current": 10,
+                "allocated_bytes.small_pool.peak": 30,
+                "allocated_bytes.small_pool.allocated": 20,
+                "allocated_bytes.small_pool.freed": 10,
+                "allocated_bytes.large_pool.current": 20,
+                "allocated_bytes.large_pool.peak": 40,
+                "allocated_bytes.large_pool.allocated": 40,
+                "allocated_bytes.large_pool.freed": 20,
+                "oversize_segments.current": 1,
+                "oversize_segments.peak": 2,
+                "oversize_segments.allocated": 3,
+                "oversize_segments.freed": 2,
+                "num_ooms": 4,
+            },
+        )
+    ]
 
 
 def test_devices_that_were_not_used() -> None:
@@ -94,10 +114,13 @@ def test_sums_that_do_not_agree() -> None:
         process.devices()
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    (ASYNCHRONOUS, "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"),
-    ("_Z3foo", "is of an unknown class"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (ASYNCHRONOUS, "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"),
+        ("_Z3foo", "is of an unknown class"),
+    ],
+)
 def test_other_allocators(name: str, why: str) -> None:
     process = Process()
     process.vtable = name
@@ -106,17 +129,20 @@ def test_other_allocators(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(("place", "between"), [(32, 0), (40, 0), (32, 24)])
-@pytest.mark.parametrize(("words", "found"), [
-    ((0, 3, 0x101, 0x23), (1, 0x23, (0, 3))),
-    ((9, 0, 0xDEAD0001, 0x7F00), (0, 0x7F00, (9, 0))),  # padding, and a stream from elsewhere
-    ((9, 3, 1, 0x23), None),
-    ((0, 0, 1, 0x23), None),
-    ((0, 3, 0, 0x23), None),  # of the CPU
-    ((0, 3, 1, 0), None),
-    ((0, 3, 1, 1), None),  # no stream has this number
-    ((0, 3, 1, 0x403), None),
-    ((0, 3, 1, 6), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((0, 3, 0x101, 0x23), (1, 0x23, (0, 3))),
+        ((9, 0, 0xDEAD0001, 0x7F00), (0, 0x7F00, (9, 0))),  # padding, and a stream from elsewhere
+        ((9, 3, 1, 0x23), None),
+        ((0, 0, 1, 0x23), None),
+        ((0, 3, 0, 0x23), None),  # of the CPU
+        ((0, 3, 1, 0), None),
+        ((0, 3, 1, 1), None),  # no stream has this number
+        ((0, 3, 1, 0x403), None),
+        ((0, 3, 1, 6), None),
+    ],
+)
 def test_a_graph(
     place: int, between: int, words: tuple[int, ...], found: tuple[int, int, tuple[int, int]] | None
 ) -> None:

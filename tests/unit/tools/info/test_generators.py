@@ -15,20 +15,37 @@ from support.fakes.fake_target import FakeTarget
 
 START, ENGINE, PAGE = 0x10000, 80, 0x1000
 LAYOUT = {
-    "at::CPUGeneratorImpl": StructLayout("at::CPUGeneratorImpl", 2624, {
-        "engine_": FieldLayout("engine_", ENGINE, 2520),
-        "next_float_normal_sample_": FieldLayout("next_float_normal_sample_", 2600, 8),
-        "next_double_normal_sample_": FieldLayout("next_double_normal_sample_", 2608, 16)}),
+    "at::CPUGeneratorImpl": StructLayout(
+        "at::CPUGeneratorImpl",
+        2624,
+        {
+            "engine_": FieldLayout("engine_", ENGINE, 2520),
+            "next_float_normal_sample_": FieldLayout("next_float_normal_sample_", 2600, 8),
+            "next_double_normal_sample_": FieldLayout("next_double_normal_sample_", 2608, 16),
+        },
+    ),
     "at::mt19937_engine": StructLayout("at::mt19937_engine", 2520, {"data_": FieldLayout("data_", 0, 2520)}),
-    "at::mt19937_data_pod": StructLayout("at::mt19937_data_pod", 2520, {
-        "seed_": FieldLayout("seed_", 0, 8), "left_": FieldLayout("left_", 8, 4),
-        "seeded_": FieldLayout("seeded_", 12, 1),
-        "next_": FieldLayout("next_", 16, 4), "state_": FieldLayout("state_", 20, 2496)}),
+    "at::mt19937_data_pod": StructLayout(
+        "at::mt19937_data_pod",
+        2520,
+        {
+            "seed_": FieldLayout("seed_", 0, 8),
+            "left_": FieldLayout("left_", 8, 4),
+            "seeded_": FieldLayout("seeded_", 12, 1),
+            "next_": FieldLayout("next_", 16, 4),
+            "state_": FieldLayout("state_", 20, 2496),
+        },
+    ),
     "at::CUDAGeneratorImpl": StructLayout("at::CUDAGeneratorImpl", 96, {"state_": FieldLayout("state_", 80, 8)}),
-    "at::CUDAGeneratorState": StructLayout("at::CUDAGeneratorState", 64, {
-        "seed_": FieldLayout("seed_", 16, 8),
-        "philox_offset_per_thread_": FieldLayout("philox_offset_per_thread_", 24, 8)}),
-}  # fmt: skip
+    "at::CUDAGeneratorState": StructLayout(
+        "at::CUDAGeneratorState",
+        64,
+        {
+            "seed_": FieldLayout("seed_", 16, 8),
+            "philox_offset_per_thread_": FieldLayout("philox_offset_per_thread_", 24, 8),
+        },
+    ),
+}
 
 
 class Layout:
@@ -114,10 +131,14 @@ def test_what_is_not_believed() -> None:
 
 def test_generators_of_cuda_devices() -> None:
     vector, first, state = 0x20000, 0x21000, 0x22000
-    made = memory({
-        vector: struct.pack("<QQQ", vector + 32, vector + 48, vector + 48) + bytes(8) + struct.pack("<QQ", 0, first),
-        first: bytes(80) + struct.pack("<Q", state),
-        state: bytes(16) + struct.pack("<QQ", 77, 16),
-    })  # fmt: skip
+    made = memory(
+        {
+            vector: struct.pack("<QQQ", vector + 32, vector + 48, vector + 48)
+            + bytes(8)
+            + struct.pack("<QQ", 0, first),
+            first: bytes(80) + struct.pack("<Q", state),
+            state: bytes(16) + struct.pack("<QQ", 77, 16),
+        }
+    )
     found = list(cuda_generators(made, Layout(), vector))  # type: ignore[arg-type]
     assert found == [{"device": "cuda:1", "seed": 77, "offset": 16}]

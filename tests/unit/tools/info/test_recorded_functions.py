@@ -25,15 +25,23 @@ STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "c10::ThreadLocalDebugInfo": {"info_": (0, 16), "parent_info_": (24, 16)},
     "torch::profiler::impl::ProfilerStateBase": {"config_": (48, 64)},
     "torch::profiler::impl::ProfilerConfig": {
-        "state": (0, 4), "report_input_shapes": (8, 1), "profile_memory": (9, 1), "with_stack": (10, 1),
-        "with_flops": (11, 1), "with_modules": (12, 1)},
+        "state": (0, 4),
+        "report_input_shapes": (8, 1),
+        "profile_memory": (9, 1),
+        "with_stack": (10, 1),
+        "with_flops": (11, 1),
+        "with_modules": (12, 1),
+    },
     "at::impl::SavedTensorDefaultHooksTLS": {"stack": (0, 80), "disabled_error_message": (80, 40)},
     "c10::SafePyObject": {"data_": (0, 8)},
     "std::string": {},
     "std::deque": {
-        "_M_impl._M_start._M_cur": (16, 8), "_M_impl._M_start._M_last": (32, 8), "_M_impl._M_start._M_node": (40, 8),
-        "_M_impl._M_finish._M_cur": (48, 8)},
-}  # fmt: skip
+        "_M_impl._M_start._M_cur": (16, 8),
+        "_M_impl._M_start._M_last": (32, 8),
+        "_M_impl._M_start._M_node": (40, 8),
+        "_M_impl._M_finish._M_cur": (48, 8),
+    },
+}
 SIZES = {"at::RecordFunctionCallbacksEntry": 56, "c10::SafePyObject": 16, "std::string": 32}
 ENUMS = {
     "at::RecordScope": {"FUNCTION": 0, "BACKWARD_FUNCTION": 1, "USER_SCOPE": 2, "NUM_SCOPES": 3},
@@ -95,18 +103,26 @@ def test_callbacks_of_a_thread_that_has_none() -> None:
 
 
 def test_a_profiler_in_a_chain_of_debug_info() -> None:
-    process = Process({
-        THREAD: struct.pack("<QQ", 1, NODE),
-        NODE: struct.pack("<QQQQ", OTHER, 0, 0, PARENT),
-        PARENT: struct.pack("<QQQQ", PROFILER, 0, 0, 0),
-        OTHER: struct.pack("<Q", CODE + 80),
-        PROFILER: struct.pack("<Q", CODE + 16) + bytes(40) + struct.pack("<I4x5?", 6, True, False, True, False, False),
-    })  # fmt: skip
+    process = Process(
+        {
+            THREAD: struct.pack("<QQ", 1, NODE),
+            NODE: struct.pack("<QQQQ", OTHER, 0, 0, PARENT),
+            PARENT: struct.pack("<QQQQ", PROFILER, 0, 0, 0),
+            OTHER: struct.pack("<Q", CODE + 80),
+            PROFILER: struct.pack("<Q", CODE + 16)
+            + bytes(40)
+            + struct.pack("<I4x5?", 6, True, False, True, False, False),
+        }
+    )
     process.variables = {sources.DEBUG_INFO_GUARD.names[0]: THREAD, sources.DEBUG_INFO.names[0]: THREAD + 8}
     assert process.reader.profiler(process) == {  # type: ignore[arg-type]
-        "state": "KINETO", "report_input_shapes": True, "profile_memory": False, "with_stack": True,
-        "with_flops": False, "with_modules": False,
-    }  # fmt: skip
+        "state": "KINETO",
+        "report_input_shapes": True,
+        "profile_memory": False,
+        "with_stack": True,
+        "with_flops": False,
+        "with_modules": False,
+    }
 
 
 def test_saved_tensor_hooks_of_several_blocks() -> None:
@@ -117,8 +133,19 @@ def test_saved_tensor_hooks_of_several_blocks() -> None:
     for number in range(18):
         at = blocks[number // 16] - BLOCKS + 32 * (number % 16)
         struct.pack_into("<QQQQ", content, at, 0x100 + number, 1, 0x200 + number, 1)
-    deque = struct.pack("<10Q", BLOCKS, 8, blocks[0], blocks[0], blocks[0] + 512, BLOCKS, blocks[1] + 64, blocks[1],
-                        blocks[1] + 512, BLOCKS + 8)  # fmt: skip
+    deque = struct.pack(
+        "<10Q",
+        BLOCKS,
+        8,
+        blocks[0],
+        blocks[0],
+        blocks[0] + 512,
+        BLOCKS,
+        blocks[1] + 64,
+        blocks[1],
+        blocks[1] + 512,
+        BLOCKS + 8,
+    )
     process = Process({THREAD: deque + bytes(32) + b"\1", BLOCKS: bytes(content)})
     assert process.reader.saved_tensor_hooks(process) == ()  # type: ignore[arg-type]
     process.variables = {sources.SAVED_TENSOR_HOOKS.names[0]: THREAD}
@@ -131,8 +158,9 @@ def test_saved_tensor_hooks_without_their_interpreter(monkeypatch: pytest.Monkey
     """Before 2.5 a pair is two pointers."""
     stack = (0, 80, "std::stack<std::pair<_object*, _object*>, std::deque<std::pair<_object*, _object*>>>")
     monkeypatch.setitem(STRUCTS["at::impl::SavedTensorDefaultHooksTLS"], "stack", stack)
-    deque = struct.pack("<10Q", BLOCKS, 8, ENTRIES, ENTRIES, ENTRIES + 512, BLOCKS, ENTRIES + 32, ENTRIES,
-                        ENTRIES + 512, BLOCKS)  # fmt: skip
+    deque = struct.pack(
+        "<10Q", BLOCKS, 8, ENTRIES, ENTRIES, ENTRIES + 512, BLOCKS, ENTRIES + 32, ENTRIES, ENTRIES + 512, BLOCKS
+    )
     process = Process({THREAD: deque, BLOCKS: struct.pack("<Q", ENTRIES), ENTRIES: struct.pack("<4Q", 1, 2, 3, 4)})
     process.variables = {sources.SAVED_TENSOR_HOOKS.names[0]: THREAD}
     assert process.reader.saved_tensor_hooks(process) == ((1, 2), (3, 4))  # type: ignore[arg-type]
@@ -157,8 +185,12 @@ def openmp(task: int) -> ThreadCounts:
     struct.pack_into("<q", data, 0xB38, -0x80)
     struct.pack_into("<Q", data, 0xBD0, 4)
     own = bytes(0x30) + struct.pack("<Q", task)  # -0x80 + 0x50 from the thread pointer
-    regions = {base: GETTER, base + 0x22A000: bytes(data), THREAD: bytes(0x50) + own,
-               NODE: bytes(0x90) + struct.pack("<Q", 7)}  # fmt: skip
+    regions = {
+        base: GETTER,
+        base + 0x22A000: bytes(data),
+        THREAD: bytes(0x50) + own,
+        NODE: bytes(0x90) + struct.pack("<Q", 7),
+    }
     return counts({sources.OPENMP_THREADS: base}, regions, "libgomp-a34b3233.so.1")
 
 
@@ -170,8 +202,13 @@ def test_threads_of_openmp() -> None:
 
 
 def test_threads_of_mkl_and_openblas() -> None:
-    names = {sources.MKL_READY: CODE, sources.MKL_THREADS: CODE + 8, sources.MKL_DYNAMIC: CODE + 12,
-             sources.OPENBLAS_READY: CODE + 16, sources.OPENBLAS_THREADS: CODE + 20}  # fmt: skip
+    names = {
+        sources.MKL_READY: CODE,
+        sources.MKL_THREADS: CODE + 8,
+        sources.MKL_DYNAMIC: CODE + 12,
+        sources.OPENBLAS_READY: CODE + 16,
+        sources.OPENBLAS_THREADS: CODE + 20,
+    }
     found = counts(names, {CODE: struct.pack("<QiiII", 1, 3, 0, 2, 8)}, "libscipy_openblas64_.so")
     assert (found.mkl(), found.mkl_dynamic(), found.openblas()) == (3, False, 8)
     nobody = counts(names, {CODE: struct.pack("<QiiII", 1, -1, 1, 0, 0)}, "libscipy_openblas64_.so")

@@ -34,6 +34,9 @@ def test_so_many_took_less() -> None:
 def test_powers_join_quarters_and_have_no_gaps() -> None:
     quarters = [LatencyBucket(*(edge / 1e3 for edge in range_of(bucket_of(at))), count=1) for at in (1024, 1300, 9000)]
     assert [(bucket.from_us, bucket.count) for bucket in powers(quarters)] == [
-        (1.024, 2), (2.048, 0), (4.096, 0), (8.192, 1)
-    ]  # fmt: skip
+        (1.024, 2),
+        (2.048, 0),
+        (4.096, 0),
+        (8.192, 1),
+    ]
     assert powers([]) == []

@@ -33,10 +33,17 @@ def test_the_first_cheap_place_that_has_the_arguments(code: str, kept: int, offs
 
 
 def test_jumps_lead_to_their_labels() -> None:
-    code = bpf.assemble((
-        bpf.jump_if_equal("end", bpf.B7, 5), *bpf.jump_unless_bit("end", bpf.B7, 4), bpf.load_map(bpf.B1, 3),
-        bpf.Label("again"), bpf.jump("again"), bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip
+    code = bpf.assemble(
+        (
+            bpf.jump_if_equal("end", bpf.B7, 5),
+            *bpf.jump_unless_bit("end", bpf.B7, 4),
+            bpf.load_map(bpf.B1, 3),
+            bpf.Label("again"),
+            bpf.jump("again"),
+            bpf.Label("end"),
+            bpf.end(),
+        )
+    )
     calls = (0x85, 0x95)
     jumps = {at: distance for at, opcode, distance in instructions(code) if opcode & 7 == 5 and opcode not in calls}
     # from behind each jump: over the rest to the end, over the next instruction, to the end, and back to itself

@@ -99,8 +99,9 @@ def rank(
     number: int, wait: CollectiveWait | None = None, issued: tuple[Issued, ...] = (), **more: object
 ) -> RankReport:
     state = GroupState("0", "default_pg", 3, "0-2", len(issued) or None, None, issued)
-    made = RankReport(number, "node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False,
-                      (state,))  # fmt: skip
+    made = RankReport(
+        number, "node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False, (state,)
+    )
     return made._replace(**more)
 
 
@@ -141,8 +142,12 @@ def test_what_a_rank_handles_while_it_waits_for_others_is_said_once() -> None:
 
 def transfer(peer: int | None, channel: int, is_send: bool = False, waits_for: str = "peer") -> dict[str, object]:
     return {
-        "operation": "all_reduce", "is_send": is_send, "channel": channel, "peer": peer, "waits_for": waits_for,
-    }  # fmt: skip
+        "operation": "all_reduce",
+        "is_send": is_send,
+        "channel": channel,
+        "peer": peer,
+        "waits_for": waits_for,
+    }
 
 
 @pytest.mark.parametrize("as_set", [False, True])
@@ -175,9 +180,10 @@ def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does()
     gil = "MainThread (tid 9) waits for the device (cudaMalloc) with the GIL in hand"
     end = rank(1, None, PENDING, kind="gil-in-device-call", summary=f"{gil}.")
     found = verdict(
-        rank(0, ON_DEVICE, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream)), end,
+        rank(0, ON_DEVICE, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream)),
+        end,
         rank(2, ON_DEVICE, PENDING, nccl=(second,), nccl_peers=(1,)),
-    )  # fmt: skip
+    )
     launched = "launched #1 all_reduce of group tp and waits for it"
     of_stream = "cudaStreamSynchronize of stream 7 of cuda:0"
     assert f" rank 0 {launched} ({of_stream}); NCCL's communicator there {first}. rank 2 {launched}; " in (
@@ -447,6 +453,9 @@ def test_who_works_on_a_call_of_another_rank() -> None:
     free = thread(3, "pt_thread_pool", "idle", None)
     busy = thread(4, "pt_thread_pool", "running", None)
     for threads, answers in [
-        ([main], False), ([main, free], True), ([main, held, free], False), ([main, held, busy], True),
-    ]:  # fmt: skip
+        ([main], False),
+        ([main, free], True),
+        ([main, held, free], False),
+        ([main, held, busy], True),
+    ]:
         assert _answers(threads, _working(threads)) is answers

@@ -235,10 +235,18 @@ def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -
     def started(pid: int, parent: int, rank: int | None) -> RankProcess:
         return RankProcess(pid, parent, False, ("j",) if rank is not None else (), rank and ("RANK", rank))
 
-    known = {each.pid: each for each in (
-        started(10, 1, None), started(11, 10, 1), started(12, 10, 2), started(13, 12, 2), started(14, 13, 2),
-        started(15, 14, 2), started(16, 11, 1),
-    )}  # fmt: skip
+    known = {
+        each.pid: each
+        for each in (
+            started(10, 1, None),
+            started(11, 10, 1),
+            started(12, 10, 2),
+            started(13, 12, 2),
+            started(14, 13, 2),
+            started(15, 14, 2),
+            started(16, 11, 1),
+        )
+    }
     monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
     monkeypatch.setattr(rank_processes, "has_torch", lambda pid: pid == 11)
     monkeypatch.setattr(rank_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
@@ -300,9 +308,13 @@ def test_on_another_machine_nothing_is_imported_from_the_folder_where_it_starts(
         (start / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__)\n")
     done = subprocess.run(
         ["/bin/sh", "-c", other_machines.script(["--version"], sys.executable, framed)],
-        input=other_machines.archive(), capture_output=True, check=False, cwd=start, timeout=60,
+        input=other_machines.archive(),
+        capture_output=True,
+        check=False,
+        cwd=start,
+        timeout=60,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(start), "HOME": str(start), "TMPDIR": str(temporary)},
-    )  # fmt: skip
+    )
     assert not (tmp_path / "ran").exists()
     assert framed or b"gdbext" in done.stdout, done.stderr
     assert list(temporary.iterdir()) == [], "its own folder is gone again"

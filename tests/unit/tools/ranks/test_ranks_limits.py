@@ -214,8 +214,21 @@ def test_a_report_that_is_no_file_is_an_error(tmp_path: Path, kind: str) -> None
 def made(number: int, user: int | None, **more: Any) -> RankReport:
     state = GroupState("0", "default_pg", 2, "0-1", 1, None, (Issued(1, "all_reduce", is_pending=True),))
     wait = CollectiveWait("all_reduce", 1, "0")
-    report = RankReport(number, "node1", 1000 + number, "job", 2, None, "idle", "It sleeps.", ("main",), wait, False,
-                        (state,), user=user)  # fmt: skip
+    report = RankReport(
+        number,
+        "node1",
+        1000 + number,
+        "job",
+        2,
+        None,
+        "idle",
+        "It sleeps.",
+        ("main",),
+        wait,
+        False,
+        (state,),
+        user=user,
+    )
     return report._replace(**more)
 
 
@@ -243,9 +256,12 @@ def test_where_nobody_knows_the_user_all_stay() -> None:
     ("error", "said"), [(MemoryError(), "takes more memory than it may"), (RuntimeError("x"), "internal error: Run")]
 )
 def test_ranks_and_watch_stand_behind_the_boundary(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: type[Program],
-    error: Exception, said: str,
-) -> None:  # fmt: skip
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    program: type[Program],
+    error: Exception,
+    said: str,
+) -> None:
     def fail(*_: object) -> None:
         raise error
 

@@ -113,8 +113,9 @@ def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, pr
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
 def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None:
     """The kernel says who accepted the connection, even where root has made the listener."""
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-                              dualstack_ipv6=host == "::") as listener:  # fmt: skip
+    with socket.create_server(
+        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, dualstack_ipv6=host == "::"
+    ) as listener:
         address = f"{'localhost' if host == '::' else f'[{host}]'}:{listener.getsockname()[1]}"
         child = os.fork()
         if child == 0:

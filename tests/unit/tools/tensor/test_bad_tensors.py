@@ -66,8 +66,13 @@ def test_sizes_that_do_not_fit_the_storage() -> None:
 
 def test_sizes_and_strides_that_cannot_be() -> None:
     TensorReporter._check(geometry(2, 3), 6, 0)
-    for shape, numel, offset in ((geometry(2, 3), 5, 0), (geometry(-1), -1, 0), (geometry(2, strides=(-4,)), 2, 0),
-                                 (geometry(2), 2, -1), (geometry(1 << 62, 4), 4, 0)):  # fmt: skip
+    for shape, numel, offset in (
+        (geometry(2, 3), 5, 0),
+        (geometry(-1), -1, 0),
+        (geometry(2, strides=(-4,)), 2, 0),
+        (geometry(2), 2, -1),
+        (geometry(1 << 62, 4), 4, 0),
+    ):
         with pytest.raises(BadData):
             TensorReporter._check(shape, numel, offset)
 

@@ -51,8 +51,10 @@ def test_values_that_are_few() -> None:
 def test_conjugate_and_negative_bits() -> None:
     raw = struct.pack("<4f", 1, 2, 3, -4)
     for conjugate, negative, wanted in [
-        (True, False, [1 - 2j, 3 + 4j]), (False, True, [-1 - 2j, -3 + 4j]), (True, True, [-1 + 2j, -3 - 4j])
-    ]:  # fmt: skip
+        (True, False, [1 - 2j, 3 + 4j]),
+        (False, True, [-1 - 2j, -3 + 4j]),
+        (True, True, [-1 + 2j, -3 - 4j]),
+    ]:
         found = contents("complex64", raw, (2,), (1,), 8, conjugate=conjugate, negative=negative)
         assert found.values() == wanted
         assert struct.unpack("<4f", b"".join(found.stored())) == tuple(

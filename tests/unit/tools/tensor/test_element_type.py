@@ -19,12 +19,19 @@ def decoded(dtype: str, size: int, raw: bytes) -> list[object]:
 @pytest.mark.parametrize(
     ("dtype", "code", "value"),
     [
-        ("float8_e4m3fn", 0x7E, 448.0), ("float8_e4m3fn", 0x01, 2.0**-9), ("float8_e4m3fn", 0x80, -0.0),
-        ("float8_e5m2", 0x7B, 57344.0), ("float8_e5m2", 0x7C, math.inf), ("float8_e5m2", 0xFC, -math.inf),
-        ("float8_e4m3fnuz", 0x7F, 240.0), ("float8_e5m2fnuz", 0x7F, 57344.0), ("float8_e5m2fnuz", 0x01, 2.0**-17),
-        ("float8_e8m0fnu", 0, 2.0**-127), ("float8_e8m0fnu", 0xFE, 2.0**127),
+        ("float8_e4m3fn", 0x7E, 448.0),
+        ("float8_e4m3fn", 0x01, 2.0**-9),
+        ("float8_e4m3fn", 0x80, -0.0),
+        ("float8_e5m2", 0x7B, 57344.0),
+        ("float8_e5m2", 0x7C, math.inf),
+        ("float8_e5m2", 0xFC, -math.inf),
+        ("float8_e4m3fnuz", 0x7F, 240.0),
+        ("float8_e5m2fnuz", 0x7F, 57344.0),
+        ("float8_e5m2fnuz", 0x01, 2.0**-17),
+        ("float8_e8m0fnu", 0, 2.0**-127),
+        ("float8_e8m0fnu", 0xFE, 2.0**127),
     ],
-)  # fmt: skip
+)
 def test_codes_of_small_floats(dtype: str, code: int, value: float) -> None:
     """The largest and smallest numbers as the Open Compute Project's and ONNX's tables give them."""
     assert decoded(dtype, 1, bytes([code])) == [value]
@@ -33,10 +40,13 @@ def test_codes_of_small_floats(dtype: str, code: int, value: float) -> None:
 @pytest.mark.parametrize(
     ("dtype", "codes"),
     [
-        ("float8_e4m3fn", {0x7F, 0xFF}), ("float8_e5m2", {0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF}),
-        ("float8_e4m3fnuz", {0x80}), ("float8_e5m2fnuz", {0x80}), ("float8_e8m0fnu", {0xFF}),
+        ("float8_e4m3fn", {0x7F, 0xFF}),
+        ("float8_e5m2", {0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF}),
+        ("float8_e4m3fnuz", {0x80}),
+        ("float8_e5m2fnuz", {0x80}),
+        ("float8_e8m0fnu", {0xFF}),
     ],
-)  # fmt: skip
+)
 def test_which_codes_are_nan(dtype: str, codes: set[int]) -> None:
     assert {code for code, value in enumerate(code_values(dtype)) if value != value} == codes
 

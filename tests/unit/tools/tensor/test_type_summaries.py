@@ -118,8 +118,9 @@ def test_elements_of_a_type_that_only_the_debugger_knows(hung: Replay, summaries
     assert found is not None
     assert (found.text, found.shape) == ("2 elements", "array")
     assert [(child.name, child.type, child.address) for child in found.children] == [
-        ("[0]", "user::Pair", place), ("[1]", "user::Pair", place + 8),
-    ]  # fmt: skip
+        ("[0]", "user::Pair", place),
+        ("[1]", "user::Pair", place + 8),
+    ]
 
 
 def test_other_types_are_left_to_the_debugger(summaries: TypeSummaries) -> None:

@@ -73,8 +73,23 @@ class Describer:
 
     def find(self, operator: Any, event: str, bits: int) -> LookupResult:
         key = {1: "CPU", 2: "AutogradCPU"}[bits]
-        return LookupResult(event, operator.name, "", bits, (key,), key, bits, "kernel", "c++", True, True, True, False,
-                     frozenset((0x5000, 0x5008)), 0x5008)  # fmt: skip
+        return LookupResult(
+            event,
+            operator.name,
+            "",
+            bits,
+            (key,),
+            key,
+            bits,
+            "kernel",
+            "c++",
+            True,
+            True,
+            True,
+            False,
+            frozenset((0x5000, 0x5008)),
+            0x5008,
+        )
 
 
 class Case:
@@ -188,8 +203,14 @@ def test_steps_of_a_dispatch() -> None:
     case.tracer.invoked(1, STACK)
     case.tracer.returned(1, STACK)
     assert [line.split("]")[0].strip() for line in case.lines] == [
-        "[call", "[lookup", "[index", "[found", "[enter", "[return", "[return",
-    ]  # fmt: skip
+        "[call",
+        "[lookup",
+        "[index",
+        "[found",
+        "[enter",
+        "[return",
+        "[return",
+    ]
     assert "unboxed" in case.lines[4]
     assert not case.tracer.depth.threads()
 
@@ -242,8 +263,9 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     events = document["traceEvents"]
     names, events = events[:2], events[2:]
     assert [(one["ph"], one["name"], one["args"]) for one in names] == [
-        ("M", "process_name", {"name": "process 42"}), ("M", "thread_name", {"name": "1"}),
-    ]  # fmt: skip
+        ("M", "process_name", {"name": "process 42"}),
+        ("M", "thread_name", {"name": "1"}),
+    ]
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
     assert [one["args"].get("end") for one in events] == [None, None, "not seen"]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
@@ -275,20 +297,32 @@ def test_json_lines() -> None:
     ("schema", "types", "hidden"),
     [
         ("aten::mm(Tensor self, Tensor mat2) -> Tensor", [("Tensor", "self"), ("Tensor", "mat2")], True),
-        ("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
-         [("Tensor", "self"), ("Tensor", "other"), ("Scalar", "alpha")], False),
-        ("aten::sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
-         [("Tensor", "self"), ("int[1]?", "dim"), ("bool", "keepdim")], True),
-        ("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
-         [("Tensor", "self"), ("int", "dim0"), ("int", "dim1")], True),
+        (
+            "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
+            [("Tensor", "self"), ("Tensor", "other"), ("Scalar", "alpha")],
+            False,
+        ),
+        (
+            "aten::sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
+            [("Tensor", "self"), ("int[1]?", "dim"), ("bool", "keepdim")],
+            True,
+        ),
+        (
+            "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+            [("Tensor", "self"), ("int", "dim0"), ("int", "dim1")],
+            True,
+        ),
         ("aten::size.int(Tensor self, int dim) -> int", [("Tensor", "self"), ("int", "dim")], False),
-        ("aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
-         [("Tensor", "self"), ("int", "dim")], True),
+        (
+            "aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
+            [("Tensor", "self"), ("int", "dim")],
+            True,
+        ),
         ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], True),
         ("aten::q_scale(Tensor self) -> float", [("Tensor", "self")], False),
         ("aten::is_set_to(Tensor self, Tensor tensor) -> Stream", [("Tensor", "self"), ("Tensor", "tensor")], None),
     ],
-)  # fmt: skip
+)
 def test_what_a_schema_says_of_registers(schema: str, types: list[tuple[str, str]], hidden: bool | None) -> None:
     assert schema_types(schema) == types
     assert hidden_result(schema) is hidden

@@ -71,8 +71,11 @@ def test_perfetto_drops_none_of_ten_thousand() -> None:
     assert len(complete) > 14_000
     assert dropped(complete) == []
     assert {each["args"]["name"] for each in events if each["ph"] == "M"} == {
-        "process 4", "worker 7", "worker 8", "worker 9",
-    }  # fmt: skip
+        "process 4",
+        "worker 7",
+        "worker 8",
+        "worker 9",
+    }
 
 
 def test_what_crosses_is_dropped() -> None:
@@ -92,8 +95,10 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
     outer, first, last = dispatch(MM, 0.0, 1e6, 1), dispatch(MM_CPU, 10.0, 40.0, 2), dispatch(MM_CPU, 40.0, 1e6, 2)
     found = bars([outer, first, last], NOW)
     assert [(bar.end / 1e3, bar.is_end_seen, bar.own / 1e3) for bar in found] == [
-        (1e6, True, 999_970.0), (40.0, True, 30.0), (40.0, False, 0.0),
-    ]  # fmt: skip
+        (1e6, True, 999_970.0),
+        (40.0, True, 30.0),
+        (40.0, False, 0.0),
+    ]
     assert found[2].until == found[0].end
     last.returned, last.ended = True, 70.0
     assert [(bar.is_end_seen, bar.own / 1e3) for bar in bars([outer, first, last], NOW)][2] == (True, 30.0)
@@ -102,8 +107,9 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
 def test_what_is_open_at_the_end_lasts_until_then_and_counts_nowhere() -> None:
     outer, inner = dispatch(MM, 5.0, None, 1), dispatch(MM_CPU, 6.0, None, 2)
     assert [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)] == [
-        (5_000, 20_000, False), (6_000, 20_000, False),
-    ]  # fmt: skip
+        (5_000, 20_000, False),
+        (6_000, 20_000, False),
+    ]
     assert flame("x.collapsed", [outer, inner]) == ""
 
 
@@ -129,8 +135,13 @@ def test_stacks_for_flame_graphs() -> None:
     profile = document["profiles"][0]
     assert (profile["type"], profile["unit"], profile["name"]) == ("evented", "nanoseconds", "worker 7")
     assert [(each["type"], each["frame"], each["at"]) for each in profile["events"]] == [
-        ("O", 0, 0), ("O", 1, 2_000), ("C", 1, 9_000), ("C", 0, 10_000), ("O", 0, 10_000), ("C", 0, 12_000),
-    ]  # fmt: skip
+        ("O", 0, 0),
+        ("O", 1, 2_000),
+        ("C", 1, 9_000),
+        ("C", 0, 10_000),
+        ("O", 0, 10_000),
+        ("C", 0, 12_000),
+    ]
 
 
 def test_profiles_of_speedscope_open_and_close_in_order() -> None:
@@ -155,5 +166,8 @@ def test_stacks_of_counts() -> None:
     profile = json.loads(stacks.speedscope("dispatches"))["profiles"][0]
     assert (profile["type"], profile["samples"], profile["weights"]) == ("sampled", [[0, 1], [2]], [7, 0])
     assert [is_flame_file(name) for name in (None, "a.json", "a.speedscope.json", "a.folded")] == [
-        False, False, True, True,
-    ]  # fmt: skip
+        False,
+        False,
+        True,
+        True,
+    ]

@@ -30,10 +30,13 @@ def finds(*launches: KernelLaunch, is_bad: Any = has_nan) -> list[Find]:
 
 def test_the_operator_between_clean_and_not() -> None:
     [found] = finds(
-        launch(BEFORE, "aten::mm", 0, tensor()), launch(AFTER, "aten::mm", 0, tensor(), tensor()),
-        launch(BEFORE, "aten::log", 0, tensor()), launch(AFTER, "aten::log", 0, tensor(), tensor(nan=1)),
-        launch(BEFORE, "aten::add", 0, tensor(nan=1)), launch(AFTER, "aten::add", 0, tensor(nan=1), tensor(nan=1)),
-    )  # fmt: skip
+        launch(BEFORE, "aten::mm", 0, tensor()),
+        launch(AFTER, "aten::mm", 0, tensor(), tensor()),
+        launch(BEFORE, "aten::log", 0, tensor()),
+        launch(AFTER, "aten::log", 0, tensor(), tensor(nan=1)),
+        launch(BEFORE, "aten::add", 0, tensor(nan=1)),
+        launch(AFTER, "aten::add", 0, tensor(nan=1), tensor(nan=1)),
+    )
     assert (found.launch.op, [each.op for each in found.history], found.is_certain) == ("aten::log", ["aten::mm"], True)
 
 

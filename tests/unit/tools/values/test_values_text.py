@@ -23,18 +23,33 @@ FINE = LaunchTensor("self", 0x1000, "f32[2] cpu", "float32", (2,), Statistics(2,
 BAD = LaunchTensor("result0", 0x2000, "f32[2] cpu", "float32", (2,), Statistics(2, None, None, None, None, 2, 0, 0))
 META = LaunchTensor("out", 0x3000, "f32[2] meta", "float32", (2,), None)
 LAUNCH = KernelLaunch(
-    AFTER, "aten::add", "Tensor", 4, "wrapper_CPU_add", "CPU", 7,
-    (LaunchValue("self", "f32[2] cpu", (FINE,), "Tensor"), LaunchValue("alpha", "2", (), "Scalar"),
-     LaunchValue("result0", "f32[2] cpu", (BAD,))), 1,
-)  # fmt: skip
+    AFTER,
+    "aten::add",
+    "Tensor",
+    4,
+    "wrapper_CPU_add",
+    "CPU",
+    7,
+    (
+        LaunchValue("self", "f32[2] cpu", (FINE,), "Tensor"),
+        LaunchValue("alpha", "2", (), "Scalar"),
+        LaunchValue("result0", "f32[2] cpu", (BAD,)),
+    ),
+    1,
+)
 
 
 def test_what_is_printed_of_a_launch() -> None:
     lines = list(launch_lines(LAUNCH))
     assert lines[:7] == [
-        "[ after_launch - aten::add.Tensor - self ]", "Number of elements: 2", "Size: [2]", "Dtype: torch.float32",
-        "Mean: 1", "Min: -1", "Max: 3",
-    ]  # fmt: skip
+        "[ after_launch - aten::add.Tensor - self ]",
+        "Number of elements: 2",
+        "Size: [2]",
+        "Dtype: torch.float32",
+        "Mean: 1",
+        "Min: -1",
+        "Max: 3",
+    ]
     assert "[ after_launch - aten::add.Tensor - alpha ] 2" in lines
     assert lines[-1] == "NaN: 2, Inf: 0"
     assert kernel_line(LAUNCH._replace(when=BEFORE)) == "[ before_launch: wrapper_CPU_add ]"

@@ -34,12 +34,15 @@ class Watch:
         self.seen.append("Python kernels")
 
 
-@pytest.mark.parametrize(("functions", "entries", "places", "watched"), [
-    (["call"], ["CPU entry"], [1], ["call", "CPU entry"]),
-    ([], ["CPU entry"], [1], ["boxed calls", "own calls", "Python kernels"]),  # autograd's fallback is called first
-    ([], [], [1], ["boxed calls", "own calls", "Python kernels"]),
-    ([], ["CPU entry"], [], ["boxed calls", "own calls", "Python kernels", "CPU entry"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("functions", "entries", "places", "watched"),
+    [
+        (["call"], ["CPU entry"], [1], ["call", "CPU entry"]),
+        ([], ["CPU entry"], [1], ["boxed calls", "own calls", "Python kernels"]),  # autograd's fallback is called first
+        ([], [], [1], ["boxed calls", "own calls", "Python kernels"]),
+        ([], ["CPU entry"], [], ["boxed calls", "own calls", "Python kernels", "CPU entry"]),
+    ],
+)
 def test_operators_with_and_without_functions_of_their_own(
     functions: list[str], entries: list[str], places: list[int], watched: list[str]
 ) -> None:

@@ -11,9 +11,15 @@ from gdbext.tools.watch import Watch
 from gdbext.tools.watch.evidence import Evidence
 
 HOSTILE = {
-    "nul": "a\0b", "header": "x\nBcc: everybody@example.org", "return": "x\rSubject: y", "escape": "\x1b]0;x\x07",
-    "direction": "\u202egpj", "surrogate": "\ud800", "long": "x" * 10_000_000, "letters": "é→𝔘",
-}  # fmt: skip
+    "nul": "a\0b",
+    "header": "x\nBcc: everybody@example.org",
+    "return": "x\rSubject: y",
+    "escape": "\x1b]0;x\x07",
+    "direction": "\u202egpj",
+    "surrogate": "\ud800",
+    "long": "x" * 10_000_000,
+    "letters": "é→𝔘",
+}
 
 
 def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:

@@ -96,5 +96,6 @@ def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monke
     watch._tell = lambda event, text, _=None, pid=None: told.append((event, text, pid))
     assert watch._hung(5.0)
     assert told == [
-        ("hung", "no progress for 5 s: 7 is stuck", 7), ("hung", "no progress for 5 s: 8 is stuck", 8),
-    ]  # fmt: skip
+        ("hung", "no progress for 5 s: 7 is stuck", 7),
+        ("hung", "no progress for 5 s: 8 is stuck", 8),
+    ]

@@ -42,8 +42,10 @@ def test_the_line_that_calls_a_kernel() -> None:
 
 def test_parameters_are_those_of_the_kernel_s_own_source() -> None:
     assert kernel_parameters(GENERATED, "cpp_fused_add_mul_relu_0") == (
-        "const float* in_ptr0", "const float* in_ptr1", "float* out_ptr0",
-    )  # fmt: skip
+        "const float* in_ptr0",
+        "const float* in_ptr1",
+        "float* out_ptr0",
+    )
     assert kernel_parameters(GENERATED, "cpp_fused_sum_2") == ("float* in_out_ptr0", "const int64_t ks0")
     assert kernel_parameters(GENERATED, "cpp_fused_lost_1") == ()
     assert kernel_parameters(GENERATED, "cpp_fused_sum") == ()
@@ -88,8 +90,9 @@ def test_signatures_of_shims() -> None:
     found = shim_signatures([header])
     assert sorted(found) == ["aoti_torch_cpu_cat", "aoti_torch_get_data_ptr"]
     assert found["aoti_torch_get_data_ptr"] == (
-        Parameter("AtenTensorHandle", "tensor"), Parameter("void**", "ret_data_ptr"),
-    )  # fmt: skip
+        Parameter("AtenTensorHandle", "tensor"),
+        Parameter("void**", "ret_data_ptr"),
+    )
     assert found["aoti_torch_cpu_cat"][0] == Parameter("const AtenTensorHandle*", "tensors")
     assert [each.is_result for each in found["aoti_torch_cpu_cat"]] == [False, False, False, True]
 
@@ -111,8 +114,11 @@ def call(args):
 def test_the_kernels_that_were_launched_before_a_line() -> None:
     lines = [line.strip() for line in LAUNCHES.split("\n")]
     at_item = lines.index("buf3 = buf2.item()") + 1
-    launched = (("triton_red_fused_sum_1", at_item - 1), ("extern_kernels.mm", at_item - 2),
-                ("triton_poi_fused_add_0", at_item - 3))  # fmt: skip
+    launched = (
+        ("triton_red_fused_sum_1", at_item - 1),
+        ("extern_kernels.mm", at_item - 2),
+        ("triton_poi_fused_add_0", at_item - 3),
+    )
     assert launched_before(lines, at_item) == launched
     assert launched_before(lines, at_item, 1) == launched[:1]
     assert launched_before(lines, 4) == (), "nothing was launched yet"

@@ -55,9 +55,20 @@ def memory(before: int, tag: int, elements: int = 1, in_pair: int = 2) -> Memory
     for number in range(8):
         struct.pack_into("<Q", blocks, 0x1000 + 8 * number, BLOCKS + number * BLOCK)
     node = struct.pack(
-        "<12Q", 0, tag, index, 8, BLOCKS, BLOCKS, BLOCKS + BLOCK, index,
-        end, last, last + BLOCK, index + 8 * ((last - BLOCKS) // BLOCK),
-    )  # fmt: skip
+        "<12Q",
+        0,
+        tag,
+        index,
+        8,
+        BLOCKS,
+        BLOCKS,
+        BLOCKS + BLOCK,
+        index,
+        end,
+        last,
+        last + BLOCK,
+        index + 8 * ((last - BLOCKS) // BLOCK),
+    )
     regions = {
         BUFFER: bytes(buffer),
         CONTEXT: bytes(context),

@@ -21,17 +21,31 @@ from gdbext.torch.distributed.nccl_communicators import (
 from support.fakes.fake_target import FakeTarget
 
 OF_TORCH = {
-    "2.4": "2.20.5", "2.5": "2.21.5", "2.6": "2.21.5", "2.7": "2.26.2", "2.8": "2.27.3", "2.9": "2.27.5",
-    "2.10": "2.27.5", "2.11": "2.28.9", "2.12": "2.29.7", "2.13": "2.29.7", "2.14": "2.30.7", "2.15": "2.30.7",
-}  # fmt: skip
+    "2.4": "2.20.5",
+    "2.5": "2.21.5",
+    "2.6": "2.21.5",
+    "2.7": "2.26.2",
+    "2.8": "2.27.3",
+    "2.9": "2.27.5",
+    "2.10": "2.27.5",
+    "2.11": "2.28.9",
+    "2.12": "2.29.7",
+    "2.13": "2.29.7",
+    "2.14": "2.30.7",
+    "2.15": "2.30.7",
+}
 """Release of torch → the NCCL that its wheel on PyPI asks for (Requires-Dist of its metadata), all patch releases of
 it."""
 IN_CODE = {
-    "2.20.5": (0x28DC, 0x28D8, 0x28E0, 0x2E5C), "2.21.5": (0x34E4, 0x34E0, 0x34E8, 0x3A7C),
-    "2.26.2": (0x784BC, 0x784B8, 0x784C0, 0x78B44), "2.27.3": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44),
-    "2.27.5": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44), "2.28.9": (0x1044D4, 0x1044D0, 0x1044D8, 0x104FF4),
-    "2.29.7": (0x1206DC, 0x1206D8, 0x1206E0, 0x1211FC), "2.30.7": (0x1206F4, 0x1206F0, 0x1206F8, 0x121224),
-}  # fmt: skip
+    "2.20.5": (0x28DC, 0x28D8, 0x28E0, 0x2E5C),
+    "2.21.5": (0x34E4, 0x34E0, 0x34E8, 0x3A7C),
+    "2.26.2": (0x784BC, 0x784B8, 0x784C0, 0x78B44),
+    "2.27.3": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44),
+    "2.27.5": (0x1044BC, 0x1044B8, 0x1044C0, 0x104B44),
+    "2.28.9": (0x1044D4, 0x1044D0, 0x1044D8, 0x104FF4),
+    "2.29.7": (0x1206DC, 0x1206D8, 0x1206E0, 0x1211FC),
+    "2.30.7": (0x1206F4, 0x1206F0, 0x1206F8, 0x121224),
+}
 """The members nRanks, rank, cudaDev and asyncResult of a communicator, as the code of the released libnccl.so.2 reads
 them in ncclCommCount, ncclCommUserRank, ncclCommCuDevice and ncclCommGetAsyncError."""
 ALL = sorted(store.read_document(f"{store.DATA}/nccl.json")["releases"])
@@ -39,10 +53,22 @@ GROUP, BUCKETS, NODE, KEEPER, COMM, PROXY, FLAG = (0x10000000 * each for each in
 OPERATIONS, CONNECTIONS = 0x90000000, 0xA0000000
 MARK, PAGE = 0x0280028002800280, 0x1000
 FORMS = {
-    "startMagic": "<Q", "endMagic": "<Q", "opCount": "<Q", "abortFlag": "<Q", "proxyState": "<Q", "active": "<Q",
-    "next": "<Q", "connection": "<Q", "posted": "<Q", "received": "<Q", "flushed": "<Q", "transmitted": "<Q",
-    "done": "<Q", "pattern": "<B", "coll": "<B",
-}  # fmt: skip
+    "startMagic": "<Q",
+    "endMagic": "<Q",
+    "opCount": "<Q",
+    "abortFlag": "<Q",
+    "proxyState": "<Q",
+    "active": "<Q",
+    "next": "<Q",
+    "connection": "<Q",
+    "posted": "<Q",
+    "received": "<Q",
+    "flushed": "<Q",
+    "transmitted": "<Q",
+    "done": "<Q",
+    "pattern": "<B",
+    "coll": "<B",
+}
 RING, ALL_REDUCE, NET = 0, 4, 2
 
 
@@ -85,8 +111,13 @@ class Process:
             connection = CONNECTIONS + number * 0x10000 + index * 0x1000
             way = {"send": part.pop("send"), "transport": part.pop("transport", NET)}
             self.put("ncclProxyConnection", connection, way)
-            self.put("ncclProxySubArgs", address, {"connection": connection, "rank": 1, **part}, size=size,
-                     at=index * self.release.sub_size)  # fmt: skip
+            self.put(
+                "ncclProxySubArgs",
+                address,
+                {"connection": connection, "rank": 1, **part},
+                size=size,
+                at=index * self.release.sub_size,
+            )
         if number == 0:
             at = self.release.structs["ncclProxyState"]["progressState"]
             self.put("ncclProxyProgressState", PROXY, {"active": address}, at=at)

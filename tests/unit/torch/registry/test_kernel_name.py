@@ -70,7 +70,7 @@ LAMBDA_OF_CLANG = "TORCH_LIBRARY_IMPL_init_x_Autograd_2(torch::Library&)::$_0"
         ("at::native::mm(at::Tensor const&)", None),
         ("c10::BoxedKernel::make_boxed_function<&unfinished", None),
     ],
-)  # fmt: skip
+)
 def test_the_function_behind_a_wrapper(name: str, function: str | None) -> None:
     assert kernel_target(name) == function
 
@@ -145,11 +145,19 @@ def test_a_namespace_whose_library_is_not_loaded_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (1.0, "1."), (-0.0, "-0."), (0.0, "0."), (1e-5, "1.0000000000000001e-05"), (0.125, "0.125"),
-        (1e10, "10000000000"), (1 / 3, "0.33333333333333331"), (float("inf"), "inf"), (float("nan"), "nan"),
-        (-2.0, "-2."), (1e300, "1.0000000000000001e+300"),
+        (1.0, "1."),
+        (-0.0, "-0."),
+        (0.0, "0."),
+        (1e-5, "1.0000000000000001e-05"),
+        (0.125, "0.125"),
+        (1e10, "10000000000"),
+        (1 / 3, "0.33333333333333331"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        (-2.0, "-2."),
+        (1e300, "1.0000000000000001e+300"),
     ],
-)  # fmt: skip
+)
 def test_numbers_as_the_jit_prints_them(value: float, text: str) -> None:
     assert double_text(value) == text
 

@@ -12,12 +12,14 @@ from gdbext.torch.registry.schema import SchemaResult, aliased_arguments, schema
     [
         ("aten::mm(Tensor self, Tensor mat2) -> Tensor", [("Tensor", "result0", "")]),
         ("aten::add_(Tensor(a!) self, Tensor other) -> Tensor(a!)", [("Tensor", "result0", "a")]),
-        ("aten::max(Tensor self, int dim) -> (Tensor values, Tensor indices)",
-         [("Tensor", "values", ""), ("Tensor", "indices", "")]),
+        (
+            "aten::max(Tensor self, int dim) -> (Tensor values, Tensor indices)",
+            [("Tensor", "values", ""), ("Tensor", "indices", "")],
+        ),
         ("aten::split(Tensor(a -> *) self, int n) -> Tensor(a)[]", [("Tensor[]", "result0", "a")]),
         ("aten::f(Tensor self) -> ()", []),
     ],
-)  # fmt: skip
+)
 def test_results(text: str, results: list[tuple[str, str, str]]) -> None:
     assert schema_results(text) == tuple(SchemaResult(*each) for each in results)
 

@@ -65,13 +65,17 @@ def letters(text: bytes) -> int:
     return int.from_bytes(text.ljust(8, b"\0"), "little")
 
 
-@pytest.mark.parametrize(("offset", "word"), [
-    (8, 0),
-    (16, letters(b"\x1b[31mm\x07\r")),
-    (16, letters(b"aten:mm\n")),
-    (16, letters(b"aten::mn")),
-    (8, 4),
-], ids=["empty", "control", "no-name", "another", "cut"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("offset", "word"),
+    [
+        (8, 0),
+        (16, letters(b"\x1b[31mm\x07\r")),
+        (16, letters(b"aten:mm\n")),
+        (16, letters(b"aten::mn")),
+        (8, 4),
+    ],
+    ids=["empty", "control", "no-name", "another", "cut"],
+)
 def test_an_operator_whose_name_is_not_its_own_is_unknown(offset: int, word: int) -> None:
     operator = operator_of(META)
     found = steps(META, {name_of(operator) + offset: word})

@@ -20,11 +20,19 @@ def named(result: str, arguments: str) -> str:
     return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {result} ({arguments})>::call({TAKES}, {arguments})"
 
 
-@pytest.mark.parametrize(("result", "hidden"), [
-    ("at::Tensor", True), ("at::Tensor&", False), ("void", False), ("double", False), ("long", False),
-    ("std::tuple<at::Tensor, at::Tensor>", True), ("std::vector<at::Tensor, std::allocator<at::Tensor> >", True),
-    ("c10::QScheme", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("result", "hidden"),
+    [
+        ("at::Tensor", True),
+        ("at::Tensor&", False),
+        ("void", False),
+        ("double", False),
+        ("long", False),
+        ("std::tuple<at::Tensor, at::Tensor>", True),
+        ("std::vector<at::Tensor, std::allocator<at::Tensor> >", True),
+        ("c10::QScheme", None),
+    ],
+)
 def test_results(monkeypatch: pytest.MonkeyPatch, result: str, hidden: bool | None) -> None:
     monkeypatch.setattr(module, "demangle", str)
     found = kernel_signature([named(result, "at::Tensor const&, c10::ArrayRef<long>, double")])
@@ -55,12 +63,15 @@ class Registered:
         return found
 
 
-@pytest.mark.parametrize(("text", "parameters", "hidden"), [
-    ("at::Tensor (at::Tensor const&, std::optional<long>)", ("at::Tensor const&", "std::optional<long>"), True),
-    ("at::Tensor& (at::Tensor&)", ("at::Tensor&",), False),
-    ("std::tuple<at::Tensor, at::Tensor> ()", (), True),
-    ("void (std::array<bool, 3ul>)", ("std::array<bool, 3ul>",), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "parameters", "hidden"),
+    [
+        ("at::Tensor (at::Tensor const&, std::optional<long>)", ("at::Tensor const&", "std::optional<long>"), True),
+        ("at::Tensor& (at::Tensor&)", ("at::Tensor&",), False),
+        ("std::tuple<at::Tensor, at::Tensor> ()", (), True),
+        ("void (std::array<bool, 3ul>)", ("std::array<bool, 3ul>",), False),
+    ],
+)
 def test_types_that_kernels_were_registered_with(text: str, parameters: tuple[str, ...], hidden: bool) -> None:
     found = registered_signature(Registered(text))  # type: ignore[arg-type]
     assert found == KernelSignature(parameters, hidden)

@@ -61,12 +61,15 @@ def recovery(values: list[int | None], places: Places = ()) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ([RESULT, FUNCTOR, KEYSET, SELF], KEYSET),
-    ([FUNCTOR, KEYSET, SELF, None], KEYSET),
-    ([RESULT, None, KEYSET, SELF], KEYSET),
-    ([RESULT, FUNCTOR, None, SELF], None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([RESULT, FUNCTOR, KEYSET, SELF], KEYSET),
+        ([FUNCTOR, KEYSET, SELF, None], KEYSET),
+        ([RESULT, None, KEYSET, SELF], KEYSET),
+        ([RESULT, FUNCTOR, None, SELF], None),
+    ],
+)
 def test_the_address_of_the_functor_is_no_keyset(values: list[int | None], expected: int | None) -> None:
     result = RecoveredCall(Operator())  # type: ignore[arg-type]
     call = DispatchCall([3], "call", kernel=2)
@@ -101,12 +104,15 @@ def empty(
     return result
 
 
-@pytest.mark.parametrize("places", [
-    [{"rbx"}],
-    [{0x7FFC00002000}],
-    [{"rbx"}, {"rbx"}],
-    [{0x7FFC00002000, "rbx"}, {"rbx"}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "places",
+    [
+        [{"rbx"}],
+        [{0x7FFC00002000}],
+        [{"rbx"}, {"rbx"}],
+        [{0x7FFC00002000, "rbx"}, {"rbx"}],
+    ],
+)
 def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
     result = empty(places)
     assert result.keyset is None

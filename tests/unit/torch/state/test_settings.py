@@ -158,17 +158,32 @@ def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) ->
 
 def with_members(process: Process) -> None:
     """An at::Context with two members of an enumeration and a table of precisions."""
-    fields = [FieldLayout("float32_matmul_precision", 0x10, 4), FieldLayout("allow_fp16_reduction_cublas", 0x18, 1),
-              FieldLayout("benchmark_limit_cudnn", 0x14, 4), FieldLayout("fp32_precision", 0x20, 56)]  # fmt: skip
+    fields = [
+        FieldLayout("float32_matmul_precision", 0x10, 4),
+        FieldLayout("allow_fp16_reduction_cublas", 0x18, 1),
+        FieldLayout("benchmark_limit_cudnn", 0x14, 4),
+        FieldLayout("fp32_precision", 0x20, 56),
+    ]
     process.structs = {
         "at::Context": StructLayout("at::Context", PAGE, {each.name: each for each in fields}),
-        "at::Context::fp32_precision.entry": StructLayout("entry", 12, {
-            "first.first": FieldLayout("first.first", 0, 4), "first.second": FieldLayout("first.second", 4, 4),
-            "second": FieldLayout("second", 8, 4)}),
-        "std::unordered_map": StructLayout("std::unordered_map", 56, {
-            "_M_h._M_before_begin": FieldLayout("_M_h._M_before_begin", 16, 8),
-            "_M_h._M_element_count": FieldLayout("_M_h._M_element_count", 24, 8)}),
-    }  # fmt: skip
+        "at::Context::fp32_precision.entry": StructLayout(
+            "entry",
+            12,
+            {
+                "first.first": FieldLayout("first.first", 0, 4),
+                "first.second": FieldLayout("first.second", 4, 4),
+                "second": FieldLayout("second", 8, 4),
+            },
+        ),
+        "std::unordered_map": StructLayout(
+            "std::unordered_map",
+            56,
+            {
+                "_M_h._M_before_begin": FieldLayout("_M_h._M_before_begin", 16, 8),
+                "_M_h._M_element_count": FieldLayout("_M_h._M_element_count", 24, 8),
+            },
+        ),
+    }
     process.enums = {
         "at::Float32MatmulPrecision": {"HIGHEST": 0, "HIGH": 1, "MEDIUM": 2},
         "at::CuBLASReductionOption": {"AllowReducedPrecisionWithSplitK": 0, "DisallowReducedPrecisionAllowSplitK": 1},
@@ -210,14 +225,24 @@ def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
     with_members(process)
     none, ieee, tf32, bf16, default = range(5)
     with_precisions(process, {(0, 0): none, (1, 0): none, (1, 1): default, (1, 3): ieee, (2, 0): none, (2, 3): none})
-    unset = {"generic.all": "none", "cuda.all": "none", "cuda.conv": "tf32", "cuda.matmul": "ieee",
-             "mkldnn.all": "none", "mkldnn.matmul": "none"}  # fmt: skip
+    unset = {
+        "generic.all": "none",
+        "cuda.all": "none",
+        "cuda.conv": "tf32",
+        "cuda.matmul": "ieee",
+        "mkldnn.all": "none",
+        "mkldnn.matmul": "none",
+    }
     assert process.read()["float32_precision"].value == unset
     with_precisions(process, {(0, 0): bf16, (1, 0): none, (1, 1): default, (2, 0): tf32, (2, 3): none, (2, 1): bf16})
     assert process.read()["float32_precision"].value == {
-        "generic.all": "bf16", "cuda.all": "none", "cuda.conv": "none", "mkldnn.all": "tf32",
-        "mkldnn.conv": "bf16", "mkldnn.matmul": "tf32",
-    }  # fmt: skip
+        "generic.all": "bf16",
+        "cuda.all": "none",
+        "cuda.conv": "none",
+        "mkldnn.all": "tf32",
+        "mkldnn.conv": "bf16",
+        "mkldnn.matmul": "tf32",
+    }
 
 
 OF_2_9 = {
@@ -258,19 +283,29 @@ def with_texts(process: Process) -> None:
 def test_float32_precisions_as_texts(process: Process) -> None:
     with_texts(process)
     assert process.read()["float32_precision"].value == {
-        "generic.all": "tf32", "cuda.all": "none", "cuda.conv": "tf32", "cuda.matmul": "none", "cuda.rnn": "none",
-        "mkldnn.all": "tf32", "mkldnn.conv": "ieee", "mkldnn.matmul": "tf32", "mkldnn.rnn": "bf16",
-    }  # fmt: skip
+        "generic.all": "tf32",
+        "cuda.all": "none",
+        "cuda.conv": "tf32",
+        "cuda.matmul": "none",
+        "cuda.rnn": "none",
+        "mkldnn.all": "tf32",
+        "mkldnn.conv": "ieee",
+        "mkldnn.matmul": "tf32",
+        "mkldnn.rnn": "bf16",
+    }
     process.context[:] = process.context.replace(b"ieee", b"iqqq")
     assert "other entries" in process.read()["float32_precision"].unknown
 
 
-@pytest.mark.parametrize(("at", "value", "why"), [
-    (0x20 + 24, 1, "has not the 1 elements that it claims"),
-    (0x20 + 24, 3, "has not the 3 elements that it claims"),
-    (0x20 + 24, 1000, "claims 1000 elements"),
-    (0x208, 7, "has the number 7, which has no name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [
+        (0x20 + 24, 1, "has not the 1 elements that it claims"),
+        (0x20 + 24, 3, "has not the 3 elements that it claims"),
+        (0x20 + 24, 1000, "claims 1000 elements"),
+        (0x208, 7, "has the number 7, which has no name"),
+    ],
+)
 def test_a_table_of_precisions_that_makes_no_sense(process: Process, at: int, value: int, why: str) -> None:
     with_members(process)
     with_precisions(process, {(0, 0): 0, (1, 0): 0})
@@ -305,19 +340,28 @@ def test_the_script(process: Process) -> None:
 SET_AGAIN: dict[str, Any] = {
     "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
     "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
-    "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}},
-                 "bounds": (float("-inf"), 1.5)},
+    "inductor": {
+        "cpp.threads": 1,
+        "passes": ("a", "b"),
+        "options": {"x": {"level": 2}},
+        "bounds": (float("-inf"), 1.5),
+    },
     "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
     "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
     "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
     "profiler": {"state": "KINETO_ONDEMAND"},
     "threads": (
-        {"tid": 1, "name": "MainThread", "grad_mode": False, "autocast": {"cpu": "bfloat16"},
-         "torch_function_modes": ("AMode",)},
+        {
+            "tid": 1,
+            "name": "MainThread",
+            "grad_mode": False,
+            "autocast": {"cpu": "bfloat16"},
+            "torch_function_modes": ("AMode",),
+        },
         {"tid": 2, "name": "MainThread", "grad_mode": False},
     ),
     "default_device": "meta",
-}  # fmt: skip
+}
 
 
 def test_the_script_sets_tables_threads_and_options_again() -> None:
@@ -328,8 +372,10 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
     lines = text.splitlines()
     precisions = [line for line in lines if "fp32_precision" in line]
     assert [line.partition("(")[2] for line in precisions] == [
-        "'generic', 'all', 'tf32')", "'cuda', 'all', 'none')", "'cuda', 'conv', 'ieee')",
-    ]  # fmt: skip
+        "'generic', 'all', 'tf32')",
+        "'cuda', 'all', 'none')",
+        "'cuda', 'conv', 'ieee')",
+    ]
     for line in (
         "torch._dynamo.config.verbose = True",
         "# torch._dynamo.config.hook is set to something that cannot be written down",

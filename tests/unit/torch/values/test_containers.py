@@ -179,8 +179,14 @@ class HashMap:
         return True
 
     def header(self, **changes: int) -> bytes:
-        values = {"entries": HEAP, "slots": self.slots - 1, "shift": self.shift, "lookups": self.lookups,
-                  "count": self.count, **changes}  # fmt: skip
+        values = {
+            "entries": HEAP,
+            "slots": self.slots - 1,
+            "shift": self.shift,
+            "lookups": self.lookups,
+            "count": self.count,
+            **changes,
+        }
         front = [values[name] for name in ("entries", "slots", "shift", "lookups")]
         return struct.pack("<QQbbxxfQ", *front, 0.5, values["count"])
 
@@ -218,11 +224,19 @@ def test_a_map_that_never_had_an_element() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"slots": 6}, {"slots": (1 << 40) - 1}, {"shift": 3}, {"shift": -1}, {"lookups": 0}, {"lookups": 100},
-        {"count": 1 << 60}, {"count": 3}, {"entries": 0xDEAD0000}, {"entries": 0},
+        {"slots": 6},
+        {"slots": (1 << 40) - 1},
+        {"shift": 3},
+        {"shift": -1},
+        {"lookups": 0},
+        {"lookups": 100},
+        {"count": 1 << 60},
+        {"count": 3},
+        {"entries": 0xDEAD0000},
+        {"entries": 0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_map_with_a_damaged_header_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(BadData, match="corrupt"):
         map_entries(HashMap([1, 5, 22, 23]).memory(**changes), BASE, VALUE)

@@ -17,9 +17,14 @@ from support.fakes.fake_target import FakeTarget
 
 TEXT, ITEMS = 0x100000, 0x101000
 VIEWS = ("c10::basic_string_view<char>", "std::basic_string_view<char, std::char_traits<char> >")
-MEMORY = Memory(FakeTarget({
-    TEXT: b"mean".ljust(4096, b"\0"), ITEMS: b"".join(n.to_bytes(8, "little") for n in (3, 5)).ljust(4096, b"\0"),
-}))  # fmt: skip
+MEMORY = Memory(
+    FakeTarget(
+        {
+            TEXT: b"mean".ljust(4096, b"\0"),
+            ITEMS: b"".join(n.to_bytes(8, "little") for n in (3, 5)).ljust(4096, b"\0"),
+        }
+    )
+)
 
 
 @pytest.fixture(params=sorted(Path(store.DATA).glob("torch-*.json")), ids=lambda path: path.stem)

@@ -207,8 +207,13 @@ def test_against_a_running_program(tmp_path: Path, options: str) -> None:
     program = tmp_path / "p"
     subprocess.run(["gcc", *options.split(), "-o", program, tmp_path / "p.c"], check=True)
     (tmp_path / "s.py").write_text(SCRIPT.replace("OUT", str(tmp_path / "out")))
-    subprocess.run(["gdb", "-nx", "-batch", "-x", tmp_path / "s.py", program], check=True, capture_output=True,
-                   stdin=subprocess.DEVNULL, timeout=120)  # fmt: skip
+    subprocess.run(
+        ["gdb", "-nx", "-batch", "-x", tmp_path / "s.py", program],
+        check=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
     stops = json.loads((tmp_path / "out").read_text())
     assert len(stops) >= 6
     found = 0

@@ -174,8 +174,10 @@ def _writes(ours: Instruction, theirs: capstone.CsInsn) -> str:
         missed = _vectors(theirs, registers) - ours.float_writes
         if missed:
             return f"writes {sorted(missed)}, too"
-    stored = max((each.size for each in theirs.operands if each.type == x86.X86_OP_MEM
-                  and each.access & capstone.CS_AC_WRITE), default=0)  # fmt: skip
+    stored = max(
+        (each.size for each in theirs.operands if each.type == x86.X86_OP_MEM and each.access & capstone.CS_AC_WRITE),
+        default=0,
+    )
     if stored > ours.stored and ours.memory is not None:
         return f"stores {stored} bytes, not {ours.stored}"
     if ours.kind in ("mov", "lea", "zero", "add", "and", "shr", "push", "pop") and ours.writes - written:

@@ -51,14 +51,17 @@ def _own_words(words, owner):
     return wait_of(process).owner
 
 
-@pytest.mark.parametrize(("words", "owner", "expected"), [
-    ((1, 2, 3), 2, OwnerThread(102)),
-    ((1, 2, 3), 9, VanishedThread(9)),
-    ((1, 2, 0), 3, None),
-    ((1, 2, 1 << 31), 3, None),
-    ((101, 102, 7), 103, OwnerThread(103)),
-    ((101, 102, 7), 7, VanishedThread(7)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "owner", "expected"),
+    [
+        ((1, 2, 3), 2, OwnerThread(102)),
+        ((1, 2, 3), 9, VanishedThread(9)),
+        ((1, 2, 0), 3, None),
+        ((1, 2, 1 << 31), 3, None),
+        ((101, 102, 7), 103, OwnerThread(103)),
+        ((101, 102, 7), 7, VanishedThread(7)),
+    ],
+)
 def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known(words, owner, expected):
     assert _own_words(words, owner) == expected
 
@@ -156,7 +159,11 @@ def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
 
 
 def test_the_loader_lock_is_a_mutex_with_an_owner():
-    frames = [("libc.so.6", None), ("libc.so.6", "pthread_mutex_lock"), ("libc.so.6", "dl_iterate_phdr"),
-              ("app.so", "work")]  # fmt: skip
+    frames = [
+        ("libc.so.6", None),
+        ("libc.so.6", "pthread_mutex_lock"),
+        ("libc.so.6", "dl_iterate_phdr"),
+        ("app.so", "work"),
+    ]
     process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
     assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", OwnerThread(2))

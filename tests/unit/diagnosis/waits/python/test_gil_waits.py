@@ -8,8 +8,12 @@ from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
-GIL_STACK = [("libc.so.6", None), ("libc.so.6", "pthread_cond_timedwait"), ("libpython3.11.so.1.0", None),
-             ("libpython3.11.so.1.0", "PyEval_RestoreThread")]  # fmt: skip
+GIL_STACK = [
+    ("libc.so.6", None),
+    ("libc.so.6", "pthread_cond_timedwait"),
+    ("libpython3.11.so.1.0", None),
+    ("libpython3.11.so.1.0", "PyEval_RestoreThread"),
+]
 
 
 def wants_gil():

@@ -48,10 +48,15 @@ def test_the_frame_that_takes_the_lock_does_not_hold_it():
     assert wait_of(waiter(), python=lock(inside_try=[(1, 1)])).owner == OwnerThread(1)
 
 
-@pytest.mark.parametrize(("function", "reason"), [
-    ("PyErr_CheckSignals", SelfWait.SIGNAL), ("PyObject_ClearWeakRefs", SelfWait.WEAKREF),
-    ("PyObject_CallFinalizerFromDealloc", SelfWait.FINALIZER), ("PyObject_Vectorcall", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("PyErr_CheckSignals", SelfWait.SIGNAL),
+        ("PyObject_ClearWeakRefs", SelfWait.WEAKREF),
+        ("PyObject_CallFinalizerFromDealloc", SelfWait.FINALIZER),
+        ("PyObject_Vectorcall", None),
+    ],
+)
 def test_what_interrupted_the_holder(function, reason):
     frames = [*LOCK_STACK, ("libpython3.11.so.1.0", function), LOOP]
     wait = wait_of(waiter(frames=frames), python=lock(inside=[1]))

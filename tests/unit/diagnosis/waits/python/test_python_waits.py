@@ -17,11 +17,22 @@ def waits_for_lock(value=0):
     return Process({DATA: struct.pack("<IIII", value, 1, 0, 0)}).thread(1, LOCK_STACK, args=(DATA, BITSET, 0))
 
 
-@pytest.mark.parametrize(("kind", "expected"), [
-    ("condition", "condvar"), ("event", "condvar"), ("queue", "queue"), ("simplequeue", "queue"), ("future", "condvar"),
-    ("semaphore", "semaphore"), ("barrier", "barrier"), ("lock", "python-lock"), ("rlock", "python-lock"),
-    ("thread", "join"), ("shutdown", "join"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("condition", "condvar"),
+        ("event", "condvar"),
+        ("queue", "queue"),
+        ("simplequeue", "queue"),
+        ("future", "condvar"),
+        ("semaphore", "semaphore"),
+        ("barrier", "barrier"),
+        ("lock", "python-lock"),
+        ("rlock", "python-lock"),
+        ("thread", "join"),
+        ("shutdown", "join"),
+    ],
+)
 def test_python_objects_name_the_wait(kind, expected):
     assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
 

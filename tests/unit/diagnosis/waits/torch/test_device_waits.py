@@ -17,8 +17,15 @@ from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil
 POLL = {"call": 7, "args": (DATA, 1, 2**64 - 1)}
 DRIVER, RUNTIME, TORCH = "libcuda.so.1", "libcudart.so.13", "libtorch_cuda.so"
 PYTORCH = (TORCH, "_ZN2at6native24_local_scalar_dense_cudaERKNS_6TensorE")
-OTHERS = {"hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy", "zeEventHostSynchronize",
-          "zeFenceHostSynchronize", "zeCommandQueueSynchronize"}  # fmt: skip
+OTHERS = {
+    "hipStreamSynchronize",
+    "hipDeviceSynchronize",
+    "hipEventSynchronize",
+    "hipMemcpy",
+    "zeEventHostSynchronize",
+    "zeFenceHostSynchronize",
+    "zeCommandQueueSynchronize",
+}
 
 
 def in_driver(*outer):
@@ -58,9 +65,7 @@ def test_a_wait_that_spins():
     frames = [(DRIVER, None), (DRIVER, None), (RUNTIME, "cudaEventSynchronize"), PYTORCH, LOOP]
     process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0)
     state = state_of(process.snapshot(1))
-    assert (state.state, state.wait.device.polls, state.wait.device.work) == (
-        RunState.WAITING, True, DeviceWork.EVENT
-    )  # fmt: skip
+    assert (state.state, state.wait.device.polls, state.wait.device.work) == (RunState.WAITING, True, DeviceWork.EVENT)
 
 
 def test_a_function_of_the_driver_without_a_name():

@@ -6,8 +6,12 @@ from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.arch.x86_64.conventions import place
 
 WORD, TWO, FLOAT, MIXED, MEMORY = (
-    Passing.WORD, Passing.TWO_WORDS, Passing.FLOAT, Passing.FLOAT_AND_WORD, Passing.MEMORY,
-)  # fmt: skip
+    Passing.WORD,
+    Passing.TWO_WORDS,
+    Passing.FLOAT,
+    Passing.FLOAT_AND_WORD,
+    Passing.MEMORY,
+)
 
 
 def registers(*numbers: int) -> tuple[Slot, ...]:

@@ -15,17 +15,20 @@ NEW = "f30f1efa488b052dab220064488b50504885d2488d8290000000488d15afab2200480f44c
 """The same in that of 2.13.0, at 0xc490."""
 
 
-@pytest.mark.parametrize(("code", "address", "found"), [
-    (OLD, 0x9C40, ThreadsOrGlobal(0x224FC0, 0x50, 0x90, 0x225300)),
-    (NEW, 0xC490, ThreadsOrGlobal(0x236FC8, 0x50, 0x90, 0x237060)),
-    (NEW[:-2] + "90", 0xC490, None),  # it goes on
-    (NEW.replace("480f44c2", "48ffc290"), 0xC490, None),  # it counts
-    (NEW.replace("488b00c3", "488b4008c3"), 0xC490, None),  # another word than the first
-    (NEW.replace("64488b5050", "65488b5050"), 0xC490, None),  # another segment
-    (OLD.replace("488d8a90000000", "488d8b90000000"), 0x9C40, None),  # of another object
-    ("488b4750c3", 0, None),
-    ("", 0, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "address", "found"),
+    [
+        (OLD, 0x9C40, ThreadsOrGlobal(0x224FC0, 0x50, 0x90, 0x225300)),
+        (NEW, 0xC490, ThreadsOrGlobal(0x236FC8, 0x50, 0x90, 0x237060)),
+        (NEW[:-2] + "90", 0xC490, None),  # it goes on
+        (NEW.replace("480f44c2", "48ffc290"), 0xC490, None),  # it counts
+        (NEW.replace("488b00c3", "488b4008c3"), 0xC490, None),  # another word than the first
+        (NEW.replace("64488b5050", "65488b5050"), 0xC490, None),  # another segment
+        (OLD.replace("488d8a90000000", "488d8b90000000"), 0x9C40, None),  # of another object
+        ("488b4750c3", 0, None),
+        ("", 0, None),
+    ],
+)
 def test_threads_or_global(code: str, address: int, found: ThreadsOrGlobal | None) -> None:
     assert X86_64.threads_or_global(bytes.fromhex(code), address) == found
 

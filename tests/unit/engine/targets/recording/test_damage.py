@@ -119,9 +119,16 @@ def facts_changed(found: Recording, source: random.Random) -> Recording:
 
 
 DAMAGES = (
-    memory_flipped, memory_filled, memory_thinned, registers_random, maps_changed, files_flipped, files_thinned,
-    indexes_flipped, facts_changed,
-)  # fmt: skip
+    memory_flipped,
+    memory_filled,
+    memory_thinned,
+    registers_random,
+    maps_changed,
+    files_flipped,
+    files_thinned,
+    indexes_flipped,
+    facts_changed,
+)
 
 
 def assert_no_internal_error(recording: Recording) -> None:
