@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-pytest_plugins = [f"support.plugins.{name}" for name in ("alone", "dispositions", "garbage", "groups", "markers")]
+_PLUGINS = ("alone", "dispositions", "garbage", "groups", "markers", "tiers")
+pytest_plugins = [f"support.plugins.{name}" for name in _PLUGINS]
 pytest.register_assert_rewrite("support.recorded.scenario_checks")
 
 

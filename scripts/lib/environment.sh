@@ -77,6 +77,36 @@ system_manager() {
   elif have pacman; then echo pacman; else echo none; fi
 }
 
+# announce_installation TIER: says what the functions below are about to install, and how much there is to load.
+announce_installation() {
+  local missing=()
+  have gdb || missing+=("gdb (20 MB)")
+  lldb_works || missing+=("LLDB (70 MB)")
+  compiler_works || missing+=("g++ (70 MB)")
+  venv_has_pip || missing+=("a virtual environment in $VENV")
+  compgen -G "$VENV/lib/python*/site-packages/torch" >/dev/null || missing+=("torch $TORCH_VERSION for the CPU (200 MB)")
+  cmp -s "$ROOT/tests/requirements.txt" "$VENV/.gdbext-requirements.txt" || missing+=("packages for the tests (150 MB)")
+  if [ "$1" = "--tier second" ]; then
+    have chromium || missing+=("Chromium (113 MB)")
+    have clang++ || missing+=("clang (100 MB)")
+    [ -x "$VENV/gdb18/bin/gdb" ] || missing+=("gdb 18 (30 MB)")
+    [ -x "$(test_cache)/lldbs/lldb-22" ] || missing+=("LLDB 19 and 22 (90 MB)")
+    [ -d "$(test_cache)/pythons" ] || missing+=("CPython 3.14 and 3.15 (90 MB)")
+  fi
+  [ ${#missing[@]} -eq 0 ] && return
+  say "to be installed, with about so much to load:"
+  for piece in "${missing[@]}"; do say "  $piece"; done
+}
+
+test_cache() {
+  echo "${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}"
+}
+
+# tests_for PATH: prints the tests of a folder or file of gdbext.
+tests_for() {
+  "$PYTHON" "$ROOT/scripts/lib/tests_for.py" "$1"
+}
+
 ensure_gdb() {
   have gdb || system_packages gdb gdb gdb gdb gdb ||
     die "gdb is missing and cannot be installed from here" "as root: apt-get install gdb (or your system's way)"
@@ -253,7 +283,8 @@ ensure_requirements() {
 # The CPythons that pyenv may not have, from Debian's newer suites (90 MB to load), once: tests of them are skipped
 # where that cannot be. There are no packages of free-threaded builds: their recordings are replayed.
 ensure_pythons() {
-  local folder=${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}/pythons version missing=()
+  local folder version missing=()
+  folder=$(test_cache)/pythons
   for version in 3.14 3.15; do
     compgen -G "$folder/$version.*/bin/python$version" >/dev/null ||
       compgen -G "$HOME/.pyenv/versions/$version.*[0-9]/bin/python$version" >/dev/null || missing+=("$version")
@@ -268,7 +299,8 @@ ensure_pythons() {
 # Further LLDBs, for the tests of their debug adapters (45 MB each to load), once: Debian's packages of different versions
 # exclude each other, so that they are unpacked, with a script for each program that says where its libraries are.
 ensure_lldbs() {
-  local folder=${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}/lldbs version
+  local folder version
+  folder=$(test_cache)/lldbs
   for version in 19 22; do
     { [ -x "$folder/lldb-$version" ] || have "lldb-dap-$version"; } && continue
     { [ "$(system_manager)" = apt ] && apt_has "lldb-$version" &&

@@ -24,7 +24,7 @@ def usable() -> dict[str, str]:
 
 def parameters() -> list[Any]:
     """A pytest parameter for the system's gdb and for gdb 18: its name."""
-    return [pytest.param(name, id=name) for name in ("gdb", "gdb18")]
+    return [pytest.param("gdb", id="gdb"), pytest.param("gdb18", id="gdb18", marks=pytest.mark.extended)]
 
 
 def executable(name: str) -> str:

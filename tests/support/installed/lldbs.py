@@ -80,9 +80,17 @@ def missing() -> str:
 
 
 def parameters(*more: Any) -> list[Any]:
-    """A pytest parameter for each LLDB: its name; ``more`` are further marks. One that fails where there is none."""
-    marks = (pytest.mark.lldb, *more)
-    return [pytest.param(name, marks=marks, id=name) for name in usable() or {"lldb": ""}]
+    """A pytest parameter for each LLDB: its name; ``more`` are further marks. One that fails where there is none. All
+    but the first are of the second tier."""
+    return _each([*usable()] or ["lldb"], *more)
+
+
+def _each(values: list[str], *marks: Any) -> list[Any]:
+    extended = [(), *([(pytest.mark.extended,)] * (len(values) - 1))]
+    return [
+        pytest.param(value, marks=(pytest.mark.lldb, *marks, *also), id=Path(value).name)
+        for value, also in zip(values, extended)
+    ]
 
 
 def executable(name: str) -> str:
@@ -97,6 +105,4 @@ def adapters() -> list[Any]:
     paths = [path for folder in (*beside, unpacked()) if folder.is_dir() for path in folder.iterdir()]
     found = {path.name: str(path) for path in paths if re.fullmatch(r"lldb-(dap|vscode)(-\d+)?", path.name)}
     named = {name: path for name, path in found.items() if name[-1].isdigit()} or found
-    return [pytest.param(path, marks=pytest.mark.lldb, id=name) for name, path in sorted(named.items())] or [
-        pytest.param("", marks=pytest.mark.lldb, id="lldb-dap")
-    ]
+    return _each([named[name] for name in sorted(named)] or ["lldb-dap"])

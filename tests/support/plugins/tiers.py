@@ -1,0 +1,61 @@
+"""A pytest plugin: two tiers of tests. ``scripts/test`` runs the first, ``scripts/test --all`` the second.
+
+The second tier has the tests marked ``extended``, and those that need what only ``scripts/test --all`` installs. Plain
+``pytest`` runs both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+_ALSO_EXTENDED = ("chromium", "pythons", "slurm", "sshd", "slow")
+"""Markers of tests that need programs which the first tier does without, or more than ten seconds."""
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--tier``."""
+    parser.addoption("--tier", choices=("first", "second"), help="run one tier of the tests (see scripts/test --help)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of the other tier."""
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    wanted = [item for item in items if is_extended(item) == (tier == "second")]
+    left_out = [item for item in items if is_extended(item) != (tier == "second")]
+    config.stash[_LEFT_OUT] = len(left_out)
+    items[:] = wanted
+    config.hook.pytest_deselected(items=left_out)
+
+
+def is_extended(item: pytest.Item) -> bool:
+    """The test is of the second tier."""
+    return any(item.get_closest_marker(name) is not None for name in ("extended", *_ALSO_EXTENDED))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """In the process that hands out the tests: each worker has left out the same ones."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker: tell how many tests were left out."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what was not run, and how to run it."""
+    count = config.stash.get(_LEFT_OUT, 0)
+    if config.getoption("--tier") == "first" and count:
+        terminalreporter.write_line(
+            f"not run: {count} tests of more Pythons, torch releases, debuggers, compilers, browsers and daemons: "
+            "scripts/test --all"
+        )
