@@ -5,6 +5,8 @@ Writes docs/measurements/debuggers-measured.md.
 
   kill    kill -9 of the debugger while each command runs, at a random moment: the job goes on, with the code of its
           files, and can load a library
+  end     the command ends in each way (TERM, HUP, QUIT, closed pipe or terminal, full disk, no memory, kill -9 of the
+          launcher or the debugger) while its debugger lets the job run: the job goes on as before, no debugger stays
   repeat  each command many times in one debugger: descriptors, objects of ours and memory as after the first few, and
           every setting of the debugger as it was
   mi      commands over gdb's machine interface: each has its result, each line is well-formed
@@ -16,6 +18,7 @@ scripts/measure_debuggers.py [SCENE …] [--debugger NAME …] [--command NAME �
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -33,6 +36,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
+import ended_commands  # noqa: E402 - the folders are on the path from here on
 from debugged_process import DebuggedJob, Debugger, GdbSession, debuggers  # noqa: E402 - the folders are on the path from here on
 
 PAGE = ROOT / "docs" / "measurements" / "debuggers-measured.md"
@@ -110,6 +114,25 @@ def another_traced() -> Iterator[None]:
     finally:
         tracing.terminate()
         tracing.wait()
+        job.close()
+
+
+def endings(name: str, debugger: Debugger, times: int) -> Iterator[Row]:
+    """Each command of our own debuggers, ended in each way."""
+    job = DebuggedJob()
+    try:
+        for command, way in itertools.product(ended_commands.COMMANDS, ended_commands.WAYS):
+            found: Counter[str] = Counter()
+            for _ in range(times):
+                if not job.is_well:
+                    job.close()
+                    job = DebuggedJob()
+                found[ended_commands.end(job, debugger, command, way)] += 1
+            harmed = times - found.pop("", 0)
+            text = ", ".join([f"{harmed} of {times} harmed", *found])
+            unavoidable = way == "killed debugger" and debugger.kind == "gdb" and command != "samples"
+            yield Row("end", name, f"{command}, {way}", text, None if unavoidable else not harmed)
+    finally:
         job.close()
 
 
@@ -257,17 +280,21 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             if "repeat" in options.scenes and command not in ("break-probes", "break-stop", "break-seldom"):
                 once = SAMPLES if command == "samples" else f"{line} {ends}".strip()
                 yield repeats(name, debugger, once, options.times)
+        if "end" in options.scenes:
+            yield from endings(name, debugger, options.times)
         if "mi" in options.scenes and debugger.has_machine_interface:
             yield machine_interface(name, debugger, options.times * 4)
 
 
-SCENES = ("kill", "repeat", "mi")
+SCENES = ("kill", "end", "repeat", "mi")
 
 
 def main() -> int:
     """Exit status 0: every limit was reached."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenes", nargs="*", metavar="SCENE", default=SCENES, help="kill, repeat, mi (default: all)")
+    parser.add_argument(
+        "scenes", nargs="*", metavar="SCENE", default=SCENES, help="kill, end, repeat, mi (default: all)"
+    )
     parser.add_argument("--debugger", action="append", help=f"any of: {', '.join(debuggers())} (default: all)")
     parser.add_argument("--command", action="append", choices=COMMANDS, help="default: all")
     parser.add_argument("--times", type=int, default=50)

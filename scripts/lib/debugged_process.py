@@ -148,7 +148,9 @@ class Debugger:
     """One of this machine's debuggers."""
 
     def __init__(self, path: str, is_gdb: bool) -> None:
-        self._path = path
+        self.path = path
+        self.kind = "gdb" if is_gdb else "lldb"
+        """The name that --debugger takes."""
         self.has_machine_interface = is_gdb
         self.settings = "show" if is_gdb else "settings show"
         """The command that shows all settings."""
@@ -164,10 +166,10 @@ class Debugger:
         """It, with our commands, attached to a process; it lets that go at the end, where it lives."""
         session: GdbSession | LldbSession
         if self.has_machine_interface:
-            session = GdbSession(self._path, f"{ROOT}/gdbext/init.py")
+            session = GdbSession(self.path, f"{ROOT}/gdbext/init.py")
             session.command(f"-target-attach {pid}")
         else:
-            session = LldbSession(self._path)
+            session = LldbSession(self.path)
             session.run(f"process attach -p {pid}")
             session.run(f"command script import {ROOT}/gdbext/lldb_init.py")
         try:
