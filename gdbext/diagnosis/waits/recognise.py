@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import (
     gil_waits,
@@ -31,6 +31,7 @@ from gdbext.diagnosis.waits import (
     torch_waits,
 )
 from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
+from gdbext.diagnosis.waits.snapshot import futex_wait
 from gdbext.engine.entry_points import EntryPoint, entry_points, guarded
 from gdbext.engine.record import Record
 from gdbext.errors import AddOnError
@@ -234,8 +235,24 @@ def _at_prompt(thread: ThreadSnapshot, wait: Wait) -> State | None:
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside a system call."""
-    proven = _first(GIL_RECOGNISERS, thread) or _first(_added(thread), thread)
-    return proven or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
+    wait = _first(GIL_RECOGNISERS, thread) or _first(_added(thread), thread)
+    wait = wait or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
+    return _with_witness(thread, wait) if wait is not None else None
+
+
+def _with_witness(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """A thread that waits for itself is recorded only where its frames have the object, too: one damaged register, the
+    address of the futex, would be enough else."""
+    if wait.owner != OwnerThread(thread.tid) or wait.certainty is not OwnerCertainty.RECORDED:
+        return wait
+    futex = futex_wait(thread.syscall)
+    if thread.syscall is None:
+        doubt = "it runs: only the functions on its stack tell what it waits for"
+    elif futex is None or thread.has_at_hand(futex.address):
+        return wait
+    else:
+        doubt = f"{futex.address:#x} is in no frame of the thread but in the register of the system call"
+    return wait._replace(certainty=OwnerCertainty.INFERRED, evidence=(*wait.evidence, doubt))
 
 
 def _added(thread: ThreadSnapshot) -> Sequence[Recogniser]:
@@ -248,7 +265,7 @@ def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
     if pool is not None:
         return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
     wait = _first(SPINNING, thread) or _first(_added(thread), thread)
-    return State(RunState.WAITING, wait) if wait is not None else State(RunState.RUNNING)
+    return State(RunState.WAITING, _with_witness(thread, wait)) if wait is not None else State(RunState.RUNNING)
 
 
 def _first(recognisers: Sequence[Recogniser], thread: ThreadSnapshot) -> Wait | None:

@@ -7,6 +7,7 @@ a fork is stated only where something in this process, or in its parent, shows i
 from __future__ import annotations
 
 from functools import cached_property, partial
+from itertools import chain
 
 from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued, named
 from gdbext.engine.record import Record
@@ -60,6 +61,8 @@ def _evidence(process: ProcessSnapshot) -> Iterator[str]:
 
 _NEAR_IDS = 1 << 12
 """Ids between those of two threads that lived in the same program, on a machine that is not too busy."""
+_OBJECT_FRAMES, _OBJECT_SIZE = 8, 64
+"""The innermost frames that keep the address of an object that is waited for, and bytes from it to the futex."""
 INNER = 80
 """Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
 backward hook may put many frames between a lock and the call that tells its purpose."""
@@ -322,6 +325,13 @@ class ThreadSnapshot:
         """The address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
 
+    def has_at_hand(self, word: int) -> bool:
+        """The object with this word is in a callee-saved register or on the stack of one of the innermost frames."""
+        kept = self.process.memory.architecture.callee_saved
+        values = [self.frames[0].registers.get(name, 0) for name in kept] if self.frames else []
+        stacks = (self._stack_words(level) for level in range(min(len(self.frames), _OBJECT_FRAMES)))
+        return any(0 <= word - value < _OBJECT_SIZE for value in chain(values, *stacks))
+
     def object_around(self, word: int, offsets: Iterable[int], level: int) -> int | None:
         """The address of the object that has ``word`` at one of the offsets: the only candidate that the frames around
         ``level`` hold a pointer to, None where there is not just one."""
@@ -333,8 +343,11 @@ class ThreadSnapshot:
 
     def values(self, level: int) -> Iterator[int]:
         """Registers of a frame as they were in it, then the words of its part of the stack."""
+        yield from self.frames[level].registers.values()
+        yield from self._stack_words(level)
+
+    def _stack_words(self, level: int) -> Iterator[int]:
         frame = self.frames[level]
-        yield from frame.registers.values()
         words = min((frame.cfa - frame.sp) // 8, _SLOTS) if frame.cfa > frame.sp else 0
         raw = self.process.memory.try_read(frame.sp, words * 8) if words else None
         if raw is not None:

@@ -210,3 +210,19 @@ def test_the_words_of_locks_around_a_lock(monkeypatch: pytest.MonkeyPatch, name:
         memory=SimpleNamespace(words=lambda _, number: words[:number]),
     )
     assert words_of_native_lock(cast(PythonRuntime, runtime), 4096) == words[:count]
+
+
+def test_one_register_proves_no_thread_that_waits_for_itself() -> None:
+    """The only thread with a GIL sleeps on a stream's lock; its futex register is made that of the GIL's condition."""
+    name = "families-stream"
+    before, gil = recording(name), 0x7F545CF4E6F4
+    damaged = before._replace(
+        threads=tuple(
+            each._replace(registers={**each.registers, "rdi": gil}) if each.tid == before.pid else each
+            for each in before.threads
+        )
+    )
+    (wait,) = [
+        each["wait"] for each in Replay(name, damaged).document("all-threads")["threads"] if each["tid"] == before.pid
+    ]
+    assert (wait["kind"], wait["certainty"]) == ("gil", "inferred")
