@@ -149,7 +149,7 @@ class ForeignFiles:
                 return max((each for each in self._served if f"{at}/".startswith(each)), key=len)
             try:
                 link = os.readlink(f"{self.root}{at}")  # noqa: PTH115 - pathlib is slow to import
-            except OSError:
+            except (OSError, ValueError):  # ValueError: a NUL
                 continue
             at, links = "" if link.startswith("/") else at.rpartition("/")[0], links + 1
             rest += link.split("/")[::-1]

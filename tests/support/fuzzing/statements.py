@@ -118,11 +118,11 @@ def is_excused(statement: Statement, evidence: Evidence, changes: Sequence[Chang
     """The process itself says so, with the smallest damage that makes it: what was changed is the very thing that the
     statement says or that its evidence names. That excuses no conclusion from what is *not* there (no thread has that
     id, no other thread can release it): one damaged word may not be enough for it."""
-    return not _is_closed_world(statement) and any(_says(change, statement, evidence) for change in changes)
-
-
-def _is_closed_world(statement: Statement) -> bool:
-    return statement.what == "lost" or "gone" in statement.about or "self-deadlock" in statement.about
+    if statement.what == "lost" or "gone" in statement.about:
+        return False
+    if "self-deadlock" in statement.about:  # the lock's own memory may say so, no register may
+        return any(change.is_near(number) for change in changes for number in evidence.numbers if number >= _SMALL)
+    return any(_says(change, statement, evidence) for change in changes)
 
 
 def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
