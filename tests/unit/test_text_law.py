@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
-ROOMS = ("diagnosis", "render", "tools", "hosts")
+ROOMS = ("diagnosis", "render", "live", "tools", "hosts")
 
 SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "label", "why", "what", "notes", "place"})
 """Attributes that hold text for people, whatever the object."""

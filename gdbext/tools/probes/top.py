@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
+    from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
     from gdbext.render import Style
     from gdbext.tools.probes.bpf.place_program import Filter
     from gdbext.tools.probes.summary import TopSection
@@ -103,7 +103,7 @@ class TopTool(Tool):
         """Count for that long. Raises UsageError, ProbesRefused."""
         from gdbext.diagnosis.tool_arguments import running_thread
         from gdbext.engine.targets.live.unstopped import RunningProcess
-        from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
+        from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
         from gdbext.tools.probes.dispatch_counter import filter_of
         from gdbext.tools.probes.flame_files import FORMATS, is_flame_file
         from gdbext.tools.probes.summary import chosen
@@ -182,7 +182,7 @@ def _latency(
     watched: WatchedProcess,
 ) -> Report:
     """Measure how long calls take. Raises UsageError, ProbesRefused."""
-    from gdbext.hosts.resume.timed_run import DeferredInterrupt
+    from gdbext.live.timed_run import DeferredInterrupt
     from gdbext.tools.probes.latency_meter import LatencyMeter
 
     if not operators or args.html or args.output or args.by != "op":

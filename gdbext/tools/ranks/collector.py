@@ -254,7 +254,7 @@ def _import_once() -> None:
         "gdbext.diagnosis.diagnose",
         "gdbext.diagnosis.threads.source_lines",
         "gdbext.torch.layout_choice",
-        "gdbext.hosts.resume.host",
+        "gdbext.live.host",
         "gdbext.diagnosis.report.json_report",
         "gdbext.render.plain_json",
         "gdbext.engine.targets.core_target",
