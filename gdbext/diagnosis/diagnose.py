@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -84,7 +85,7 @@ class Diagnose(Tool):
         if not args.exit_code or report.verdict is None:
             return 0
         kind = report.verdict.finding.kind
-        if kind.value == "crash":
+        if kind is FindingKind.CRASH:
             return CRASHED
         return HANGS if kind.traits.is_defect else 0
 
@@ -135,8 +136,7 @@ class Diagnose(Tool):
             from gdbext.diagnosis.job.devices import system_section
 
             sections = (*sections, system_section(session.target, session.procfs))
-        told = _told(session, found, called, children)
-        told = tuple(line for line in told if not _is_done(line, args))
+        told = _told(session, found, args, called, children)
         if found.device is not None:
             told = (*told, *found.device.advice)
         report = make_report(
@@ -162,20 +162,21 @@ class Diagnose(Tool):
 
 
 def _told(
-    session: Session, found: Inspection, called: CommandLine, children: ChildrenSection | None
+    session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.verdict.advice import advice, of_cause, of_parent, of_ranks
+    from gdbext.diagnosis.verdict.advice import CHILDREN, SAMPLES, advice, of_cause, of_parent, of_ranks
 
+    used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
-    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop)
+    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop, used)
     if children is not None and not children.are_known:
-        told = (*of_parent(finding, called), *told)
+        told = (*of_parent(finding, called, used), *told)
     if children is not None:
         awaited = {child.pid for child in finding.wait.children} if finding.wait is not None else set()
-        told = (*of_cause(each.verdict for each in children.children if each.pid in awaited), *told)
-    stands = finding.kind.traits.is_hang or finding.kind.value == "idle"
+        told = (*of_cause(each.kind for each in children.children if each.pid in awaited), *told)
+    stands = finding.kind.traits.is_hang or finding.kind is FindingKind.IDLE
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
         told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
     return told
@@ -200,11 +201,6 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
         except GdbextError:
             continue
     return False
-
-
-def _is_done(line: str, args: Namespace) -> bool:
-    """True if it suggests what was just done."""
-    return (args.samples is not None and "--samples" in line) or (args.children and line.endswith("--children"))
 
 
 def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
@@ -281,7 +277,7 @@ def _with_ends(session: Session, found: Inspection) -> Inspection:
     with the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of
     the dispatcher the native frames tell where."""
     finding = found.judgement.verdict.finding
-    is_crash = finding.kind.value == "crash"
+    is_crash = finding.kind is FindingKind.CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
     bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
     if not bare:
