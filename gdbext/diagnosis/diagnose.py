@@ -372,7 +372,10 @@ def _report(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
+    import json
     from dataclasses import replace
+
+    from gdbext.render.plain_json import plain
 
     known = _report(child, parent)
     if child.ending:
@@ -381,17 +384,10 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 
     if not supervision.is_suspect(child.pid):
         return _looked_at(known)
-    found = supervision.by_child(lambda: _packed(_looked_at(known)), supervision.STUCK_SECONDS)
+    found = supervision.by_child(lambda: json.dumps(plain(_looked_at(known))).encode(), supervision.STUCK_SECONDS)
     if not found:
         return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    verdict, summary, line, stands, is_rank = found.decode().split("\0")
-    return replace(known, verdict=verdict, summary=summary, line=line, stands=bool(stands), is_rank=bool(is_rank))
-
-
-def _packed(report: ChildReport) -> bytes:
-    """The result of a look, as it travels from one process of ours to another."""
-    told = (report.verdict, report.summary, report.line, "x" * report.stands, "x" * report.is_rank)
-    return "\0".join(told).encode("utf-8", "backslashreplace")
+    return replace(known, **json.loads(found))
 
 
 def _looked_at(known: ChildReport) -> ChildReport:
