@@ -21,7 +21,7 @@ from gdbext.tools import table
 
 if TYPE_CHECKING:
     from argparse import Action
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session

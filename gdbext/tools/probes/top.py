@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.live.unstopped import RunningProcess
     from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
     from gdbext.render import Style
-    from gdbext.tools.probes.bpf.place_program import Filter
-    from gdbext.tools.probes.summary import TopSection
     from gdbext.torch.registry import Operator
 
 
@@ -135,7 +133,6 @@ class TopTool(Tool):
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: times of calls, or counts."""
         from gdbext.tools.probes import latency_meter, top_view
-        from gdbext.tools.probes.summary import TopSection
 
         if report.find_section(TopSection) is not None:
             return top_view.render(report, style)
@@ -148,7 +145,6 @@ def _with_page(session: Session, report: Report, path: str, command: str) -> Rep
 
     from gdbext.engine.formats import whole_file
     from gdbext.tools.probes import top_view
-    from gdbext.tools.probes.summary import TopSection
 
     section = report.section(TopSection)
     origin = page_origin(session, command)
@@ -160,7 +156,6 @@ def _write_stacks(report: Report, path: str) -> None:
     """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
     from gdbext.engine.formats import whole_file
     from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks
-    from gdbext.tools.probes.summary import TopSection
 
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:

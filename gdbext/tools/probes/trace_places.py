@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.tools.probes.site_scan import SiteScanner
     from gdbext.torch.registry import Operator
 
 

@@ -56,8 +56,6 @@ class JsonTrace:
 
 def json_lines(write: Callable[[bytes], None]) -> Callable[[dict[str, Any]], None]:
     """A writer of objects, a line each, at once, so that the last one before a hang is there."""
-    import json
-
     return lambda document: write(shown_json(json.dumps(document)).encode() + b"\n")
 
 
