@@ -11,6 +11,7 @@ from gdbext.diagnosis.reporting import (
     page_origin,
     with_arguments,
 )
+from gdbext.diagnosis.threads.source_lines import source_lines
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.numbers import integer
 from gdbext.errors import GdbextError
@@ -123,8 +124,6 @@ class Diagnose(Tool):
         sections: tuple[Section, ...],
         called: CommandLine,
     ) -> Report:
-        from gdbext.diagnosis.threads.source_lines import source_lines
-
         verdict = found.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
@@ -224,7 +223,6 @@ def _write_page(session: Session, args: Namespace, report: Report, called: Comma
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
     from gdbext.diagnosis.diagnose_page import render_page
     from gdbext.diagnosis.dot_graph import write_text
-    from gdbext.diagnosis.threads.source_lines import source_lines
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))
