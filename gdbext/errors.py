@@ -176,9 +176,12 @@ class LayoutError(GdbextError):
 
 
 class PythonUnsupported(GdbextError):
-    """This CPython cannot be read (unknown version, unknown free-threaded build)."""
+    """This CPython cannot be read (unknown version, unknown free-threaded build).
 
-    why = "CPython's internal structures change with every version; 3.8 to 3.15, and 3.13t and 3.14t, are known"
+    ``unsupported`` of cpython/abi/versions.py makes it, and says which versions are known.
+    """
+
+    why = "CPython's internal structures change with every version"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"
 
 

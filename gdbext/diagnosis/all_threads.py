@@ -27,13 +27,11 @@ from gdbext.render import Style, escape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.vocabulary import Section
-    from gdbext.render import Style
 
 
 class AllThreads(Tool):

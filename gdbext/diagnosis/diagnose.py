@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.reporting import (
     core_errors,
     dispatcher_errors,
@@ -10,6 +11,7 @@ from gdbext.diagnosis.reporting import (
     page_origin,
     with_arguments,
 )
+from gdbext.diagnosis.threads.source_lines import source_lines
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.numbers import integer
 from gdbext.errors import GdbextError
@@ -84,7 +86,7 @@ class Diagnose(Tool):
         if not args.exit_code or report.verdict is None:
             return 0
         kind = report.verdict.finding.kind
-        if kind.value == "crash":
+        if kind is FindingKind.CRASH:
             return CRASHED
         return HANGS if kind.traits.is_defect else 0
 
@@ -122,8 +124,6 @@ class Diagnose(Tool):
         sections: tuple[Section, ...],
         called: CommandLine,
     ) -> Report:
-        from gdbext.diagnosis.threads.source_lines import source_lines
-
         verdict = found.judgement.verdict
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
@@ -135,8 +135,7 @@ class Diagnose(Tool):
             from gdbext.diagnosis.job.devices import system_section
 
             sections = (*sections, system_section(session.target, session.procfs))
-        told = _told(session, found, called, children)
-        told = tuple(line for line in told if not _is_done(line, args))
+        told = _told(session, found, args, called, children)
         if found.device is not None:
             told = (*told, *found.device.advice)
         report = make_report(
@@ -162,20 +161,21 @@ class Diagnose(Tool):
 
 
 def _told(
-    session: Session, found: Inspection, called: CommandLine, children: ChildrenSection | None
+    session: Session, found: Inspection, args: Namespace, called: CommandLine, children: ChildrenSection | None
 ) -> tuple[str, ...]:
     """The advice: of a rank or a launcher of ranks to look at all of them, first of all."""
-    from gdbext.diagnosis.verdict.advice import advice, of_cause, of_parent, of_ranks
+    from gdbext.diagnosis.verdict.advice import CHILDREN, SAMPLES, advice, of_cause, of_parent, of_ranks
 
+    used = [option for option, given in ((SAMPLES, args.samples is not None), (CHILDREN, args.children)) if given]
     finding, target = found.judgement.verdict.finding, session.target
     stop = next((each.stop for each in found.judgement.findings if each.stop is not None), None)
-    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop)
+    told = advice(finding, found.threads, target.pid, target.is_core, called, target.debugger, stop, used)
     if children is not None and not children.are_known:
-        told = (*of_parent(finding, called), *told)
+        told = (*of_parent(finding, called, used), *told)
     if children is not None:
         awaited = {child.pid for child in finding.wait.children} if finding.wait is not None else set()
-        told = (*of_cause(each.verdict for each in children.children if each.pid in awaited), *told)
-    stands = finding.kind.traits.is_hang or finding.kind.value == "idle"
+        told = (*of_cause(each.kind for each in children.children if each.pid in awaited), *told)
+    stands = finding.kind.traits.is_hang or finding.kind is FindingKind.IDLE
     if stands and called.may_run and not target.is_core and _is_of_job(session, children):
         told = tuple(dict.fromkeys((of_ranks(target.pid, called), *told)))
     return told
@@ -202,11 +202,6 @@ def _is_of_job(session: Session, children: ChildrenSection | None) -> bool:
     return False
 
 
-def _is_done(line: str, args: Namespace) -> bool:
-    """True if it suggests what was just done."""
-    return (args.samples is not None and "--samples" in line) or (args.children and line.endswith("--children"))
-
-
 def _sections(found: Inspection, args: Namespace) -> Iterator[Section]:
     if found.known:
         from gdbext.diagnosis.samples import KnownBugsSection
@@ -228,7 +223,6 @@ def _write_page(session: Session, args: Namespace, report: Report, called: Comma
     """Write the page of --html, with the source lines of all threads. Raises UsageError."""
     from gdbext.diagnosis.diagnose_page import render_page
     from gdbext.diagnosis.dot_graph import write_text
-    from gdbext.diagnosis.threads.source_lines import source_lines
 
     origin = page_origin(session, called.command("dispatch-diagnose"))
     whole = report._replace(sources=source_lines(session.target, report.threads))
@@ -281,7 +275,7 @@ def _with_ends(session: Session, found: Inspection) -> Inspection:
     with the nodes of backward passes: a chain may end on a thread of torch's own. Of a thread that crashed outside of
     the dispatcher the native frames tell where."""
     finding = found.judgement.verdict.finding
-    is_crash = finding.kind.value == "crash"
+    is_crash = finding.kind is FindingKind.CRASH
     involved = [tid for tid in finding.threads if is_crash or tid != session.target.pid][-_MAX_ENDS:]
     bare = {thread.tid for thread in found.threads if thread.tid in involved and not thread.dispatch}
     if not bare:
@@ -376,7 +370,10 @@ def _report(child: ChildProcess, parent: int | None) -> ChildReport:
 
 
 def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
+    import json
     from dataclasses import replace
+
+    from gdbext.render.plain_json import plain
 
     known = _report(child, parent)
     if child.ending:
@@ -385,17 +382,10 @@ def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
 
     if not supervision.is_suspect(child.pid):
         return _looked_at(known)
-    found = supervision.by_child(lambda: _packed(_looked_at(known)), supervision.STUCK_SECONDS)
+    found = supervision.by_child(lambda: json.dumps(plain(_looked_at(known))).encode(), supervision.STUCK_SECONDS)
     if not found:
         return replace(known, summary=f"the kernel lets nobody read it ({supervision.sleepers(child.pid)})")
-    verdict, summary, line, stands, is_rank = found.decode().split("\0")
-    return replace(known, verdict=verdict, summary=summary, line=line, stands=bool(stands), is_rank=bool(is_rank))
-
-
-def _packed(report: ChildReport) -> bytes:
-    """The result of a look, as it travels from one process of ours to another."""
-    told = (report.verdict, report.summary, report.line, "x" * report.stands, "x" * report.is_rank)
-    return "\0".join(told).encode("utf-8", "backslashreplace")
+    return replace(known, **json.loads(found))
 
 
 def _looked_at(known: ChildReport) -> ChildReport:

@@ -43,7 +43,7 @@ class ChildReport:
     doing: str
     """The state of the process in a few words, as the system has it."""
     verdict: str = ""
-    """The kind of its verdict; "" where it was not looked at."""
+    """The JSON word of its verdict's kind; "" where it was not looked at."""
     summary: str = ""
     """The sentence of its verdict, or why it could not be looked at."""
     line: str = ""
@@ -56,14 +56,19 @@ class ChildReport:
     """Process groups were found in it: it is a rank of a job."""
 
     @property
+    def kind(self) -> FindingKind | None:
+        """The kind of its verdict; None where it was not looked at."""
+        return FindingKind.of_word(self.verdict)
+
+    @property
     def heading(self) -> str:
         """The verdict's kind in plain words; "" where it was not looked at."""
-        return self._kind.traits.words if self._kind is not None else ""
+        return self.kind.traits.words if self.kind is not None else ""
 
     @property
     def is_stuck(self) -> bool:
         """It was looked at, and does not go on by itself, or its main thread stands in the program's own files."""
-        return self._kind is not None and (self._kind.traits.is_hang or self.stands)
+        return self.kind is not None and (self.kind.traits.is_hang or self.stands)
 
     @property
     def told(self) -> str:
@@ -76,11 +81,7 @@ class ChildReport:
     @property
     def rank(self) -> int:
         """Strength of its verdict: 0 is the strongest."""
-        return self._kind.rank if self._kind is not None else len(FindingKind)
-
-    @property
-    def _kind(self) -> FindingKind | None:
-        return next((kind for kind in FindingKind if kind.value == self.verdict), None)
+        return self.kind.rank if self.kind is not None else len(FindingKind)
 
 
 @dataclass(frozen=True)

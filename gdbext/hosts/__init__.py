@@ -1,1 +1,1 @@
-"""The programs that run the tools: the command line, gdb, LLDB; and what may resume a process."""
+"""The programs that run the tools: the command line, gdb, LLDB."""

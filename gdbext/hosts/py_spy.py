@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gdbext.cpython import objects as python_objects
 from gdbext.cpython.abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.abi.python_structures import PyCodeObject, PyFloatObject, PyInterpreterFrame
+from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.report.thread_report import FrameKind, RunState
@@ -27,7 +28,7 @@ from gdbext.engine.targets import budget
 from gdbext.engine.targets.live.local_process import read_command
 from gdbext.engine.targets.system.linux import command_text
 from gdbext.engine.terminal import escape, shown_json
-from gdbext.errors import GdbextError, PythonUnsupported
+from gdbext.errors import GdbextError
 from gdbext.hosts import opening
 from gdbext.hosts.cli import launcher
 from gdbext.tools import table
@@ -60,7 +61,7 @@ class DumpedProcess:
         self._session = session
         table = session.python_threads
         if table is None or session.python is None:
-            raise PythonUnsupported(f"process {self.pid} runs no Python that can be read")
+            raise unsupported(f"process {self.pid} runs no Python that can be read")
         self.version = session.python.version or "?"
         self._runtime = table.runtime
         self._names = table.names

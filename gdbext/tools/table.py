@@ -442,7 +442,9 @@ def _works_as(row: ToolRow, mode: ModeName, argv: Sequence[str]) -> bool:
     """These arguments can be answered in that mode, too. Imports the tool only where its row has the mode."""
     if mode not in row.modes:
         return False
-    return mode in [each.value for each in tool_of(row).modes(parser_of(row).parse(argv))]
+    from gdbext.diagnosis.tool import Mode
+
+    return Mode(mode) in tool_of(row).modes(parser_of(row).parse(argv))
 
 
 def parser_of(row: ToolRow) -> CommandParser:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Callable, Optional
 
     from gdbext.engine.layouts import AnyPath, Layout
-    from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.modules import Module, ModuleTable
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.engine.targets.host_files import HostFiles

@@ -144,7 +144,7 @@ def test_only_arch_knows_an_architecture() -> None:
     [
         ("unwind/walk.py", 'pc = registers["rip"]', "rip is of one architecture"),
         ("unwind/walk.py", 'base = registers.get("fs_base", 0)', "fs_base"),
-        ("hosts/resume/dispatch_description.py", 'REGISTERS = ("rdi", "rsi")', "rdi"),
+        ("live/dispatch_description.py", 'REGISTERS = ("rdi", "rsi")', "rdi"),
         ("live/breaks.py", 'condition = f"$rdi == {address:#x}"', "rdi"),
         ("diagnosis/waits/syscall_waits.py", '"""The number is in eax."""', "eax"),
         ("torch/stack/calls.py", "from gdbext.engine.arch.x86_64.decode import instructions", "x86_64"),

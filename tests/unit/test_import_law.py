@@ -44,7 +44,7 @@ ORDER = (
     "render",
     "known",
     "diagnosis",
-    "hosts.resume",
+    "live",
     "tools",
     "hosts.debugger",
     "hosts.gdb",
@@ -58,9 +58,7 @@ ORDER = (
     "hosts.hang_watcher",
     "hosts.pytest_plugin",
 )
-"""Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place.
-
-hosts/resume is what tools need of a host: it stands below them."""
+"""Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place."""
 ROOF = {"__init__", "__main__", "init", "lldb_init", "log", "errors", "cache"}
 """The files that stand in no room."""
 ENTRIES = ("", "init", "lldb_init", "__main__")
@@ -180,7 +178,7 @@ def test_the_walk_sees_the_tree() -> None:
         ("diagnosis/bt.py", "from gdbext.tools.tensor.contents import Contents", "stands above"),
         ("hosts/cli/launcher.py", "from gdbext.tools.watch import WatchProgram", "imports the tool"),
         ("tools/table.py", "import gdbext.init", "the entry"),
-        ("hosts/resume/host.py", "import gdbext.tools.table", "stands above"),
+        ("live/host.py", "import gdbext.tools.table", "stands above"),
         ("engine/targets/base_target.py", "from gdbext.engine.process.memory import Memory", "stands above"),
         ("engine/targets/base_target.py", "from gdbext.engine.targets.core_target import CoreTarget", "stands above"),
         ("engine/targets/core_target.py", "from gdbext.engine.process.memory import Memory", "stands above"),
@@ -212,7 +210,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
         ("hosts/gdb/gdb_target.py", "import gdb\nfrom gdbext.engine.targets.base_target import Target"),
         ("hosts/gdb/gdb_commands.py", "import gdb\nfrom gdbext.tools import table"),
         ("hosts/gdb/gdb_printers.py", "import gdb\nfrom gdbext.tools.tensor.contents import Contents"),
-        ("tools/trace/tracer.py", "from gdbext.tools.tensor.contents import Contents\nimport gdbext.hosts.resume.host"),
+        ("tools/trace/tracer.py", "from gdbext.tools.tensor.contents import Contents\nimport gdbext.live.host"),
         ("tools/table.py", "from gdbext.tools.trace.tracer import Tracer"),
         ("diagnosis/bt.py", "from . import session\nfrom gdbext.render.style import Style"),
         ("engine/targets/core_target.py", "from gdbext.engine.targets.base_target import Target"),
@@ -249,7 +247,7 @@ def _small_package(folder: Path, planted: str, source: str) -> Path:
         "tools/watch/evidence",
         "tools/family",
         "hosts/cli/launcher",
-        "hosts/resume/host",
+        "live/host",
         "init",
         "lldb_init",
     ):

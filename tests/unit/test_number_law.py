@@ -43,7 +43,7 @@ DECLARED = {
     "hosts/lldb/": DEBUGGER,
     "hosts/hang_watcher.py": OWN,
     "hosts/pytest_plugin.py": OWN,
-    "hosts/resume/operator_functions.py": OWN,
+    "live/operator_functions.py": OWN,
     "tools/autograd/autograd_graph.py": VALUES,
     "tools/family.py": KERNEL,
     "tools/known/__init__.py": CHECKED,

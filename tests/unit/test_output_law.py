@@ -43,7 +43,7 @@ WRITERS = {
     "tools/watch/__init__.py": DOOR,
     "tools/timeout/__init__.py": DOOR,
     "engine/targets/live/debugger_guard.py": "the connection to LLDB's server",
-    "hosts/resume/end_requests.py": "a pipe to a thread of our own",
+    "live/end_requests.py": "a pipe to a thread of our own",
     "hosts/pytest_plugin.py": "a pipe between our own processes",
     "tools/ranks/slurm.py": "a document for another machine of ours",
     "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",

@@ -1,6 +1,7 @@
 """No code reads text that code wrote: sentences, names and labels are for people; code asks typed fields.
 
-What counts as reading: comparing such a text, searching it, taking it apart.
+What counts as reading: comparing such a text, searching it, taking it apart. A member of an enumeration is compared
+itself, not the word that it has in JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
-ROOMS = ("diagnosis", "render", "tools", "hosts")
+ROOMS = ("diagnosis", "render", "live", "tools", "hosts")
 
 SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "label", "why", "what", "notes", "place"})
 """Attributes that hold text for people, whatever the object."""
@@ -57,7 +58,9 @@ def _readings_in(scope: ast.FunctionDef | ast.Module) -> Iterator[int]:
     for node in walk(scope):
         if isinstance(node, ast.Compare) and any(map(_compares, node.ops)):
             sides = (node.left, *node.comparators)
-            if any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides)):
+            if (any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides))) or (
+                any(map(_is_value, sides)) and any(map(_is_word, sides))
+            ):
                 yield node.lineno
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             searched = [node.func.value] if node.func.attr in SEARCHES else []
@@ -87,6 +90,16 @@ def _compares(operator: ast.cmpop) -> bool:
 
 def _is_empty(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value in ("", None)
+
+
+def _is_value(node: ast.expr) -> bool:
+    """The word of an enumeration's member."""
+    return isinstance(node, ast.Attribute) and node.attr == "value"
+
+
+def _is_word(node: ast.expr) -> bool:
+    words = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    return all(isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value for word in words)
 
 
 def _is_list(node: ast.expr) -> bool:
@@ -126,6 +139,8 @@ def test_no_code_reads_what_code_wrote() -> None:
         "[each for each in missing if repr(name) in error.what]",
         "thread.label[:3]",
         "thread.wait.phrase != other.wait.phrase",
+        "finding.kind.value == 'crash'",
+        "finding.kind.value in ('crash', 'idle')",
     ],
 )
 def test_a_planted_reading_is_found(planted: str) -> None:

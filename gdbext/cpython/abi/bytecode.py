@@ -66,6 +66,11 @@ class _Step(Record):
     argument: int
     opcode: int = 0
 
+    @property
+    def load(self) -> LoadKind | None:
+        """The kind of load that it is; None for other instructions."""
+        return _LOADS.get(self.role)
+
 
 _UNIT = 2
 _NIBBLE = 4
@@ -137,7 +142,7 @@ def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | N
     found = []
     for number, step in enumerate(steps):
         loads = list(_loads(form, steps[max(number - 2, 0) : number + 1]))
-        if step.role != LoadKind.ATTRIBUTE.value or len(loads) < 2 or not loads[-1].follows:
+        if step.load is not LoadKind.ATTRIBUTE or len(loads) < 2 or not loads[-1].follows:
             continue
         behind = steps[number + 1 : number + 1 + _CALL]
         thrown = next((place for place, each in enumerate(behind) if each.opcode == form.pop_top), 0)
@@ -190,18 +195,17 @@ def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
             yield Load(LoadKind.FAST, step.argument & 15)
         elif step.role == "s":
             yield Load(LoadKind.FAST, step.argument & 15)
-        elif step.role in _SHIFTED:
+        elif step.load is not None:
             shift = {"g": form.global_shift, "a": form.attribute_shift}.get(step.role, 0)
-            is_attribute = step.role == LoadKind.ATTRIBUTE.value
+            is_attribute = step.load is LoadKind.ATTRIBUTE
             called = step.argument & 1 if form.attribute_shift else step.opcode in form.methods
-            yield Load(
-                LoadKind(step.role), step.argument >> shift, loaded_before and is_attribute, is_attribute and not called
-            )
+            follows, is_value = loaded_before and is_attribute, is_attribute and not called
+            yield Load(step.load, step.argument >> shift, follows, is_value)
         loaded_before = step.role in _LOADING
 
 
-_SHIFTED = frozenset(kind.value for kind in LoadKind)
-_LOADING = _SHIFTED | {"2", "s"}
+_LOADS = {kind.value: kind for kind in LoadKind}
+_LOADING = frozenset(_LOADS) | {"2", "s"}
 
 BYTECODES: Mapping[tuple[int, int], Bytecode] = {
     (3, 8): Bytecode(

@@ -307,14 +307,22 @@ EVALUATES = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evalua
 """The C functions that run Python code (Python/ceval.c), in any version."""
 
 
+def unsupported(what: str) -> PythonUnsupported:
+    """The error for a CPython that cannot be read, which says which versions can."""
+    usual = [row.text for row in SUPPORTED if not row.free_threaded]
+    free_threaded = " and ".join(row.text for row in SUPPORTED if row.free_threaded)
+    known = f"{usual[0]} to {usual[-1]}, and {free_threaded}, are known"
+    return PythonUnsupported(what, why=f"{PythonUnsupported.why}; {known}")
+
+
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> python_abi.PythonAbi:
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
     wanted = python_abi.minor_of(hexversion), free_threaded
     found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
     if found is None and free_threaded:
-        raise PythonUnsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
+        raise unsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
     if found is None:
-        raise PythonUnsupported(f"CPython {version_text(hexversion)} is not supported")
+        raise unsupported(f"CPython {version_text(hexversion)} is not supported")
     return found
 
 
@@ -409,7 +417,7 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
         version = memory.u32(version_at)
         abi = abi_of_hexversion(version)
         if abi.published is Published.DEBUG_OFFSETS:
-            raise PythonUnsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
+            raise unsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
         return VersionEvidence(version, (abi,), "Py_Version")
     return _from_path(location.module)
 
@@ -423,7 +431,7 @@ def _from_path(module: Module) -> VersionEvidence:
         return VersionEvidence(None, silent, "")
     version = integer(found.group(1)), minor
     if version < silent[0].version:
-        raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
+        raise unsupported("CPython {}.{} is not supported".format(*version))
     named = tuple(abi for abi in silent if abi.version == version)
     if not named:  # a link or a renamed file: the versions that publish theirs would have done so
         return VersionEvidence(None, silent, "")

@@ -21,8 +21,9 @@ import struct
 
 from gdbext.cpython.abi import python_structures as py
 from gdbext.cpython.abi.python_structures import PyInterpreterState
+from gdbext.cpython.abi.versions import unsupported
 from gdbext.engine.record import Record
-from gdbext.errors import BadData, GdbextError, PythonUnsupported
+from gdbext.errors import BadData, GdbextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int,
     layout = runtime.layout
     place = layout.find(py.PyInterpreterState.gc_generations)
     if place is None or layout.abi.free_threaded or layout.find(py.PyInterpreterState.gc_young) is not None:
-        raise PythonUnsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+        raise unsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
     heads = [
         interpreter.address + place + number * _GENERATION
         for interpreter in runtime.interpreters()

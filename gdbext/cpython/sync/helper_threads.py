@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from gdbext.cpython.abi import assumed_names
-from gdbext.cpython.sync.pools import futures_in_queue
+from gdbext.cpython.sync.pools import futures_in_queue, jobs_in_queue
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, method_owner, referent, variables
 from gdbext.cpython.threads.runtime import active_threads, module_globals
 from gdbext.engine.record import Record
@@ -217,8 +217,6 @@ def lost_executor(runtime: PythonRuntime, future: int) -> LostHelpers | None:
 
 
 def _lost_workers(runtime: PythonRuntime, future: int) -> LostHelpers | None:
-    from gdbext.cpython.sync.pools import jobs_in_queue
-
     running = running_threads(runtime)
     workers: dict[int, list[ThreadObject]] = {}
     for thread, queue in _threads_queues(runtime):
@@ -331,7 +329,6 @@ def _of_pool(runtime: PythonRuntime, own: Mapping[str, int], running: Collection
 def _of_executor(runtime: PythonRuntime, own: Mapping[str, int], running: Collection[int]) -> LostPool | None:
     """A ThreadPoolExecutor: jobs are in its queue, and each of its workers has ended."""
     from gdbext.cpython.objects.object_items import set_items
-    from gdbext.cpython.sync.pools import jobs_in_queue
 
     workers, queue = own.get(assumed_names.EXECUTOR_THREADS, 0), own.get(assumed_names.EXECUTOR_QUEUE, 0)
     try:

@@ -20,6 +20,7 @@ from gdbext.cpython.abi.versions import (
     evidence,
     find_old_python,
     find_runtimes,
+    unsupported,
     version_text,
 )
 from gdbext.cpython.objects import DictReader, ObjectReader
@@ -112,7 +113,7 @@ class PythonRuntime:
             raise refusals[0]
         old = find_old_python(modules, symbolizer) if idle is None else None
         if old is not None:
-            raise PythonUnsupported(f"{old.path} is a CPython before 3.7")
+            raise unsupported(f"{old.path} is a CPython before 3.7")
         return idle
 
     @classmethod
@@ -129,7 +130,7 @@ class PythonRuntime:
             best = cls._best(memory, location, layouts, found, problems)
             if best is not None:
                 return best
-        raise PythonUnsupported(
+        raise unsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
         )
 

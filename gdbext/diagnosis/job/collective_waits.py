@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.diagnosis.job.collectives import before_torch, read_collectives
 from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -184,8 +185,6 @@ def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWa
 
 def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
     """The send or recv whose Python function is on the stack: its arguments name the other end."""
-    from gdbext.cpython.threads.frame_variables import locals_of
-
     runtime, table = session.python, session.python_threads
     if runtime is None or table is None:
         return None
@@ -209,8 +208,6 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
 
 def _remote_call(session: Session, thread: ThreadSnapshot) -> CollectiveWait | None:
     """The call of another rank's worker whose answer is waited for."""
-    from gdbext.cpython.threads.frame_variables import locals_of
-
     runtime, table = session.python, session.python_threads
     if runtime is None or table is None:
         return None

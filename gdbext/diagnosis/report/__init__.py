@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import RecordedRun
     from gdbext.engine.vocabulary import ErrorReport
     from gdbext.errors import GdbextError
-    from gdbext.render import Style
 
     View = Callable[["Report", "Style"], Iterator[str]]
     SectionType = TypeVar("SectionType", bound=Section)

@@ -70,12 +70,18 @@ class FindingKind(Enum):
         member.traits = traits
         return member
 
+    @classmethod
+    def of_word(cls, word: str) -> FindingKind | None:
+        """The kind with this JSON word; None where there is none: "", or the word of a later version."""
+        return _BY_WORD.get(word)
+
     @property
     def rank(self) -> int:
         """Strength of the kind: 0 is the strongest."""
         return _RANKS[self]
 
 
+_BY_WORD = {kind.value: kind for kind in FindingKind}
 _RANKS = {kind: rank for rank, kind in enumerate(FindingKind)}
 
 

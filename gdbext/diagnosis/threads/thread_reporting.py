@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from gdbext.diagnosis.report.wait import Resource
-    from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.waits.recognise import State
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind import NativeStack
-    from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.stack.known_fallbacks import RecoveredCall
     from gdbext.torch.stack.roles import FunctionRole
     from gdbext.torch.state.dispatch_state_reader import DispatchState

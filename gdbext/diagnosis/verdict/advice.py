@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
 from gdbext.diagnosis.report.thread_report import ThreadReport
@@ -26,10 +26,12 @@ class Suggestion(Record):
     """Another process that it is about; None for the one that was looked at."""
     shell: str = ""
     """A command of the shell's in place of one of ours, which changes the process."""
+    option: str = ""
+    """The option of dispatch-diagnose that the command recommends."""
 
     def needs_process(self) -> bool:
         """It is for processes as they run: a core or a recording is of what is gone, and perhaps of elsewhere."""
-        return self.pid is not None or bool(self.shell) or self.command == _CHILDREN
+        return self.pid is not None or bool(self.shell) or self.option == CHILDREN
 
     def text(self, called: CommandLine) -> str:
         """One line that ends with the words to paste."""
@@ -40,8 +42,11 @@ class Suggestion(Record):
         return f"{self.shows}: {words}"
 
 
-_CHILDREN = "dispatch-diagnose --children"
-
+CHILDREN, SAMPLES = "--children", "--samples"
+_CHILDREN = Suggestion("What each of its child processes does", "dispatch-diagnose --children", option=CHILDREN)
+_SAMPLES = Suggestion(
+    "Stuck or only slow? Look more than once", "dispatch-diagnose --samples 5 --interval 1", option=SAMPLES
+)
 
 _SAVES = {"gdb": "generate-core-file core.{0}", "lldb": f"{PROGRAM} -p {{0}} --record hang.{{0}}.rec"}
 """The command that keeps what is there while a debugger has the process: gcore would be a second tracer of it. LLDB on
@@ -56,9 +61,10 @@ def advice(
     called: CommandLine = IN_A_DEBUGGER,
     debugger: str = "",
     stop: ProcessStop | None = None,
+    used: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Lines of advice, the most useful first; ``debugger``: the one that has the process; ``stop``: what has stopped
-    it as a whole."""
+    it as a whole; ``used``: options of dispatch-diagnose that are in use, which are not recommended."""
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
     lines = [*_about_ranks(involved, pid, called), *_ADVISERS[finding.kind](finding, involved)]
@@ -71,14 +77,13 @@ def advice(
     if can_run and not traits.is_hang and inside and called.source and os.geteuid() == 0:
         lines.append(Suggestion("What it dispatches, and how often", "dispatch-top"))
     if can_run and traits.may_be_slow:
-        again = "dispatch-diagnose --samples 5 --interval 1"
-        lines.append(Suggestion("Stuck or only slow? Look more than once", again))
+        lines.append(_SAMPLES)
     if can_run and traits.is_hang and finding.kind is not FindingKind.KERNEL_WAIT:  # gcore would wait as well
         lines += _keeping(pid, stop, "" if called.source else debugger)
     return tuple(
         line if isinstance(line, str) else line.text(called)
         for line in lines
-        if can_run or isinstance(line, str) or not line.needs_process()
+        if isinstance(line, str) or (line.option not in used and (can_run or not line.needs_process()))
     )
 
 
@@ -92,11 +97,11 @@ def _keeping(pid: int, stop: ProcessStop | None, debugger: str) -> Iterator[str 
         yield f"{shows}, in process {stop.tracer}: {saves.format(pid)}"
 
 
-def of_parent(finding: Finding, called: CommandLine) -> tuple[str, ...]:
+def of_parent(finding: Finding, called: CommandLine, used: Collection[str] = ()) -> tuple[str, ...]:
     """Advice for a process that has children and nothing to do itself: what hangs may be one of them."""
-    if finding.kind is not FindingKind.IDLE or not called.may_run:
+    if finding.kind is not FindingKind.IDLE or not called.may_run or _CHILDREN.option in used:
         return ()
-    return (Suggestion("What each of its child processes does", _CHILDREN).text(called),)
+    return (_CHILDREN.text(called),)
 
 
 def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[str | Suggestion]:
@@ -152,11 +157,12 @@ _WITHOUT_FORK = (
 )
 
 
-def of_cause(kinds: Iterable[str]) -> tuple[str, ...]:
+def of_cause(kinds: Iterable[FindingKind | None]) -> tuple[str, ...]:
     """Advice for a process that waits for a child whose verdict is of one of these kinds: what a fork has broken is
     mended where the fork is."""
-    broken = (FindingKind.ORPHANED_LOCK.value, FindingKind.MISSING_WORKERS.value)
-    return (f"In this process, which made the child: {_WITHOUT_FORK}",) if set(broken) & set(kinds) else ()
+    if any(kind in (FindingKind.ORPHANED_LOCK, FindingKind.MISSING_WORKERS) for kind in kinds):
+        return (f"In this process, which made the child: {_WITHOUT_FORK}",)
+    return ()
 
 
 def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str | Suggestion]:
@@ -406,7 +412,7 @@ def _about_children(wait: Wait) -> Iterator[str | Suggestion]:
     if child is not None:
         yield Suggestion("Look at the child process with the same command", "", child.pid)
     if child is None or len(wait.children) > 1:
-        yield Suggestion("What each of its child processes does", _CHILDREN)
+        yield _CHILDREN
     if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child is not None and child.is_stopped:

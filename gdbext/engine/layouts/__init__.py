@@ -91,8 +91,6 @@ class Layout:
 
     def text(self) -> str:
         """The document as JSON, for a recording."""
-        import json
-
         return json.dumps(self._document, default=dict)
 
     def has_struct(self, name: str) -> bool:

@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gdbext.engine.process.memory_image import MemoryImage
 
 _VDSO = "[vdso]"
 _VDSO_LIMIT = 64 * 1024

@@ -10,6 +10,7 @@ Garbage collection is rare in processes that are ours alone: scripts/dispatch, a
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import os
@@ -194,8 +195,6 @@ class BudgetWatch:
         """Begin to count: what the debugger has by now does not count. Calls after the first do nothing."""
         if self._is_on or not (self._seconds or self._memory):
             return
-        import _thread
-
         from gdbext.engine.targets.system.linux import signals_held
 
         self._looking = _thread.get_ident()
@@ -229,8 +228,6 @@ class BudgetWatch:
         try:
             import ctypes
         except ImportError:  # a Python without it: as Ctrl+C then
-            import _thread
-
             _thread.interrupt_main()
             return
         with self._telling:

@@ -18,7 +18,7 @@ from gdbext.engine.terminal import CommandLine
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.command_shell import DebuggerHost
-from gdbext.hosts.resume.end_requests import EndRequests
+from gdbext.live.end_requests import EndRequests
 from gdbext.tools import table
 
 if TYPE_CHECKING:

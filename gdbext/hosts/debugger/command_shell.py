@@ -15,13 +15,13 @@ from gdbext.diagnosis.tool_arguments import names_file
 from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, memory_error, time_error
 from gdbext.engine.terminal import write
 from gdbext.errors import GdbextError
-from gdbext.hosts.resume.host import Host
+from gdbext.live.host import Host
 from gdbext.log import logger
 from gdbext.tools import table
 
 if TYPE_CHECKING:
     from argparse import Action
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.debugger.base_debugger import Debugger
     from gdbext.hosts.debugger.frame_source import SummarySource
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.breakpoint_setter import BreakpointSetter
+    from gdbext.live.host import RunControl
 
 
 class DebuggerHost(Host):
@@ -206,7 +206,7 @@ class Shell:
         """The current session; a live command or a setting may come before the program was started."""
         if row.mode in ("resumes", "setting") and not self._debugger.has_process():
             from gdbext.diagnosis.session import Session
-            from gdbext.hosts.resume.waiting import NoProcess
+            from gdbext.live.waiting import NoProcess
 
             return Session(NoProcess(self._debugger.name))
         return self._current()

@@ -23,7 +23,6 @@ from gdbext.errors import GdbextError, NotPermitted, ProgramEnded, TargetError, 
 from gdbext.hosts.gdb.gdb_target import GdbTarget, connection_type, execute, gdb_sysroot, selected_of
 
 if TYPE_CHECKING:
-    from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.debugger.base_debugger import Job
 
 _PASSED_ON = "SIGUSR1 SIGUSR2 SIGHUP SIGPIPE SIGTERM SIGQUIT SIGALRM SIGCHLD SIGCONT"

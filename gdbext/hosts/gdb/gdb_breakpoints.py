@@ -21,10 +21,10 @@ from gdbext.errors import MemoryFault, TargetError
 from gdbext.hosts.gdb.gdb_loader import BreakpointKeeper
 from gdbext.hosts.gdb.gdb_modes import breakpoint_notes, check_probes
 from gdbext.hosts.gdb.gdb_target import execute
-from gdbext.hosts.resume.breakpoint_setter import Told, condition_text, holds
+from gdbext.live.breakpoint_setter import Told, condition_text, holds
 
 if TYPE_CHECKING:
-    from gdbext.hosts.resume.breakpoint_setter import (
+    from gdbext.live.breakpoint_setter import (
         Breakpoint,
         BreakpointSetter,
         Condition,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         StoppedThread,
         Trap,
     )
-    from gdbext.hosts.resume.host import HookSpec
+    from gdbext.live.host import HookSpec
     from gdbext.tools.probes.thread_stopper import ProbedHook, ProbeHooks
 
 _WORD = (1 << 64) - 1
@@ -373,7 +373,7 @@ class ProbedSetter(GdbBreakpointSetter):
 
     def _spec(self, address: int, called: Callable[[StoppedThread], object]) -> HookSpec:
         from gdbext.engine.unwind.frame_steps import CfaRule
-        from gdbext.hosts.resume.host import HookSpec
+        from gdbext.live.host import HookSpec
 
         hooks = self._of_process()
         frame = CfaRule(hooks.stack_pointer, 0, 0)

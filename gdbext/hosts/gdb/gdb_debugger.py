@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gdbext.hosts.debugger.base_debugger import Job
     from gdbext.hosts.debugger.frame_source import FrameSource
     from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.breakpoint_setter import BreakpointSetter
+    from gdbext.live.host import RunControl
 
 _CHANGES = (
     "stop",

@@ -27,11 +27,11 @@ from gdbext.engine.targets.live.proc_checks import living_threads, status_fields
 from gdbext.engine.targets.system.linux import is_alive, signal_name, signals_in
 from gdbext.errors import GdbextError, ProbesRefused, TargetError, UsageError
 from gdbext.hosts.gdb.gdb_target import connection_type, execute, is_running, post_whole, quietly
-from gdbext.hosts.resume.host import probes_are_elsewhere
+from gdbext.live.host import probes_are_elsewhere
 from gdbext.log import logger
 
 if TYPE_CHECKING:
-    from gdbext.hosts.resume.timed_run import TimedRun
+    from gdbext.live.timed_run import TimedRun
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 _log = logger(__name__)

@@ -37,16 +37,16 @@ from gdbext.hosts.gdb.gdb_target import (
     post_whole,
     quietly,
 )
-from gdbext.hosts.resume.host import HookSpec
-from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
+from gdbext.live.host import HookSpec
+from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause, Watch
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
-    from gdbext.hosts.resume.host import AddressHook
-    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.live.host import AddressHook
+    from gdbext.live.timed_run import Work
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from gdbext.cpython.abi.versions import unsupported
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.object_text import describe
 from gdbext.diagnosis.report.thread_report import BackwardNode, EventLoop, Frame, RunState, ThreadReport
 from gdbext.diagnosis.report.wait import Resource, Wait
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import CallLimits
-from gdbext.errors import GdbextError, PythonUnsupported, UsageError
+from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.library import notebook
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Python:
     def _frame(self, tid: int, index: int) -> PythonVariables:
         table = self._session.python_threads
         if table is None:
-            raise PythonUnsupported("there is no Python in this process that can be read")
+            raise unsupported("there is no Python in this process that can be read")
         if tid not in table.states:
             raise UsageError(f"thread {tid} runs no Python")
         runtime = table.runtime

@@ -16,11 +16,11 @@ from gdbext.errors import MemoryFault, ProbesRefused, TargetError
 from gdbext.hosts.lldb.lldb_run_control import HookBreakpoint, register_of
 from gdbext.hosts.lldb.lldb_target import is_there, read_memory
 from gdbext.hosts.lldb.selection import Callback, attach_callback, drop_callback
-from gdbext.hosts.resume.breakpoint_setter import condition_text, holds
+from gdbext.live.breakpoint_setter import condition_text, holds
 
 if TYPE_CHECKING:
     from gdbext.hosts.lldb.selection import Selection
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Condition, Reached
+    from gdbext.live.breakpoint_setter import BreakpointSetter, Condition, Reached
 
 _START = ("__libc_start_main", "libc.so.6")
 """A function that each run of a program calls once, before any library of torch is used."""

@@ -25,8 +25,8 @@ from gdbext.hosts.lldb.lldb_target import (
     read_memory,
 )
 from gdbext.hosts.lldb.selection import AGAIN, attach_callback, drop_callback, keep_callback
-from gdbext.hosts.resume.host import probes_are_elsewhere
-from gdbext.hosts.resume.timed_run import TimedRun, check_pause, ending_of_failure
+from gdbext.live.host import probes_are_elsewhere
+from gdbext.live.timed_run import TimedRun, check_pause, ending_of_failure
 from gdbext.log import logger
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
     from gdbext.hosts.lldb.selection import Selection
-    from gdbext.hosts.resume.host import AddressHook, HookSpec
-    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.live.host import AddressHook, HookSpec
+    from gdbext.live.timed_run import Work
     from gdbext.tools.probes.thread_stopper import ProbeHooks
 
 

@@ -12,9 +12,9 @@ from gdbext.diagnosis.reporting import make_report
 from gdbext.engine.numbers import integer
 from gdbext.engine.terminal import write
 from gdbext.errors import ProbesRefused, UsageError
-from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
-from gdbext.hosts.resume.registrations import check_pattern, is_generated
-from gdbext.hosts.resume.timed_run import SilenceNotice
+from gdbext.live.host import ENGINES, PROBES, LiveTool
+from gdbext.live.registrations import check_pattern, is_generated
+from gdbext.live.timed_run import SilenceNotice
 from gdbext.render import Style, counted, escape, short_name
 from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_keyset
 from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.host import Host, RunControl
+    from gdbext.live.host import Host, RunControl
     from gdbext.tools.breaks.break_set import BreakTable
 
 DESCRIPTION = """
@@ -107,7 +107,7 @@ class BreakTool(LiveTool):
     ) -> BreaksSection:
         """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
         are reported on standard error, and notes are left to the document."""
-        from gdbext.hosts.resume.waiting import torch_session
+        from gdbext.live.waiting import torch_session
 
         show = partial(write, 2) if quiet else host.show
         with host.running(self.name):

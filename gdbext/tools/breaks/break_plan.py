@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.hosts.resume.all_calls import AllCalls, SharedLookup
-from gdbext.hosts.resume.breakpoint_setter import (
+from gdbext.live.all_calls import AllCalls, SharedLookup
+from gdbext.live.breakpoint_setter import (
     ALWAYS,
     AllOf,
     AnyOf,
@@ -21,8 +21,8 @@ from gdbext.hosts.resume.breakpoint_setter import (
     Told,
     both,
 )
-from gdbext.hosts.resume.operator_functions import OpenCalls, Opening, OperatorFunction, OperatorFunctions
-from gdbext.hosts.resume.registrations import generated_functions, is_generated, not_loaded
+from gdbext.live.operator_functions import OpenCalls, Opening, OperatorFunction, OperatorFunctions
+from gdbext.live.registrations import generated_functions, is_generated, not_loaded
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -31,7 +31,7 @@ from gdbext.torch.values.key_names import KeyNames
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.unwind.frame_steps import CfaRule
-    from gdbext.hosts.resume.breakpoint_setter import Breakpoint, Condition, Value
+    from gdbext.live.breakpoint_setter import Breakpoint, Condition, Value
     from gdbext.torch.registry import Operator
     from gdbext.torch.registry.dispatch_table import ComputedEntry
     from gdbext.torch.registry.kernel import KernelFunction

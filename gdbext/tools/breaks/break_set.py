@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import GdbextError, TargetError, UsageError
-from gdbext.hosts.resume.breakpoint_setter import holds
-from gdbext.hosts.resume.operator_functions import CallOpenings, OpenCalls, cfa_in
-from gdbext.hosts.resume.registrations import KernelWatch, RegistrationWatch, is_generated
+from gdbext.live.breakpoint_setter import holds
+from gdbext.live.operator_functions import CallOpenings, OpenCalls, cfa_in
+from gdbext.live.registrations import KernelWatch, RegistrationWatch, is_generated
 from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, Placed, end_site, is_readable, what_is_awaited
 from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.tools.breaks.stop_report import StopReports
@@ -25,14 +25,14 @@ from gdbext.torch.registry.operator_names import matcher
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import (
+    from gdbext.live.breakpoint_setter import (
         Breakpoint,
         BreakpointSetter,
         Condition,
         Reached,
         StoppedThread,
     )
-    from gdbext.hosts.resume.operator_functions import Opening
+    from gdbext.live.operator_functions import Opening
 
 
 class BreakSet:

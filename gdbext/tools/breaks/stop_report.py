@@ -9,12 +9,12 @@ from gdbext.cpython.threads.runtime import ThreadTable
 from gdbext.diagnosis.report.thread_report import is_users_file
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.errors import GdbextError
-from gdbext.hosts.resume.breakpoint_setter import value_of
-from gdbext.hosts.resume.dispatch_description import KeptWord, argument_texts, register_values
+from gdbext.live.breakpoint_setter import value_of
+from gdbext.live.dispatch_description import KeptWord, argument_texts, register_values
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import StoppedThread
+    from gdbext.live.breakpoint_setter import StoppedThread
     from gdbext.tools.breaks.break_plan import BreakSite
     from gdbext.torch.registry import Operator
     from gdbext.torch.stack.key_choice import ExpectedLookup

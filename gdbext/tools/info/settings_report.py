@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_structures import PyObject
+from gdbext.cpython.abi.versions import unsupported
 from gdbext.diagnosis.reporting import torch_version
 from gdbext.engine.targets.system import linux
-from gdbext.errors import BadData, GdbextError, PythonUnsupported
+from gdbext.errors import BadData, GdbextError
 from gdbext.tools.info import library_settings
 from gdbext.tools.info.library_settings import ThreadCounts
 from gdbext.tools.info.recorded_functions import RecordedFunctions
@@ -240,7 +241,7 @@ class _Settings:
     def _options(self, module: str) -> CompileOptions | None:
         """None where the module is not imported. Raises BadData, PythonUnsupported."""
         if self._session.python is None:
-            raise PythonUnsupported("Python cannot be read in this process")
+            raise unsupported("Python cannot be read in this process")
         reader = DynamoReader(self._session.python)
         if not reader.has_module(module):
             return None

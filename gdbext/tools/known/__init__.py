@@ -25,7 +25,7 @@ from gdbext.tools.table import Outcome
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gdbext.known import KnownBug
     from gdbext.known.signatures import NativeName

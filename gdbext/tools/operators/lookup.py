@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
-    from gdbext.torch.registry import Operator
 
 
 class LookupTool(Tool):

@@ -16,8 +16,8 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
-from gdbext.hosts.resume.all_calls import AllCalls
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.live.all_calls import AllCalls
+from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, RING, Bpf
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, MAX_PLACES, PLACE_BITS, Filter, TracePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet

@@ -23,8 +23,8 @@ from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import frame_at
 from gdbext.errors import BadData, MemoryFault, TargetError
-from gdbext.hosts.resume.all_calls import AllCalls
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.live.all_calls import AllCalls
+from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
 from gdbext.torch.stack import DispatchEvent

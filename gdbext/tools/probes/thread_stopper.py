@@ -29,7 +29,7 @@ from gdbext.tools.probes.bpf.bpf_kernel import HASH, Bpf, ProbePlace, refused
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS, ProbeKeeper
 
 if TYPE_CHECKING:
-    from gdbext.hosts.resume.host import HookSpec
+    from gdbext.live.host import HookSpec
 
 _SIGNALS = (signal.SIGURG, signal.SIGWINCH)
 """Signals whose default is to be ignored (signal(7)). SIGCHLD is one, too, and has handlers more often."""

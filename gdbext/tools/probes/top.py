@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
+    from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
     from gdbext.render import Style
-    from gdbext.tools.probes.bpf.place_program import Filter
-    from gdbext.tools.probes.summary import TopSection
     from gdbext.torch.registry import Operator
 
 
@@ -103,7 +101,7 @@ class TopTool(Tool):
         """Count for that long. Raises UsageError, ProbesRefused."""
         from gdbext.diagnosis.tool_arguments import running_thread
         from gdbext.engine.targets.live.unstopped import RunningProcess
-        from gdbext.hosts.resume.timed_run import DeferredInterrupt, WatchedProcess
+        from gdbext.live.timed_run import DeferredInterrupt, WatchedProcess
         from gdbext.tools.probes.dispatch_counter import filter_of
         from gdbext.tools.probes.flame_files import FORMATS, is_flame_file
         from gdbext.tools.probes.summary import chosen
@@ -135,7 +133,6 @@ class TopTool(Tool):
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text: times of calls, or counts."""
         from gdbext.tools.probes import latency_meter, top_view
-        from gdbext.tools.probes.summary import TopSection
 
         if report.find_section(TopSection) is not None:
             return top_view.render(report, style)
@@ -148,7 +145,6 @@ def _with_page(session: Session, report: Report, path: str, command: str) -> Rep
 
     from gdbext.engine.formats import whole_file
     from gdbext.tools.probes import top_view
-    from gdbext.tools.probes.summary import TopSection
 
     section = report.section(TopSection)
     origin = page_origin(session, command)
@@ -160,7 +156,6 @@ def _write_stacks(report: Report, path: str) -> None:
     """Write the rows as stacks: line or thread, operator, kernel. Raises TargetError."""
     from gdbext.engine.formats import whole_file
     from gdbext.tools.probes.flame_files import SPEEDSCOPE, FlameStacks
-    from gdbext.tools.probes.summary import TopSection
 
     stacks = FlameStacks()
     for row in report.section(TopSection).rows:
@@ -182,7 +177,7 @@ def _latency(
     watched: WatchedProcess,
 ) -> Report:
     """Measure how long calls take. Raises UsageError, ProbesRefused."""
-    from gdbext.hosts.resume.timed_run import DeferredInterrupt
+    from gdbext.live.timed_run import DeferredInterrupt
     from gdbext.tools.probes.latency_meter import LatencyMeter
 
     if not operators or args.html or args.output or args.by != "op":

@@ -21,8 +21,8 @@ from zlib import crc32
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.supervision import begun_by_child
-from gdbext.hosts.resume.all_calls import AllCalls
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.live.all_calls import AllCalls
+from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ProbePlace
 from gdbext.tools.probes.bpf.place_program import TracePlace
 from gdbext.tools.probes.site_scan import COLD, DispatchSite, LibrarySites, ProbePlaces, SiteScanner
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
     from gdbext.engine.process.symbolizer import Symbolizer
-    from gdbext.tools.probes.site_scan import SiteScanner
     from gdbext.torch.registry import Operator
 
 

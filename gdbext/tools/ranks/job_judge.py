@@ -80,7 +80,6 @@ def _progress(report: RankReport) -> tuple[int, int, bool, int]:
 
 _ODD = 8
 """Reports that are shown with the verdict."""
-_KINDS = {kind.value: kind for kind in FindingKind}
 _RUNS = tuple(kind.value for kind in (FindingKind.STARVED, FindingKind.SLOW, FindingKind.BUSY))
 """Verdicts on a process that goes on by itself, however slowly."""
 
@@ -226,21 +225,21 @@ class _Judge:
         """Several processes are one rank, and another rank is nobody: it was given to the wrong process."""
         if self._twins and self._missing:
             text = job_sentences.same_rank(self._twins, self._missing)
-            yield JobVerdict(JobVerdictKind.STORE_WAIT.value, text, tuple(sorted(self._twins)))
+            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, tuple(sorted(self._twins)))
 
     def _mismatch(self) -> Iterator[JobVerdict]:
         for match in self._collectives:
             if match.state.is_mismatch:
                 smallest = match.variants[-1].ranks
                 text = job_sentences.mismatch(match)
-                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, smallest)
+                yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, smallest)
 
     def _ring(self) -> Iterator[JobVerdict]:
         ring = cycle(deadlocked(self._waits, self._reports, self._servers))
         if ring:
             reports = {report.rank: report for report in self._reports}
             text = job_sentences.ring([reports[rank] for rank in ring if rank in reports])
-            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, ring)
+            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ring)
 
     def _dead(self) -> Iterator[JobVerdict]:
         """A rank of which there is no report, where something shows that this matters: somebody waits for it, or a
@@ -249,7 +248,7 @@ class _Judge:
         ended = [each for each in self._unreached if each.ended]
         if wanted or (self._missing and ended):
             text = job_sentences.dead(wanted or self._missing, self._unreached, self._collectives)
-            yield JobVerdict(JobVerdictKind.DEAD_RANK.value, text, wanted or self._missing)
+            yield JobVerdict(JobVerdictKind.DEAD_RANK, text, wanted or self._missing)
 
     def _inside_nccl(self) -> Iterator[JobVerdict]:
         """Ranks that entered a function of NCCL which did not return, where no rank outside of NCCL is known to be
@@ -262,7 +261,7 @@ class _Judge:
         blamed = [report for report in inside if report in late] or inside
         ranks = tuple(report.rank for report in blamed if report.rank is not None)
         text = job_sentences.inside_nccl(blamed, outside, self._waited_in(ranks))
-        yield JobVerdict(JobVerdictKind.INSIDE_NCCL.value, text, ranks)
+        yield JobVerdict(JobVerdictKind.INSIDE_NCCL, text, ranks)
 
     def _unknown_peer(self) -> Iterator[JobVerdict]:
         """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
@@ -270,7 +269,7 @@ class _Judge:
         if found and all(report.waits_for_ranks and report.rank not in self._servers for report in found):
             ranks = tuple(report.rank for report in found if report.rank is not None)
             text = job_sentences.unknown_peer(found, self._waits)
-            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, ranks)
+            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE, text, ranks)
 
     def _late(self) -> Iterator[JobVerdict]:
         late = [report for report in self._reports if report.rank in self._roots]
@@ -280,7 +279,7 @@ class _Judge:
             ranks = tuple(report.rank for report in late if report.rank is not None)
             pending = self._waited_in(ranks)
             text = job_sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks), self._servers)
-            yield JobVerdict(JobVerdictKind.LATE_RANK.value, text, ranks)
+            yield JobVerdict(JobVerdictKind.LATE_RANK, text, ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
@@ -298,31 +297,33 @@ class _Judge:
             absent = [report for report in others if not report.waits_for_ranks] or others
             ranks = tuple(report.rank for report in absent if report.rank is not None)
             text = job_sentences.store(self._at_store, absent, self._missing)
-            yield JobVerdict(JobVerdictKind.STORE_WAIT.value, text, ranks)
+            yield JobVerdict(JobVerdictKind.STORE_WAIT, text, ranks)
 
     def _single(self) -> Iterator[JobVerdict]:
         """One process whose own verdict is an error of the program."""
         for report in sorted(self._reports, key=lambda each: _strength(each.kind)):
-            if _is_wrong(report):
+            kind = FindingKind.of_word(report.kind)
+            if kind is not None and kind.traits.is_defect:
                 ranks = () if report.rank is None else (report.rank,)
-                yield JobVerdict(report.kind, f"{report.label}: {report.summary}", ranks)
+                yield JobVerdict(kind, f"{report.label}: {report.summary}", ranks)
 
     def _all_alike(self) -> Iterator[JobVerdict]:
         busy = [report for report in self._reports if not report.problem and (report.kind in _RUNS or report.running)]
         if busy:
-            yield JobVerdict(JobVerdictKind.ALL_BUSY.value, job_sentences.busy(busy, len(self._reports)))
+            yield JobVerdict(JobVerdictKind.ALL_BUSY, job_sentences.busy(busy, len(self._reports)))
         for match in self._collectives:
             if match.waiting and not match.never and not match.missing:
-                yield JobVerdict(JobVerdictKind.ALL_IDLE.value, job_sentences.unfinished(match))
+                yield JobVerdict(JobVerdictKind.ALL_IDLE, job_sentences.unfinished(match))
         kind = JobVerdictKind.ALL_IDLE if self._reports else JobVerdictKind.NO_REPORT
-        yield JobVerdict(kind.value, job_sentences.idle(self._reports, self._unreached))
+        yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))
 
 
 def _is_wrong(report: RankReport) -> bool:
     """Its own verdict is an error of the program."""
-    kind = _KINDS.get(report.kind)
+    kind = FindingKind.of_word(report.kind)
     return kind is not None and kind.traits.is_defect
 
 
-def _strength(kind: str) -> int:
-    return _KINDS[kind].rank if kind in _KINDS else len(_KINDS)
+def _strength(word: str) -> int:
+    kind = FindingKind.of_word(word)
+    return kind.rank if kind is not None else len(FindingKind)

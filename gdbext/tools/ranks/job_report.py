@@ -216,27 +216,28 @@ class TreeNode(Record):
     children: tuple[TreeNode, ...] = ()
 
 
-def kind_words(kind: str) -> str:
-    """The words for a verdict kind of one process; the kind itself where it is of a later version."""
-    return next((each.traits.words for each in FindingKind if each.value == kind), kind)
+def kind_words(word: str) -> str:
+    """The words for a verdict kind of one process; the JSON word itself where it is of a later version."""
+    kind = FindingKind.of_word(word)
+    return kind.traits.words if kind is not None else word
 
 
 _JOB_WORDS = {
-    JobVerdictKind.MISMATCHED_COLLECTIVE.value: "the ranks do not do the same",
-    JobVerdictKind.DEAD_RANK.value: "{ranks} {is_or_are} gone",
-    JobVerdictKind.INSIDE_NCCL.value: "stuck inside of NCCL",
-    JobVerdictKind.LATE_RANK.value: "{ranks} {is_or_are} late",
-    JobVerdictKind.STORE_WAIT.value: "not all ranks have come to the store",
-    JobVerdictKind.ALL_BUSY.value: "at work",
-    JobVerdictKind.ALL_IDLE.value: "no rank is late",
-    JobVerdictKind.NO_REPORT.value: "no report",
+    JobVerdictKind.MISMATCHED_COLLECTIVE: "the ranks do not do the same",
+    JobVerdictKind.DEAD_RANK: "{ranks} {is_or_are} gone",
+    JobVerdictKind.INSIDE_NCCL: "stuck inside of NCCL",
+    JobVerdictKind.LATE_RANK: "{ranks} {is_or_are} late",
+    JobVerdictKind.STORE_WAIT: "not all ranks have come to the store",
+    JobVerdictKind.ALL_BUSY: "at work",
+    JobVerdictKind.ALL_IDLE: "no rank is late",
+    JobVerdictKind.NO_REPORT: "no report",
 }
 
 
 class JobVerdict(Record):
-    """The verdict; ``kind`` is the contract's word."""
+    """The verdict; ``kind`` is a single rank's where that explains the job."""
 
-    kind: str
+    kind: JobVerdictKind | FindingKind
     summary: str
     ranks: Collection[int] = ()
     """The ranks that are at fault."""
@@ -244,14 +245,14 @@ class JobVerdict(Record):
     @property
     def is_fine(self) -> bool:
         """No rank is at fault, and none waits."""
-        return self.kind in (JobVerdictKind.ALL_BUSY.value, JobVerdictKind.ALL_IDLE.value)
+        return self.kind in (JobVerdictKind.ALL_BUSY, JobVerdictKind.ALL_IDLE)
 
     @property
     def heading(self) -> str:
         """The first words of the verdict: ``rank 1 is late``."""
         ranks = f"rank{'' if len(self.ranks) == 1 else 's'} {ranges(self.ranks)}" if self.ranks else "a rank"
         verb = "are" if len(self.ranks) > 1 else "is"
-        words = _JOB_WORDS.get(self.kind) or kind_words(self.kind)
+        words = self.kind.traits.words if isinstance(self.kind, FindingKind) else _JOB_WORDS[self.kind]
         return words.format(ranks=ranks, is_or_are=verb)
 
 

@@ -29,7 +29,7 @@ def document(report: job_report.JobReport) -> dict[str, Any]:
         "ranks": fold(each.rank for each in report.reports if each.rank is not None),
         "missing": fold(report.missing),
         "verdict": {
-            "kind": report.verdict.kind,
+            "kind": report.verdict.kind.value,
             "summary": report.verdict.summary,
             "ranks": fold(report.verdict.ranks),
         },

@@ -25,8 +25,6 @@ from gdbext.torch.values.cpp_objects import ClassNames
 from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gdbext.diagnosis.session import Session
     from gdbext.torch.state.tensor import TensorFacts
     from gdbext.torch.values.value_text import Quantization, Statistics, StorageReport

@@ -13,7 +13,7 @@ from gdbext.diagnosis.tool_arguments import find_thread, positive, running_threa
 from gdbext.engine.targets.budget import duration
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import GdbextError, ProbesRefused, UsageError
-from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.trace.hook_installer import TraceRequest
 from gdbext.tools.trace.trace_output import TraceOutput, shows_time
 from gdbext.tools.trace.trace_section import TraceSection
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Ending, Report
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.host import Host
-    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.live.host import Host
+    from gdbext.live.timed_run import Work
     from gdbext.render import Style
 
 MAX_SECONDS = 86400.0

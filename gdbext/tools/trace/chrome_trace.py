@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gdbext.engine.terminal import shown_json
-from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import escape, page
 from gdbext.render.page import DATA_ENDS, NO_ORIGIN, Column, Origin, Page, data_begins, embedded
 from gdbext.tools.trace.trace_bars import Bar, ThreadBars, ThreadBatches
@@ -56,8 +56,6 @@ class JsonTrace:
 
 def json_lines(write: Callable[[bytes], None]) -> Callable[[dict[str, Any]], None]:
     """A writer of objects, a line each, at once, so that the last one before a hang is there."""
-    import json
-
     return lambda document: write(shown_json(json.dumps(document)).encode() + b"\n")
 
 

@@ -10,10 +10,10 @@ from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.unwind.caller_check import StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import GdbextError, TargetError
-from gdbext.hosts.resume.all_calls import AllCalls, LookupStop, SharedLookup
-from gdbext.hosts.resume.host import HookSpec, RunControl
-from gdbext.hosts.resume.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
-from gdbext.hosts.resume.registrations import definition_hooks
+from gdbext.live.all_calls import AllCalls, LookupStop, SharedLookup
+from gdbext.live.host import HookSpec, RunControl
+from gdbext.live.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
+from gdbext.live.registrations import definition_hooks
 from gdbext.torch.assumed_symbols import STEP_CALLBACKS
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.lookup_sites import Invocation, LookupSites

@@ -18,8 +18,8 @@ from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.targets.system.linux import signals_held
 from gdbext.errors import GdbextError, TargetError
-from gdbext.hosts.resume.dispatch_description import Describer, LookupResult, TracedDispatch
-from gdbext.hosts.resume.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess
+from gdbext.live.dispatch_description import Describer, LookupResult, TracedDispatch
+from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice, WatchedProcess
 from gdbext.tools.probes.bpf.probe_keeper import INTERRUPTS
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
@@ -30,7 +30,7 @@ from gdbext.tools.trace.tracing import MakeSink, Traced, instead_of
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.live.timed_run import Work
     from gdbext.tools.probes.bpf.place_program import TracePlace
     from gdbext.tools.probes.dispatch_tracer import SeenDispatch
     from gdbext.tools.trace.hook_installer import TraceRequest

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gdbext.engine.record import Record
-from gdbext.hosts.resume.dispatch_description import TracedDispatch
+from gdbext.live.dispatch_description import TracedDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, SpeedscopeProfiles
 
 

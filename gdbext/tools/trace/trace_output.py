@@ -18,7 +18,7 @@ from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.formats.whole_file import WholeFile
 from gdbext.engine.terminal import shown
 from gdbext.errors import TargetError
-from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render import escape
 from gdbext.render.page import NO_ORIGIN, Origin
 from gdbext.tools.probes.flame_files import SPEEDSCOPE, is_flame_file

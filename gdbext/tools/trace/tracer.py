@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.errors import BadData, GdbextError
-from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.tools.trace.trace_output import Sink
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread
 from gdbext.torch.stack import DispatchFrame, DispatchStage
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import TargetThread
     from gdbext.engine.unwind.unwind_row import ReadMemory
-    from gdbext.hosts.resume.dispatch_description import Describer
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.dispatch_description import Describer
+    from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
 
 

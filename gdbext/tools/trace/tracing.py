@@ -11,12 +11,12 @@ from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.engine.unwind.caller_check import CallerWalk
 from gdbext.errors import TargetError
-from gdbext.hosts.resume.all_calls import AllCalls
-from gdbext.hosts.resume.dispatch_description import Describer
-from gdbext.hosts.resume.host import RunControl
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.hosts.resume.timed_run import SilenceNotice
-from gdbext.hosts.resume.waiting import torch_session
+from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_description import Describer
+from gdbext.live.host import RunControl
+from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.timed_run import SilenceNotice
+from gdbext.live.waiting import torch_session
 from gdbext.log import logger
 from gdbext.render import escape
 from gdbext.tools.trace.hook_installer import HookInstaller, TracedOperators, TraceHooks

@@ -10,7 +10,7 @@ from gdbext.diagnosis.tool import Mode
 from gdbext.diagnosis.tool_arguments import find_thread, positive
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import ProbesRefused, UsageError
-from gdbext.hosts.resume.host import ENGINES, PROBES, LiveTool
+from gdbext.live.host import ENGINES, PROBES, LiveTool
 from gdbext.tools.values.value_watch import ValueRequest
 from gdbext.tools.values.values_section import ValuesSection
 from gdbext.tools.values.watching import Watching, WatchResult
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report import Report
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.host import Host, RunControl
+    from gdbext.live.host import Host, RunControl
     from gdbext.render import Style
     from gdbext.tools.values.first_nan import IsBad
     from gdbext.tools.values.launch import Find

@@ -17,8 +17,8 @@ from gdbext.engine.arch import Passing, Slot
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError
-from gdbext.hosts.resume.host import HookSpec
-from gdbext.hosts.resume.waiting import loader_state
+from gdbext.live.host import HookSpec
+from gdbext.live.waiting import loader_state
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.cpp_kernel_call import CppLibrary, KernelArgument, KernelCalls
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
@@ -31,7 +31,7 @@ from gdbext.torch.values.cpp_values import CppValues, Value, floating
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.modules import Module
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.host import RunControl
     from gdbext.tools.values.value_watch import ValueRequest, ValueSink
 
 _HEADER_LIMIT = 4 << 20

@@ -21,7 +21,7 @@ from gdbext.torch.values.value_text import number_text, statistics_text
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.host import RunControl
     from gdbext.tools.tensor.tensor_report import TensorReporter
     from gdbext.torch.stack import DispatchFrame
     from gdbext.torch.values.value_text import Statistics

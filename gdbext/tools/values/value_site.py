@@ -14,7 +14,7 @@ from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.hosts.resume.host import HookSpec
+from gdbext.live.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.kernel_match import entered_unboxed
 from gdbext.torch.stack.roles import operator_method, parameters
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.arch import Architecture
     from gdbext.engine.process.symbolizer import Function
-    from gdbext.hosts.resume.all_calls import AllCalls
-    from gdbext.hosts.resume.dispatch_description import Describer, LookupResult
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.all_calls import AllCalls
+    from gdbext.live.dispatch_description import Describer, LookupResult
+    from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
 
 Call = TypeVar("Call")

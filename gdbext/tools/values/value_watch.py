@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import CfaRule, at_entry, frame_at
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.hosts.resume.dispatch_description import Describer
-from gdbext.hosts.resume.host import HookSpec, RunControl
-from gdbext.hosts.resume.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
+from gdbext.live.dispatch_description import Describer
+from gdbext.live.host import HookSpec, RunControl
+from gdbext.live.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
 from gdbext.tools.tensor.tensor_report import TensorReporter
 from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
 from gdbext.tools.values.value_site import (
@@ -32,8 +32,8 @@ from gdbext.torch.values.cpp_values import CppValues, Value
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.all_calls import AllCalls
-    from gdbext.hosts.resume.dispatch_description import LookupResult
+    from gdbext.live.all_calls import AllCalls
+    from gdbext.live.dispatch_description import LookupResult
     from gdbext.torch.registry import Operator
 
 _LIST_LIMIT = 256

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from gdbext.diagnosis.report import Ending, EndingKind, TargetReport
 from gdbext.diagnosis.reporting import report_target
 from gdbext.errors import UsageError
-from gdbext.hosts.resume.all_calls import AllCalls
-from gdbext.hosts.resume.dispatch_description import Describer
-from gdbext.hosts.resume.host import RunControl
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.hosts.resume.registrations import definition_hooks
-from gdbext.hosts.resume.timed_run import SilenceNotice
-from gdbext.hosts.resume.waiting import torch_session
+from gdbext.live.all_calls import AllCalls
+from gdbext.live.dispatch_description import Describer
+from gdbext.live.host import RunControl
+from gdbext.live.operator_functions import OperatorFunctions
+from gdbext.live.registrations import definition_hooks
+from gdbext.live.timed_run import SilenceNotice
+from gdbext.live.waiting import torch_session
 from gdbext.render import escape
 from gdbext.tools.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.tools.values.value_watch import ValueRequest, ValueSink, ValueWatch

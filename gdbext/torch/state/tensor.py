@@ -24,8 +24,6 @@ from gdbext.torch.values.value_text import device_text, python_name, short_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.engine.layouts import Layout
-    from gdbext.engine.process.memory import Memory
     from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames
 

@@ -10,8 +10,8 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.frame_source import FrameSource
-from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
-from gdbext.hosts.resume.host import RunControl
+from gdbext.live.breakpoint_setter import BreakpointSetter
+from gdbext.live.host import RunControl
 from support.fakes.fake_target import FakeTarget
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ from gdbext.diagnosis.report import Report, TargetReport
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable
 from gdbext.diagnosis.verdict import judge as judge_process
 from gdbext.diagnosis.verdict.rules import Observations
-from gdbext.hosts.resume.dispatch_description import LookupResult, TracedDispatch
+from gdbext.live.dispatch_description import LookupResult, TracedDispatch
 from gdbext.render.page import Origin
 from gdbext.tools.probes import top_view
 from gdbext.tools.probes.summary import TopRow, TopSection

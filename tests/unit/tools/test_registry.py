@@ -19,7 +19,7 @@ from gdbext.engine import entry_points
 from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError, UsageError
 from gdbext.hosts.cli import launcher
-from gdbext.hosts.resume.host import LiveTool
+from gdbext.live.host import LiveTool
 from gdbext.tools import table
 from gdbext.tools.info import InfoTool
 from gdbext.tools.program import Program
@@ -42,7 +42,7 @@ def test_each_tool_has_a_row() -> None:
         (file, re.findall(r"^class (\w+)\((?:Live)?(?:Tool|Program)\)", file.read_text(), re.MULTILINE))
         for file in PACKAGE.rglob("*.py")
     ]
-    bases = {"gdbext.hosts.resume.host:LiveTool"}
+    bases = {"gdbext.live.host:LiveTool"}
     places = {
         f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts).removesuffix('.__init__')}:{name}"
         for file, names in named

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_structures import CFrame, PyThreadState
+from gdbext.cpython.abi.versions import unsupported
 from gdbext.engine.arch import Architecture
 from gdbext.engine.record import Record
-from gdbext.errors import GdbextError, PythonUnsupported
+from gdbext.errors import GdbextError
 from gdbext.tools.probes.bpf import bpf_program as bpf
 from gdbext.tools.probes.site_scan import DispatchSite
 from gdbext.torch.stack import DispatchEvent
@@ -50,7 +51,7 @@ class PythonLines:
         self._runtime = runtime = session.python
         form = runtime.layout.abi.frames if runtime is not None else None
         if runtime is None or not isinstance(form, InterpreterFrames):
-            raise PythonUnsupported("lines are known for CPython 3.11 and later only")
+            raise unsupported("lines are known for CPython 3.11 and later only")
         self.path = _path(runtime, form)
         self._lines: dict[tuple[int, int], str | None] = {}
 

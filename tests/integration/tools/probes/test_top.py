@@ -244,7 +244,7 @@ def code(pid: int) -> bytes:
     """The bytes of mm's own functions in the process: a probe is a breakpoint instruction there."""
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.live.unstopped import RunningProcess
-    from gdbext.hosts.resume.operator_functions import OperatorFunctions
+    from gdbext.live.operator_functions import OperatorFunctions
 
     target = RunningProcess(pid)
     try:

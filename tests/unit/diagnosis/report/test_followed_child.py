@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from gdbext.diagnosis.diagnose import with_cause
+from gdbext.diagnosis.diagnose import children_of, with_cause
 from gdbext.diagnosis.samples import ChildrenSection, ChildReport
 from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.rules import Observations
+from gdbext.engine.glibc import pthread
+from gdbext.engine.targets.live import supervision
 from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.errors import TargetError
 from support.fakes.analysis_facts import thread, wait
 
 OWN, LIBRARY = "/a/train.py:7 (work)", "/usr/lib/python3.11/threading.py:331 (Condition.wait)"
@@ -29,3 +35,19 @@ def test_a_line_of_the_library_says_less_than_what_the_child_does(line: str, ver
     child = ChildReport(5, "python", "in futex", verdict, "it serves a queue.", line)
     after = with_cause(before, ChildrenSection((child,)))
     assert after.finding.summary == before.finding.summary + said
+
+
+def test_a_report_comes_whole_from_the_process_that_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel may keep a look a process of ours does it; names in what it says may have any character."""
+
+    def look(pid: int) -> Any:
+        raise TargetError(f"{pid} is a\0b \udc80")
+
+    monkeypatch.setattr(supervision, "is_suspect", lambda _: True)
+    monkeypatch.setattr(pthread, "brief_look", look)
+    procfs: Any = SimpleNamespace(children=lambda: {5: ChildProcess(5, "python")}, grandchildren=dict)
+    found = children_of(SimpleNamespace(procfs=procfs), True)  # type: ignore[arg-type]
+    assert found is not None
+    assert [(child.pid, child.command, child.summary) for child in found.children] == [
+        (5, "python", "5 is a\0b \udc80")
+    ]

@@ -118,6 +118,20 @@ def test_the_children_of_an_idle_parent_may_be_what_hangs():
     assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-r x", may_run=False)) == ()
 
 
+def test_options_in_use_are_not_recommended():
+    """The suggestion says which option it recommends; other lines may name the same one."""
+    others = "Stop the other process: train.py --samples 7"
+    starved = Finding(FindingKind.STARVED, "It is so.", cures=(others,))
+    again = "Stuck or only slow? Look more than once: dispatch-diagnose --samples 5 --interval 1"
+    assert advice(starved, (), 1, is_core=False) == (others, again)
+    assert advice(starved, (), 1, is_core=False, used=["--samples"]) == (others,)
+    parent = Finding(FindingKind.WAITING_EXTERNAL, "It is so.", wait=wait("child-process"))
+    each = "What each of its child processes does: dispatch-diagnose --children"
+    assert each in advice(parent, (), 1, is_core=False)
+    assert each not in advice(parent, (), 1, is_core=False, used=["--children"])
+    assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1"), ["--children"]) == ()
+
+
 def test_a_core_is_kept_already():
     assert "gcore" not in told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)), is_core=True)
 

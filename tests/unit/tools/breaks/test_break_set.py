@@ -11,9 +11,9 @@ import pytest
 
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.unwind.frame_steps import CfaRule
-from gdbext.hosts.resume import timed_run
-from gdbext.hosts.resume.breakpoint_setter import Equals, Register
-from gdbext.hosts.resume.operator_functions import Opening
+from gdbext.live import timed_run
+from gdbext.live.breakpoint_setter import Equals, Register
+from gdbext.live.operator_functions import Opening
 from gdbext.tools import breaks
 from gdbext.tools.breaks.break_plan import BreakSite, end_site
 from gdbext.tools.breaks.break_set import BreakSet

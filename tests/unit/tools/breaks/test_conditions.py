@@ -10,7 +10,7 @@ import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.errors import UsageError
-from gdbext.hosts.resume.breakpoint_setter import (
+from gdbext.live.breakpoint_setter import (
     ALWAYS,
     AllOf,
     AnyOf,

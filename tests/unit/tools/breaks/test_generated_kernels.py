@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdbext.errors import BadData, UsageError
-from gdbext.hosts.resume.registrations import KernelWatch, check_pattern, generated_functions, is_generated
+from gdbext.live.registrations import KernelWatch, check_pattern, generated_functions, is_generated
 from gdbext.torch.assumed_symbols import CALL_CHECKS
 from gdbext.torch.compile.generated_kernels import GeneratedKernel
 

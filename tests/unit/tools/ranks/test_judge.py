@@ -77,7 +77,7 @@ REASONS = {
 @pytest.mark.parametrize("name", VERDICTS)
 def test_recorded_jobs(name: str) -> None:
     report = judge(jobs.recorded_rows(name))
-    assert (report.verdict.kind, tuple(report.verdict.ranks)) == VERDICTS[name], report.verdict.summary
+    assert (report.verdict.kind.value, tuple(report.verdict.ranks)) == VERDICTS[name], report.verdict.summary
     assert REASONS.get(name, "") in report.verdict.summary
 
 
@@ -223,17 +223,17 @@ def test_transfers_that_are_not_as_the_schema_has_them_are_refused() -> None:
 
 def test_a_rank_that_is_missing_and_waited_for_is_dead() -> None:
     found = verdict(rank(0, IN_FIRST, PENDING), rank(2, IN_FIRST, PENDING))
-    assert (found.verdict.kind, found.verdict.ranks, tuple(found.missing)) == ("dead-rank", (1,), (1,))
+    assert (found.verdict.kind.value, found.verdict.ranks, tuple(found.missing)) == ("dead-rank", (1,), (1,))
 
 
 def test_a_rank_that_is_missing_and_not_waited_for_was_perhaps_not_asked_for() -> None:
     found = verdict(rank(0), rank(2))
-    assert (found.verdict.kind, tuple(found.missing)) == ("all-idle", (1,))
+    assert (found.verdict.kind.value, tuple(found.missing)) == ("all-idle", (1,))
 
 
 def test_one_rank_whose_own_verdict_explains_the_job() -> None:
     found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
-    assert (found.verdict.kind, found.verdict.ranks) == ("deadlock", (1,))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("deadlock", (1,))
     assert found.odd[0].rank == 1
 
 
@@ -241,7 +241,7 @@ def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
     """It has enqueued nothing, and still is not late: NCCL's own function blocks."""
     stuck = rank(1, entered_nccl="ncclAllReduce", summary="It waits for the device (cudaMalloc, in ncclAllReduce).")
     found = verdict(rank(0, IN_FIRST, PENDING), stuck, rank(2, IN_FIRST, PENDING))
-    assert (found.verdict.kind, found.verdict.ranks) == ("inside-nccl", (1,))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("inside-nccl", (1,))
     assert found.verdict.summary.startswith("rank 1 entered ncclAllReduce and did not return: #1 all_reduce")
     assert "is not enqueued, on which ranks 0,2 wait; rank 1: It waits for the device" in found.verdict.summary
 
@@ -249,16 +249,16 @@ def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
 def test_ranks_that_make_a_communicator() -> None:
     inside = [rank(number, entered_nccl="ncclCommInitRankConfig") for number in (0, 2)]
     found = verdict(*inside, rank(1, summary="It reads a file."))
-    assert (found.verdict.kind, found.verdict.ranks) == ("inside-nccl", (0, 2))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("inside-nccl", (0, 2))
     assert "ranks 0,2 entered ncclCommInitRankConfig and did not return" in found.verdict.summary
     assert "rank 1 is in no call of NCCL (rank 1: It reads a file)" in found.verdict.summary
     wrong = rank(1, kind="deadlock", summary="Two threads wait for each other.")
-    assert verdict(*inside, wrong).verdict.kind == "deadlock", "what is wrong outside of NCCL explains it"
+    assert verdict(*inside, wrong).verdict.kind.value == "deadlock", "what is wrong outside of NCCL explains it"
 
 
 def test_a_late_rank_outside_of_nccl_is_late_though_another_one_is_inside() -> None:
     found = verdict(rank(0, IN_FIRST, PENDING, entered_nccl="ncclGroupEnd"), rank(1), rank(2, IN_FIRST, PENDING))
-    assert (found.verdict.kind, found.verdict.ranks) == ("late-rank", (1,))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("late-rank", (1,))
 
 
 @pytest.mark.parametrize(
@@ -277,13 +277,13 @@ def test_the_function_of_nccl_in_a_report(wait: dict[str, object], entered: str)
 
 
 def test_running_ranks() -> None:
-    assert verdict(rank(0, running=True), rank(1), rank(2)).verdict.kind == "all-busy"
+    assert verdict(rank(0, running=True), rank(1), rank(2)).verdict.kind.value == "all-busy"
 
 
 def test_ranks_of_which_nothing_can_be_read_are_not_busy() -> None:
     unread = [rank(number, kind="busy", path=(), problem="cannot open libc.so.6") for number in range(3)]
     found = verdict(*unread).verdict
-    assert (found.kind, found.summary[:35]) == ("all-idle", "What the ranks do cannot be read: r")
+    assert (found.kind.value, found.summary[:35]) == ("all-idle", "What the ranks do cannot be read: r")
 
 
 def test_two_processes_with_one_rank() -> None:
@@ -297,7 +297,7 @@ def test_a_rank_that_was_given_to_two_processes_that_wait() -> None:
     at_store = CollectiveWait("c10d::TCPStore::wait", is_store=True)
     first, second = (rank(0, at_store, pid=pid, size=2, groups=()) for pid in (77, 78))
     found = verdict(first, second)
-    assert (found.verdict.kind, found.verdict.ranks) == ("store-wait", (0,))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("store-wait", (0,))
     assert found.verdict.summary == (
         "pid 77 on node1, pid 78 on node1 were all given rank 0: they wait for others, and no process is rank 1."
     )
@@ -318,18 +318,18 @@ def test_different_versions_are_said() -> None:
 
 def test_a_job_of_one() -> None:
     found = verdict(rank(0, size=1, kind="blocked", summary="It waits for a mutex."))
-    assert (found.verdict.kind, tuple(found.missing)) == ("blocked", ())
+    assert (found.verdict.kind.value, tuple(found.missing)) == ("blocked", ())
 
 
 def test_no_report_at_all() -> None:
     found = verdict(unreached=(Unreached("node3", "it did not answer within 60 s"),))
-    assert (found.verdict.kind, found.verdict.heading) == ("no-report", "no report")
+    assert (found.verdict.kind.value, found.verdict.heading) == ("no-report", "no report")
     assert "node3: it did not answer" in found.verdict.summary
 
 
 def test_a_collective_that_all_have_come_to() -> None:
     found = verdict(rank(0, IN_FIRST, PENDING), rank(1, IN_FIRST, PENDING), rank(2, None, (Issued(1, "all_reduce"),)))
-    assert found.verdict.kind == "all-idle"
+    assert found.verdict.kind.value == "all-idle"
     assert "Every rank of group default_pg issued #1 all_reduce; rank 2 has completed it, ranks 0-1 wait in it" in (
         found.verdict.summary
     )
@@ -344,7 +344,7 @@ def test_elements_that_get_lost() -> None:
     assert uneven.collectives[0].state is MatchState.UNDECIDED
     lost = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 4, 3))
     assert lost.collectives[0].state is MatchState.SIZE_OR_SYNTAX_MISMATCH
-    assert lost.verdict.kind == "mismatched-collective"
+    assert lost.verdict.kind.value == "mismatched-collective"
     too_few = verdict(exchange(0, 3, 6), exchange(1, 6, 3))
     assert too_few.collectives[0].state is MatchState.UNDECIDED
 
@@ -362,7 +362,7 @@ def test_states_that_differ_are_no_mismatch() -> None:
     pending = (Issued(1, "broadcast", is_pending=True),)
     found = verdict(rank(0, None, done), rank(1, waits, pending), rank(2, waits, pending))
     assert found.collectives[0].state is MatchState.COLLECTIVE_STATE_MISMATCH
-    assert found.verdict.kind != "mismatched-collective"
+    assert found.verdict.kind.value != "mismatched-collective"
 
 
 def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
@@ -371,7 +371,7 @@ def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
     old = late[2]._replace(pid=77, restart=0, wait=None, groups=())
     elsewhere = late[3]._replace(host="node2", restart=0)
     found = judge(rows([*late[:3], old, elsewhere]))
-    assert (found.verdict.kind, found.verdict.ranks) == ("late-rank", (1,))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("late-rank", (1,))
     assert found.notes == ("1 process of an earlier start left out, which the launcher has replaced: pid 77 on node1",)
     assert old in found.reports
 
@@ -391,17 +391,17 @@ def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
     def transfer(number: int, op: str, peer: int, tag: int | None = None) -> RankReport:
         return rank(number, CollectiveWait(op, peer=peer, tag=tag, on_device=tag is None))
 
-    assert verdict(transfer(0, "recv", 1), transfer(1, "send", 0), rank(2)).verdict.kind == "all-idle"
+    assert verdict(transfer(0, "recv", 1), transfer(1, "send", 0), rank(2)).verdict.kind.value == "all-idle"
     crossed = verdict(transfer(0, "recv", 1), transfer(1, "recv", 0), rank(2))
-    assert (crossed.verdict.kind, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
+    assert (crossed.verdict.kind.value, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
     other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2))
-    assert other_tags.verdict.kind == "mismatched-collective"
+    assert other_tags.verdict.kind.value == "mismatched-collective"
 
 
 def test_ranks_that_wait_for_nobody_known_are_not_said_to_wait_for_none() -> None:
     unnamed = CollectiveWait("c10d::Work::wait")
     found = verdict(rank(0, wait=unnamed, summary="It waits."), rank(1, wait=unnamed), rank(2, wait=unnamed)).verdict
-    assert found.kind == "all-idle"
+    assert found.kind.value == "all-idle"
     assert "No rank waits" not in found.summary
     assert "ranks 0-2 wait for others" in found.summary
 
@@ -412,10 +412,10 @@ def test_a_recv_from_any_rank_is_stuck_where_nobody_can_send() -> None:
     first = rank(0, anybody)._replace(groups=group)
     others = [rank(number, CollectiveWait("recv", peer=0))._replace(groups=group) for number in (1, 2)]
     ring = verdict(first, *others).verdict
-    assert (ring.kind, ring.ranks) == ("mismatched-collective", (0, 1))
+    assert (ring.kind.value, ring.ranks) == ("mismatched-collective", (0, 1))
     assert "rank 0 waits in recv from any rank of group default_pg; rank 1 waits in recv from rank 0" in ring.summary
     late = verdict(first, others[0], rank(2)._replace(groups=group)).verdict
-    assert (late.kind, late.ranks) == ("late-rank", (2,)), "rank 2 may send"
+    assert (late.kind.value, late.ranks) == ("late-rank", (2,)), "rank 2 may send"
 
 
 def call(number: int, peer: int | None, op: str = "rpc_sync", **more: object) -> RankReport:
@@ -426,13 +426,13 @@ def call(number: int, peer: int | None, op: str = "rpc_sync", **more: object) ->
 def test_calls_of_ranks_that_answer_are_no_ring() -> None:
     """Both call each other; it is a ring only where nobody is left to answer."""
     ring = verdict(call(0, 1), call(1, 0, "to_here")).verdict
-    assert ring.kind == "mismatched-collective"
+    assert ring.kind.value == "mismatched-collective"
     assert "in calls, and nobody is left to answer: rank 0 waits in rpc_sync to rank 1; rank 1 waits in to_here" in (
         ring.summary
     )
     serving = "a call of another rank runs work (train.py:7) in thread 77, waits: condvar"
     late = verdict(call(0, 1, "rpc_async"), call(1, 0, answers=True, serving=serving)).verdict
-    assert (late.kind, late.ranks) == ("late-rank", (1,))
+    assert (late.kind.value, late.ranks) == ("late-rank", (1,))
     assert late.summary.endswith(f"rank 1: {serving}.")
 
 

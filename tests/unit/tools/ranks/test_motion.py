@@ -25,13 +25,13 @@ def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
 def test_a_rank_that_waits_where_it_waited_hangs() -> None:
     waiting = report(0, 18, True)
     assert combine_looks(waiting, waiting) == waiting
-    assert judge(rows([waiting, report(1, 17, False)])).verdict.kind == "late-rank"
+    assert judge(rows([waiting, report(1, 17, False)])).verdict.kind.value == "late-rank"
 
 
 def test_a_rank_that_waits_elsewhere_by_now_runs() -> None:
     running = combine_looks(report(0, 18, True), report(0, 25, True))
     found = judge(rows([running, report(1, 17, False)]))
-    assert (found.verdict.kind, found.collectives) == ("all-busy", ())
+    assert (found.verdict.kind.value, found.collectives) == ("all-busy", ())
 
 
 def test_who_has_run_since() -> None:
@@ -85,9 +85,9 @@ def test_what_moved_before_its_report_came_has_moved() -> None:
     one, seen in #25, waits for nobody who stands in another operation."""
     first, second = report(0, 25, True), report(1, 18, True)
     assert not is_settled([first, second])
-    assert judge(rows([first, second])).verdict.kind == "mismatched-collective"
+    assert judge(rows([first, second])).verdict.kind.value == "mismatched-collective"
     later = combine_looks(second, report(1, 25, True))
-    assert judge(rows([first, later])).verdict.kind in ("all-busy", "all-idle")
+    assert judge(rows([first, later])).verdict.kind.value in ("all-busy", "all-idle")
 
 
 def test_where_all_wait_in_one_operation_nobody_waits_for_another() -> None:

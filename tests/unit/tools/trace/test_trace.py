@@ -22,7 +22,7 @@ from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.engine.unwind.unwind_row import compile_row
-from gdbext.hosts.resume.dispatch_description import (
+from gdbext.live.dispatch_description import (
     KeptWord,
     LookupResult,
     TracedDispatch,

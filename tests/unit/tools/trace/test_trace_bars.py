@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.hosts.resume.dispatch_description import TracedDispatch
+from gdbext.live.dispatch_description import TracedDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
 from gdbext.tools.trace.chrome_trace import ChromeTrace, exact_microseconds
 from gdbext.tools.trace.trace_bars import FlameTrace, bars

@@ -14,7 +14,7 @@ from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
 from gdbext.engine.record import Record
 from gdbext.engine.targets.live.proc_checks import ends_with_tracer
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.hosts.resume.end_requests import EndRequests
+from gdbext.live.end_requests import EndRequests
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
     from gdbext.engine.terminal import CommandLine
     from gdbext.engine.unwind.frame_steps import CfaRule
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
-    from gdbext.hosts.resume.timed_run import Work
+    from gdbext.live.breakpoint_setter import BreakpointSetter
+    from gdbext.live.timed_run import Work
 
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
 

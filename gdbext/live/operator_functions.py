@@ -27,7 +27,7 @@ from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, StoppedThread, Trap
+    from gdbext.live.breakpoint_setter import BreakpointSetter, StoppedThread, Trap
     from gdbext.torch.registry import Operator
 
 _FUNCTIONS_FOLLOWED = 200

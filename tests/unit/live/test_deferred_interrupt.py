@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from gdbext.hosts.resume import timed_run
-from gdbext.hosts.resume.timed_run import DeferredInterrupt, SilenceNotice
+from gdbext.live import timed_run
+from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice
 
 
 def test_two_signals_of_one_wish_end_it_once() -> None:

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, NotTorch, UsageError
-from gdbext.hosts.resume.breakpoint_setter import ALWAYS, Equals, Register
-from gdbext.hosts.resume.host import HookSpec
-from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.live.breakpoint_setter import ALWAYS, Equals, Register
+from gdbext.live.host import HookSpec
+from gdbext.live.operator_functions import OperatorFunctions
 from gdbext.torch import assumed_symbols
 from gdbext.torch.compile.generated_kernels import CPP, LAUNCHING, TRITON, triton_kernels
 from gdbext.torch.compile.generated_kernels import PREFIX as SHIM
@@ -35,7 +35,7 @@ from gdbext.torch.registry import Operator
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Condition, Reached, StoppedThread, Trap
+    from gdbext.live.breakpoint_setter import BreakpointSetter, Condition, Reached, StoppedThread, Trap
 
 
 def definition_hooks(

@@ -27,7 +27,7 @@ from gdbext.engine.targets.live.supervision import begun_by_child
 from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.engine.unwind.frame_steps import CfaRule, frame_at
 from gdbext.errors import MemoryFault
-from gdbext.hosts.resume.operator_functions import OperatorFunctions, functions_kept
+from gdbext.live.operator_functions import OperatorFunctions, functions_kept
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.torch.registry.kernel import plain_name
 from gdbext.torch.stack.event_proof import KEYSET_BITS, walk_back
@@ -38,7 +38,7 @@ from gdbext.torch.structures import KernelFunctionStruct, OperatorEntry
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.process.code_reader import Part
-    from gdbext.hosts.resume.host import RunControl
+    from gdbext.live.host import RunControl
     from gdbext.torch.registry import Operator
 
 _BOXED_POINTER = 8

@@ -18,7 +18,7 @@ from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.engine.unwind.frame_steps import at_entry
 from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
-from gdbext.hosts.resume.host import AddressHook, HookSpec, RunControl
+from gdbext.live.host import AddressHook, HookSpec, RunControl
 from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
 
 

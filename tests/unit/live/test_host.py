@@ -11,8 +11,8 @@ import pytest
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.errors import ProbesRefused, TargetError, UsageError
-from gdbext.hosts.resume.host import BREAKPOINTS, PROBES, NoDebugger
-from gdbext.hosts.resume.waiting import NoProcess
+from gdbext.live.host import BREAKPOINTS, PROBES, NoDebugger
+from gdbext.live.waiting import NoProcess
 
 
 def test_only_one_live_command_at_a_time() -> None:

@@ -15,7 +15,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.live.unstopped import RunningProcess
-from gdbext.hosts.resume.operator_functions import functions_kept
+from gdbext.live.operator_functions import functions_kept
 
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
 
