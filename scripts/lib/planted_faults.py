@@ -75,10 +75,11 @@ class Fault(NamedTuple):
 
     def before_and_after(self, source: bytes) -> tuple[str, str]:
         """The source lines of the place, on one line each."""
-        first = source.rfind(b"\n", 0, self.place.start) + 1
-        rest = len(source) - source.find(b"\n", self.place.end)
-        changed = self.apply(source)
-        return _one_line(source[first : len(source) - rest]), _one_line(changed[first : len(changed) - rest])
+        first = source[: self.place.start].rpartition(b"\n")[2]
+        last = source[self.place.end :].partition(b"\n")[0]
+        texts = (source[self.place.start : self.place.end], self.replacement.encode())
+        before, after = (" ".join((first + text + last).decode().split()) for text in texts)
+        return before, after
 
     def is_sound(self, source: bytes) -> bool:
         """True if the changed source compiles, to another program."""
@@ -124,10 +125,6 @@ def find_places(source: bytes) -> list[Place]:
     finder = _PlaceFinder(source)
     finder.visit(ast.parse(source))
     return sorted(finder.places, key=lambda place: (place.start, place.end))
-
-
-def _one_line(text: bytes) -> str:
-    return " ".join(text.decode().split())
 
 
 class _Tokens:
