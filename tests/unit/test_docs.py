@@ -49,7 +49,9 @@ NOT_OURS = {
 
 
 def pages() -> list[Path]:
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    """All but the one whose files and tests are those of the commit that it names."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [page for page in found if page.name != "planted_faults.md"]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ SCRIPTS = (
     "scripts/bench",
     "scripts/dispatch",
     "scripts/package",
+    "scripts/plant_faults",
     "install.sh",
 )
 
