@@ -30,6 +30,7 @@ CACHE = "the user's cache, whose owner is checked"
 OUTPUT = "what we write ourselves"
 MEASURING = "a copy of PyTorch that measuring was allowed to use, and our own temporary folder"
 DECLARED = {
+    "hosts/gdb/gdb_commands.py": USERS,
     "engine/targets/foreign_files.py": DOOR,
     "engine/targets/rooted_paths.py": DOOR,
     "engine/targets/host_files.py": "files of /proc, by the caller's word: what a target names has methods of its own",
