@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -141,9 +140,7 @@ def test_garbage_in_what_is_followed(subject: Subject, seed: int, monkeypatch: p
     holes = [(random_.choice(subject.words) & ~4095, 4096) for _ in range(random_.choice((0, 0, 0, 1, 5)))]
     session = Session(OverlayTarget(subject.target, patches, holes))
     for command in (*COMMANDS, *([MANY_OPERATORS] if seed % 8 == 0 else [])):
-        begin = time.process_time()
         outcome = run(session, command)
-        assert time.process_time() - begin < SECONDS, f"{command} takes too long"
         assert "internal error" not in outcome.error, f"{command}: {outcome.error}"
         assert outcome.status == 0 or ("try:" in outcome.error or "why:" in outcome.error), outcome.error
         if "--native" in command and outcome.status == 0:

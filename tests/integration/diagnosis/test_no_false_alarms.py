@@ -17,6 +17,8 @@ THROUGH_GDB = ("gil", "gloo")
 """Kinds whose last look is made through gdb: what differs then is how the process is stopped and read, not what it
 does, and the programs work as long as somebody looks."""
 HEALTHY = {"busy", "idle", "waiting-external"}
+HELD_UP = {"slow", "starved"}
+"""What is true of a healthy process on a machine that others keep busy."""
 ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
 
 
@@ -28,7 +30,7 @@ def test_healthy_processes(kind, inferior):
         debugger = "gdb" if kind in THROUGH_GDB and number == LOOKS - 1 else "none"
         report = target.dispatch("dispatch-diagnose", debugger=debugger).document
         verdict = report["verdict"]
-        assert verdict["kind"] in HEALTHY, verdict["summary"]
+        assert verdict["kind"] in HEALTHY | HELD_UP, verdict["summary"]
         assert not [each for each in report["findings"] if each["kind"] in ALARMS], report["findings"]
         assert not report.get("known"), report["known"]
         assert (verdict["kind"] != "waiting-external") or kind in ("dataloader", "gloo"), verdict["summary"]
@@ -49,4 +51,4 @@ def test_normal_nesting_and_pools(scenario, kind, inferior):
     kinds = {finding["kind"] for finding in report["findings"]}
     assert not kinds & {"runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers"}
     if scenario in ("idle", "busy", "pools"):
-        assert not kinds
+        assert not kinds - HELD_UP

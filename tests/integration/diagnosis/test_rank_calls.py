@@ -20,7 +20,7 @@ def test_what_calls_know(scenario: str) -> None:
             documents.append(document)
             return all(words in document["verdict"]["summary"] for words in target.truth["says"])
 
-        wait_until(told, "it waits for others", 40)
+        wait_until(told, "it waits for others")
         if "rank" in target.truth:
             job = documents[-1]["collectives"]
             assert isinstance(job, dict)

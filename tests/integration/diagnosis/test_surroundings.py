@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,8 +43,8 @@ def group(controller: str, pid: int, **values: str) -> Iterator[Path]:
 
 
 def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
-    with started("surroundings", "inside") as target, group("cpu", target.pid, cfs_quota_us="10000") as folder:
-        time.sleep(0.5)
+    with started("surroundings", "inside") as target, group("cpu", target.pid, cfs_quota_us="2000") as folder:
+        wait_until(lambda: _three_periods(folder) >= 3, "the quota is used up")
         recording = tmp_path / "quota.rec"
         recorded = run([DISPATCH, "-p", str(target.pid), "--record", str(recording), "--json"]).document
         replayed = run([DISPATCH, "-r", str(recording), "--json"]).document
@@ -53,7 +52,7 @@ def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
             assert report["verdict"]["kind"] == "starved", report["verdict"]
             assert str(folder) in report["verdict"]["summary"]
             quota = report["machine"]["cgroup"]["quota"]
-            assert (quota["processors"], quota["period_ms"]) == (0.1, 100)
+            assert (quota["processors"], quota["period_ms"]) == (0.02, 100)
             assert quota["throttled"] >= 2
             assert report["explanations"][0]["kind"] == "quota"
             assert report["explanations"][0]["proven"]
@@ -61,14 +60,19 @@ def test_a_quota_that_is_used_up_and_one_that_is_not(tmp_path: Path) -> None:
             assert bool(told) == target.truth["inside"]
         assert recorded["machine"] == replayed["machine"]
         (folder / "cpu.cfs_quota_us").write_text("800000")
-        wait_until(lambda: not _throttled(folder), "the quota is not reached any more")
-        assert diagnose(target)["verdict"]["kind"] == "busy"
+        wait_until(lambda: _three_periods(folder) == 0, "the quota is not reached any more")
+        assert "quota" not in [each["kind"] for each in diagnose(target).get("explanations", ())]
 
 
-def _throttled(folder: Path) -> bool:
-    before = (folder / "cpu.stat").read_text().splitlines()[1]
-    time.sleep(0.3)
-    return (folder / "cpu.stat").read_text().splitlines()[1] != before
+def _stat(folder: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in map(str.split, (folder / "cpu.stat").read_text().splitlines())}
+
+
+def _three_periods(folder: Path) -> int:
+    """In how many of the next three periods, or a few more, the group used its quota up."""
+    before = _stat(folder)
+    wait_until(lambda: _stat(folder)["nr_periods"] >= before["nr_periods"] + 3, "three periods pass")
+    return _stat(folder)["nr_throttled"] - before["nr_throttled"]
 
 
 def test_threads_on_one_processor() -> None:
@@ -112,38 +116,37 @@ def test_memory_that_the_group_does_not_have(tmp_path: Path) -> None:
 
 def _verdict_with(target: Inferior, words: str) -> dict:
     """The first verdict with these words, which is not there at once."""
-    seen: list[dict] = []
-    for _ in range(20):
-        seen.append(diagnose(target)["verdict"])
-        if words in seen[-1]["summary"]:
-            return seen[-1]
-        time.sleep(0.1)
-    raise AssertionError(seen[-1])
+
+    def found() -> dict | None:
+        seen: dict = diagnose(target)["verdict"]
+        return seen if words in seen["summary"] else None
+
+    verdict: dict = wait_until(found, f"the verdict says: {words}")
+    return verdict
 
 
 def test_a_team_that_is_larger_than_the_machine() -> None:
     with started("surroundings", "team") as target:
-        for _ in range(5):  # between two regions nobody wants to run
+
+        def oversubscribed() -> dict | None:  # between two regions nobody wants to run
             report = diagnose(target)
             kinds = [each["kind"] for each in report.get("explanations", ()) if each["proven"]]
-            if "oversubscription" in kinds:
-                assert report["verdict"]["kind"] == "slow"
-                return
-        raise AssertionError(report)
+            return report if "oversubscription" in kinds else None
+
+        assert wait_until(oversubscribed, "the team is found too large")["verdict"]["kind"] == "slow"
 
 
 def test_numbers_that_are_too_small_to_be_normal() -> None:
     with started("surroundings", "subnormals") as target:
-        seen = []
-        for _ in range(5):  # the operator ends and begins again
+
+        def slowed() -> dict | None:  # the operator ends and begins again
             report = diagnose(target)
-            seen.append(report["verdict"])
-            if report["verdict"]["kind"] == "slow":
-                assert "100% of the numbers in self of aten::mul" in report["verdict"]["summary"]
-                kinds = [each["kind"] for each in report["explanations"]]
-                assert ("one-thread" in kinds) == (len(report["machine"]["affinity"]) > 1), kinds
-                return
-        raise AssertionError(seen)
+            return report if "100% of the numbers in self of aten::mul" in report["verdict"]["summary"] else None
+
+        report = wait_until(slowed, "a look falls into the operator")
+        assert report["verdict"]["kind"] == "slow"
+        kinds = [each["kind"] for each in report["explanations"]]
+        assert ("one-thread" in kinds) == (len(report["machine"]["affinity"]) > 1), kinds
 
 
 def test_garbage_that_is_collected_all_the_time() -> None:
@@ -188,7 +191,5 @@ def test_a_database_that_another_process_has_locked_and_then_this_one(tmp_path: 
 
 def test_no_more_processes_may_be_started() -> None:
     with started("surroundings", "tasks") as target, group("pids", target.pid, max="1"):
-        time.sleep(0.3)
-        verdict = diagnose(target)["verdict"]
+        verdict = _verdict_with(target, "may have 1 processes and threads, and has 1")
         assert verdict["kind"] == "starved", verdict
-        assert "may have 1 processes and threads, and has 1" in verdict["summary"]

@@ -54,12 +54,12 @@ def ask():
         os._exit(0)
 def answer():
     get = lambda _: urllib.request.urlopen(f"http://127.0.0.1:{port}/gdbext", timeout=100).read().decode()
-    for _ in range(200):
+    while True:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=100).read()
             break
         except OSError:
-            time.sleep(0.2)
+            os.sched_yield()
     with ThreadPoolExecutor(8) as pool:
         pages = list(pool.map(get, range(8)))
     worker = tcpstore_client().get("rank0").decode() + "/handler/gdbext_diagnosis"

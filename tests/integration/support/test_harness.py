@@ -63,7 +63,7 @@ def test_closing_ends_the_children_too() -> None:
         children = inferior.truth["children"]
         assert children
         assert all(procfs.alive(child) for child in children)
-    harness.wait_until(lambda: not any(procfs.alive(child) for child in children), "the children are gone", 10)
+    harness.wait_until(lambda: not any(procfs.alive(child) for child in children), "the children are gone")
 
 
 def test_a_killed_harness_leaves_nobody_behind() -> None:
@@ -77,7 +77,7 @@ def test_a_killed_harness_leaves_nobody_behind() -> None:
     parent.kill()
     parent.communicate()
     shutil.rmtree(folder)
-    harness.wait_until(lambda: not procfs.alive(int(program)) and not procfs.alive(int(child)), "both are gone", 10)
+    harness.wait_until(lambda: not procfs.alive(int(program)) and not procfs.alive(int(child)), "both are gone")
 
 
 def test_a_program_that_fails_is_reported_with_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

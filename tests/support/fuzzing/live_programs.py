@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from support.programs import plain_program, procfs
+from support.programs.harness import wait_until
 
 from . import folders
 
@@ -64,9 +64,7 @@ def start(name: str) -> subprocess.Popen[bytes]:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    end = time.monotonic() + 5
-    while time.monotonic() < end and not is_asleep(process.pid):
-        time.sleep(0.001)
+    wait_until(lambda: is_asleep(process.pid), "all of its threads wait")
     return process
 
 

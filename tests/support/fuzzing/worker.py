@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from support.programs import procfs
+from support.programs.harness import HarnessError, wait_until
 
 from . import folders
 from .judge import judged
@@ -82,10 +84,15 @@ class Worker:
     def give_up(self) -> Result:
         """The result of a look that hangs: its process is killed."""
         os.kill(self._pid, signal.SIGUSR1)
-        time.sleep(0.2)
+        with contextlib.suppress(HarnessError):  # in vain where the kernel keeps it
+            wait_until(self._has_told, "it has said where it is", 10)
         os.kill(self._pid, signal.SIGKILL)
         self._trace.seek(0)
         return self._ended("hung", f"no answer in {HUNG_SECONDS:.0f} s\n{self._trace.read()}")
+
+    def _has_told(self) -> bool:
+        self._trace.seek(0)
+        return self._trace.read().endswith("\n")
 
     def end(self) -> None:
         """End the process; idempotent."""

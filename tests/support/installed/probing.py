@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.programs import procfs
+
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.tools.probes.bpf.bpf_kernel import Bpf
@@ -28,6 +30,8 @@ def _refused() -> str:
     return "" if allowed else "this kernel or container does not permit kernel probes (BPF)"
 
 
+_SLEEPS = {str(number) for name in ("sleep", "poll") for number in procfs.SYSCALLS[name]}
+
 PROBES = pytest.mark.skipif(bool(_refused()), reason=_refused() or "permitted")
 
 
@@ -38,6 +42,11 @@ def probes_placed(pid: int, count: int = 2) -> bool:
         with contextlib.suppress(OSError):
             links += "bpf_link" in str(descriptor.readlink())
     return links >= count
+
+
+def is_counting(pid: int) -> bool:
+    """All probes are in place, and the tool sleeps while it counts: the process that placed them may go."""
+    return probes_placed(pid) and procfs.syscall(pid, pid)[0] in _SLEEPS
 
 
 def keeper_of(pid: int) -> int:

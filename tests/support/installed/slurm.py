@@ -11,13 +11,13 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.programs.harness import PATIENCE, HarnessError, wait_until
+
 _PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-_PATIENCE = 30.0
 _CONFIGURATION = """\
 ClusterName=gdbext
 SlurmctldHost={host}(127.0.0.1)
@@ -92,7 +92,7 @@ def _start(words: list[str], environment: Mapping[str, str], folder: Path) -> su
 
 
 def _said(words: list[str], environment: Mapping[str, str]) -> str:
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return done.stdout
 
 
@@ -107,9 +107,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until(condition: Callable[[], bool], folder: Path) -> None:
-    end = time.monotonic() + _PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            logs = [path.read_text()[-1000:] for path in sorted(folder.glob("slurm*.*")) if path.suffix != ".conf"]
-            raise TimeoutError("Slurm does not come to that state: " + "\n".join(logs))
-        time.sleep(0.05)
+    try:
+        wait_until(condition, "Slurm comes to that state")
+    except HarnessError as error:
+        logs = [path.read_text()[-1000:] for path in sorted(folder.glob("slurm*.*")) if path.suffix != ".conf"]
+        raise TimeoutError("\n".join([str(error), *logs])) from error

@@ -11,13 +11,13 @@ import shlex
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.programs.harness import wait_until
+
 _PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-_PATIENCE = 20.0
 _CONFIGURATION = """\
 Port {port}
 HostKey {folder}/host_key
@@ -86,12 +86,9 @@ def _free_port(addresses: Sequence[str]) -> int:
 
 
 def _wait_for(daemon: subprocess.Popen[bytes], addresses: Sequence[str], port: int, log: Path) -> None:
-    end = time.monotonic() + _PATIENCE
     for address in addresses:
-        while not _answers(address, port):
-            assert daemon.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.02)
+        wait_until(lambda: daemon.poll() is not None or _answers(address, port), f"sshd answers at {address}")  # noqa: B023
+        assert daemon.poll() is None, log.read_text()
 
 
 def _answers(address: str, port: int) -> bool:

@@ -240,7 +240,7 @@ class Inferior:
         """It lives, nobody traces it, and no thread was left stopped. Gives a detaching debugger a moment."""
         if self.ended:
             return
-        wait_until(lambda: not self.disturbance(), f"{self.name} ({self.pid}) is undisturbed: {self.disturbance()}", 10)
+        wait_until(lambda: not self.disturbance(), f"{self.name} ({self.pid}) is undisturbed: {self.disturbance()}")
 
     def disturbance(self) -> str:
         """What is wrong with it, "" when nothing is."""
@@ -263,7 +263,7 @@ class Inferior:
         """Undo ``pause``."""
         if self.truth.get("busy") and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGCONT)
-            wait_until(lambda: not self.disturbance(), f"{self.name} runs again: {self.disturbance()}", 10)
+            wait_until(lambda: not self.disturbance(), f"{self.name} runs again: {self.disturbance()}")
 
     def close(self) -> None:
         """End it and everything it started, and remove its files."""

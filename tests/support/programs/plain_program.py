@@ -60,6 +60,11 @@ class Plain:
         line: str = self.process.stdout.readline()
         return line
 
+    def wait_until_it_writes(self) -> None:
+        """Wait until it has written more than it has by now."""
+        before = procfs.bytes_written(self.pid)
+        wait_until(lambda: procfs.bytes_written(self.pid) > before, "it writes")
+
     def is_untouched(self) -> bool:
         """Alive, no thread stopped, nobody traces it."""
         traced = procfs.status(self.pid).get("TracerPid")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ SYSCALLS = {
 """Numbers for x86-64 (arch/x86/entry/syscalls/syscall_64.tbl of Linux)."""
 
 QUIET_SAMPLES = 3
+LONG = 40
+"""Looks, about a second together: a sleep that outlasts them is longer than one for a disk."""
 
 
 def alive(pid: int) -> bool:
@@ -61,6 +64,36 @@ def syscall(pid: int, tid: int) -> tuple[str, ...]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return tuple(Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split())
     return ("gone",)
+
+
+def sleeps_on(pid: int, *tids: int) -> Callable[[], bool]:
+    """A condition: these threads (default: all) were asleep, and had had no turn, in LONG looks in a row."""
+    seen: list[dict[int, str]] = []
+
+    def condition() -> bool:
+        turns = {tid: Path(f"/proc/{pid}/task/{tid}/schedstat").read_text() for tid in tids or threads(pid)}
+        if any(state(pid, tid) not in "SDT" for tid in turns) or (seen and seen[-1] != turns):
+            seen.clear()
+        else:
+            seen.append(turns)
+        return len(seen) >= LONG
+
+    return condition
+
+
+def processor_time(session: int) -> float:
+    """Seconds that the processes of a session have used."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def bytes_written(pid: int) -> int:
+    """Bytes that it has passed to write(2) and its like (wchar of /proc/PID/io)."""
+    return int(Path(f"/proc/{pid}/io").read_text().partition("wchar: ")[2].split()[0])
 
 
 def wait_settled(pid: int, expected: Mapping[str, Mapping[str, Any]], wait_until: Callable[..., Any]) -> None:

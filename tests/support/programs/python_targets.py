@@ -132,7 +132,7 @@ class PythonInferior:
             self.close()
             raise HarnessError(f"{python} {name} did not get ready: {ready!r}")
         self.truth: dict[str, Any] = json.loads(truth.read_text(encoding="utf-8"))
-        wait_until(self._asleep, "all threads are blocked", 20)
+        wait_until(self._asleep, "all threads are blocked")
 
     def _asleep(self) -> bool:
         """No thread is on its way into its wait any more; ``awake`` ones of the truth never are."""

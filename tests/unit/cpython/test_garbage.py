@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
@@ -118,7 +117,6 @@ def garbage(seed: int) -> bytes:
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
-    began = time.monotonic()
     memory = Memory(Bytes(garbage(seed)))
     runtime = PythonRuntime(memory, location(), layout_for(abi))
     chance = random.Random(seed)
@@ -147,7 +145,6 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
     read_thread_names(runtime)
     with_errors(read_gils, runtime)
     with_errors(runtime.interpreters)
-    assert time.monotonic() - began < 20
 
 
 def with_errors(function: Any, *arguments: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,20 +12,30 @@ from gdbext.live import timed_run
 from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice
 
 
-def test_two_signals_of_one_wish_end_it_once() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its time is ``now``."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(timed_run, "time", clock)
+    return clock
+
+
+def test_two_signals_of_one_wish_end_it_once(clock: SimpleNamespace) -> None:
     """As ``timeout -s INT`` sends them: to its child, and to the group that the child is in."""
     with DeferredInterrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
+        clock.now += 0.9
         os.kill(os.getpid(), signal.SIGINT)
         assert not interrupt.sleep(10)
     assert interrupt.came
 
 
-def test_a_later_one_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed_run, "_SAME_SECONDS", -1.0)
+def test_a_later_one_interrupts_at_once(clock: SimpleNamespace) -> None:
     with DeferredInterrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
         assert not interrupt.sleep(10)
+        clock.now += 1.1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -46,7 +56,7 @@ def test_a_run_that_shows_nothing_says_so_once(
     shown: list[str] = []
     pid = os.getpid() if is_here else 0
     with SilenceNotice(pid, "dispatch", "did something else", lambda: has_come, shown.append) as notice:
-        time.sleep(0.3)
+        notice._thread.join()
     assert len(shown) == len(said)
     assert all(words in text for words, text in zip(said, shown))
     assert notice.text == "".join(shown)

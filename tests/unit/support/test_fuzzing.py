@@ -16,6 +16,7 @@ from support.fuzzing.byte_damage import Bytes, Cut, damage_bytes, with_bytes
 from support.fuzzing.look import Change, Kind, Look, Result
 from support.fuzzing.memory_damage import Hole, Memory, Register
 from support.fuzzing.statements import Statement, evidence_of, impossible, is_excused, statements
+from support.programs import procfs
 from support.recorded.recordings import recording
 
 OWNER = Statement("owner", (8, 9, "alive"))
@@ -152,6 +153,10 @@ def test_damage_to_bytes_and_documents_leaves_the_original_alone() -> None:
     assert document == {"a": [{"b": 1}, {"c": [1, 2]}]}
 
 
+PAUSE = "34"
+"""arch/x86/entry/syscalls/syscall_64.tbl"""
+
+
 class Broken(Kind):
     """Does what its seed says."""
 
@@ -165,7 +170,7 @@ class Broken(Kind):
                 worker.os.kill(worker.os.getpid(), 9)
             if seed == 3:
                 while True:
-                    worker.time.sleep(1)
+                    worker.signal.pause()
             if seed == 4:
                 return Outcome(1, "", f"internal error: {len(bytearray(3 << 30))}")
             return Outcome(0, "ok")
@@ -189,7 +194,8 @@ def test_what_a_look_leaves_behind_is_a_failure() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_look_costs_no_more_than_itself(monkeypatch: Any, jobs: int) -> None:
-    monkeypatch.setattr(worker, "HUNG_SECONDS", 0.5)
+    pauses = property(lambda self: procfs.syscall(self._pid, self._pid)[0] == PAUSE)
+    monkeypatch.setattr(worker.Worker, "is_late", pauses)
     results: list[Result] = []
     rows = campaign.run([Broken()], 0, campaign.Limits(looks=6), jobs, results.append)
     assert sorted((result.seed, [what for what, _ in result.failures]) for result in results) == [

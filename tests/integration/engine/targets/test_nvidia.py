@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -51,9 +50,8 @@ def test_all_devices_where_it_is_not_known_which_are_used(library: str, log: str
 def test_a_driver_that_does_not_answer(library: str, log: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDBEXT_NVML", mode)
     monkeypatch.setattr(nvidia, "_SECONDS", 1)
-    before, began = children(), time.monotonic()
+    before = children()
     found = nvidia.read_nvidia((), library, log)
-    assert time.monotonic() - began < 10
     assert (found.figures, found.problems) == ((), ("NVML: the driver did not answer within 1 seconds",))
     assert found.xids, "the rest is read"
     assert children() <= before, "the child that asked is gone"

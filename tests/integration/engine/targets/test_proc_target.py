@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
 from support.programs import plain_program, procfs
-from support.programs.harness import ROOT, wait_until
+from support.programs.harness import PATIENCE, ROOT, wait_until
 from support.programs.plain_program import Plain, running
 
 pytestmark = pytest.mark.compiler
@@ -37,13 +36,8 @@ def counting(program: Path) -> Iterator[Plain]:
 
 
 def goes_on(plain: Plain) -> bool:
-    """It writes, now and not only from its pipe's store."""
-    while int(plain.line()) == 0:
-        pass
-    end = time.monotonic() + 0.3
-    while time.monotonic() < end:
-        before = int(plain.line())
-    return plain.is_untouched() and int(plain.line()) > before
+    plain.wait_until_it_writes()
+    return plain.is_untouched()
 
 
 def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
@@ -63,7 +57,7 @@ with ProcTarget({pid}) as target:
 
 
 def finish(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     return process.returncode
 
 
@@ -107,16 +101,12 @@ def test_when_nobody_closes_it(counting: Plain) -> None:
     assert goes_on(counting)
 
 
-@pytest.mark.alone
 def test_all_of_many_threads(program: Path) -> None:
     with running(program, "1000") as plain:
-        begin = time.monotonic()
         with ProcTarget(plain.pid) as target:
             registers = [thread.registers()["rip"] for thread in target.threads()]
-        seconds = time.monotonic() - begin
         assert len(registers) == 1001
         assert plain.is_untouched()
-        assert seconds < 2, f"{seconds:.2f} s"  # 0.1 s on the machine this was written on
 
 
 def test_a_stop_that_was_in_force_stays_in_force(counting: Plain) -> None:
@@ -135,17 +125,16 @@ def test_a_stop_that_was_in_force_stays_in_force(counting: Plain) -> None:
 def test_a_stop_that_comes_meanwhile_comes_afterwards(counting: Plain) -> None:
     with ProcTarget(counting.pid):
         os.kill(counting.pid, signal.SIGSTOP)
-        time.sleep(0.05)
     wait_until(lambda: counting.states() == ["T"], "it is stopped")
     os.kill(counting.pid, signal.SIGCONT)
     assert goes_on(counting)
 
 
 SHOWER = """
-import os, signal, sys, time
+import os, signal, sys
 for _ in range(3000):
     os.kill(int(sys.argv[1]), signal.SIGRTMIN)
-    time.sleep(1e-4)
+    os.sched_yield()
 """
 MOST_SHOWERS = 10
 
@@ -157,7 +146,7 @@ def test_signals_are_not_lost(program: Path) -> None:
         while not held and showers < MOST_SHOWERS:
             sender = subprocess.Popen([sys.executable, "-c", SHOWER, str(plain.pid)])
             showers += 1
-            while sender.poll() is None:
+            while sender.poll() is None or int(procfs.status(plain.pid)["ShdPnd"], 16):
                 with ProcTarget(plain.pid) as target:
                     held += target.threads()[0].held > 0  # type: ignore[attr-defined]
         assert held > 0, "no look met a signal on its way: the test tells nothing"
@@ -383,4 +372,4 @@ def test_a_process_of_our_own_that_is_killed_meanwhile_is_left_to_who_started_it
     with ProcTarget(counting.pid) as target:
         target.threads()
         counting.process.kill()
-    assert counting.process.wait(timeout=10) == -signal.SIGKILL
+    assert counting.process.wait(PATIENCE) == -signal.SIGKILL

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +19,8 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.unwind import Unwinder
-from support.programs.harness import INFERIORS, HarnessError, interpreter
+from support.programs import procfs
+from support.programs.harness import INFERIORS, HarnessError, interpreter, wait_until
 from support.truth.unwind_comparison import all_differences, probe
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -36,7 +36,6 @@ def nested(depth):
 threading.Thread(target=nested, args=(20,), daemon=True).start()
 threading.Thread(target=lambda: queue.Queue().get(), daemon=True).start()
 threading.Thread(target=lambda: select.select([], [], [], 1000), daemon=True).start()
-time.sleep(0.2)
 print("ready", flush=True)
 nested(40)
 """
@@ -95,7 +94,7 @@ def start() -> Iterator[Start]:
 def programs() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def run(*command: str, stack: int = 0, settle: float = 0.3, **environment: str) -> subprocess.Popen[str]:
+    def run(*command: str, stack: int = 0, settles: bool = True, **environment: str) -> subprocess.Popen[str]:
         def limit() -> None:
             if stack:
                 resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.RLIM_INFINITY))
@@ -111,7 +110,8 @@ def programs() -> Iterator[Start]:
         running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(settle)  # from printing "ready" to the state to look at
+        if settles:
+            wait_until(procfs.sleeps_on(process.pid), "it has come from printing to where it stays")
         return process
 
     try:
@@ -270,7 +270,7 @@ def test_torch_live_and_core(tmp_path: Path, start: Start) -> None:
 def test_busy_torch(tmp_path: Path, start: Start) -> None:
     """Stopped anywhere in a training loop. Much of MKL and what oneDNN generates has no CFI: there gdb only guesses,
     and ours must still come to the end of the stack."""
-    process = start(sys.executable, "-c", BUSY, settle=0)
+    process = start(sys.executable, "-c", BUSY, settles=False)
     stops = probe(tmp_path / "out", "-p", str(process.pid), PROBE_SAMPLES="6")
     process.send_signal(signal.SIGKILL)
     complete(stops)
@@ -288,10 +288,9 @@ def test_busy_torch(tmp_path: Path, start: Start) -> None:
 @pytest.mark.slow
 def test_busy_in_code_without_cfi(start: Start) -> None:
     """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
-    process = start(sys.executable, "-c", MATRIX_PRODUCTS, settle=0)
-    followed = 0
-    for _ in range(12):
-        time.sleep(0.05)
+    process = start(sys.executable, "-c", MATRIX_PRODUCTS, settles=False)
+
+    def is_followed() -> bool:
         with ProcTarget(process.pid) as target:
             memory = Memory(target)
             modules = ModuleTable(target, memory)
@@ -300,12 +299,14 @@ def test_busy_in_code_without_cfi(start: Start) -> None:
             frames = list(unwinder.frames(thread.registers()))
             assert unwinder.stopped == "end of stack", frames
             if "code" not in {frame.how for frame in frames}:
-                continue
-            followed += 1
+                return False
             names = [name for frame in frames for name in names_of(symbolizer, frame.lookup_pc)]
             assert any("4mm4call" in name or "wrapper_CPU_mm" in name for name in names), names
             assert "_start" in names
-    assert followed >= 3
+            return True
+
+    for _ in range(3):
+        wait_until(is_followed, "a look falls into a kernel without CFI")
 
 
 def names_of(symbolizer: Symbolizer, address: int) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
-import time
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 
 from support.fakes.core_maker import Core, Load
 from support.programs import procfs
-from support.programs.harness import DISPATCH, ROOT, Inferior, Outcome, run, wait_until
+from support.programs.harness import DISPATCH, PATIENCE, ROOT, Inferior, Outcome, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -86,17 +86,14 @@ def test_a_core_of_another_user() -> None:
 def test_killed_at_any_moment(inferior: Start) -> None:
     """Twenty processes, each killed at another moment: always a document, never a hang or a traceback."""
     parent = inferior("flock")
-    whole = {debugger: seconds_of_a_look(parent.truth["children"][0], debugger) for debugger in DEBUGGERS}
+    whole = {debugger: cost_of_a_look(parent.truth["children"][0], debugger) for debugger in DEBUGGERS}
     seen = set()
     for number, pid in enumerate(parent.truth["children"]):
         debugger = DEBUGGERS[number % 2]
-        delay = whole[debugger] * (number // 2) / 6
-        killer = subprocess.Popen(["sh", "-c", f"sleep {delay}; kill -9 {pid}"]) if number < 18 else None
-        outcome = look_at(pid, debugger, ["dispatch-bt", "dispatch-diagnose"][number // 2 % 2])
-        if killer is not None:
-            killer.wait()
-        else:
-            os.kill(pid, signal.SIGKILL)  # the last ones end after the report
+        killed_after = whole[debugger] * (number // 2) / 6 if number < 18 else None  # the last ones: after the report
+        outcome = look_at(pid, debugger, ["dispatch-bt", "dispatch-diagnose"][number // 2 % 2], killed_after)
+        if killed_after is None:
+            os.kill(pid, signal.SIGKILL)
         seen.add(outcome.status)
         document = outcome.document
         assert "internal error" not in report_errors(document) + outcome.stderr, outcome
@@ -109,13 +106,28 @@ def test_killed_at_any_moment(inferior: Start) -> None:
     assert seen == {0, 1}, "the moments should lie on both sides of the report"
 
 
-def look_at(pid: int, debugger: str, command: str) -> Outcome:
-    return run([DISPATCH, "-p", str(pid), "--debugger", debugger, "--json", command], timeout=60)
+def look_at(pid: int, debugger: str, command: str, killed_after: float | None = None) -> Outcome:
+    """``killed_after``: seconds of processor time of the look, after which the process is killed."""
+    words = [str(DISPATCH), "-p", str(pid), "--debugger", debugger, "--json", command]
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        look = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True)
+        if killed_after is not None:
+            spent = lambda: look.poll() is not None or procfs.processor_time(look.pid) >= killed_after  # noqa: E731
+            wait_until(spent, "the look has got as far as that")
+            os.kill(pid, signal.SIGKILL)
+        look.wait(PATIENCE)
+        for file in (output, errors):
+            file.seek(0)
+        return Outcome(words, look.returncode, output.read(), errors.read(), 0.0)
 
 
-def seconds_of_a_look(pid: int, debugger: str) -> float:
-    look_at(pid, debugger, "dispatch-diagnose")  # fills the caches
-    return look_at(pid, debugger, "dispatch-diagnose").seconds
+def cost_of_a_look(pid: int, debugger: str) -> float:
+    """Processor time, with what is in the caches."""
+    look_at(pid, debugger, "dispatch-diagnose")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    look_at(pid, debugger, "dispatch-diagnose")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 # --- no torch ----------------------------------------------------------------------------------------------
@@ -234,7 +246,7 @@ def test_foreign_cores(tmp_path: Path, debugger: str, core: Core, said: str) -> 
 def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> None:
     """While thousands of operators are being read; the fixture proves that the process goes on."""
     hang = inferior("meta-mm")
-    for pause in (0.4, 0.2, 0.1, 0.05, 0.0):
+    for seconds in (0.5, 0.3, 0.2, 0.15, 0.1):
         process = subprocess.Popen(
             [DISPATCH, "-p", str(hang.pid), "--debugger", debugger, "--json", "dispatch-op", "--all"],
             stdout=subprocess.PIPE,
@@ -242,12 +254,9 @@ def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> N
             text=True,
             start_new_session=True,
         )
-        wait_until(lambda session=process.pid: _processor_time(session) > 0.15, "the operators are being read")
-        time.sleep(pause)
-        begin = time.monotonic()
+        wait_until(lambda: procfs.processor_time(process.pid) > seconds, "the operators are being read")  # noqa: B023
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 10
+        stdout, stderr = process.communicate(timeout=PATIENCE)
         if process.returncode:
             break  # else it was done before we had the processor again
     assert process.returncode == 1, stderr
@@ -256,22 +265,11 @@ def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> N
     assert "Traceback" not in stderr
 
 
-def _processor_time(session: int) -> float:
-    """Seconds that the processes of a session have used."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.mark.parametrize("debugger", DEBUGGERS)
 def test_the_time_is_up_in_the_middle_of_reading(inferior: Start, debugger: str) -> None:
     words = ["--timeout", "0.7", "dispatch-op", "--all"]
     outcome = inferior("meta-mm").dispatch(*words, debugger=debugger, check=False)
     assert_told(outcome, "no report within 0.7 s", "--timeout")
-    assert outcome.seconds < 10
 
 
 def test_an_lldb_that_is_not_there(inferior: Start) -> None:

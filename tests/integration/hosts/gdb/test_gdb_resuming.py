@@ -271,7 +271,7 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
 )
 def test_forks_are_told(setting: str, said: str) -> None:
     """Whose end it is that gdb saw, and who stands still meanwhile."""
-    program = "import os, time; os.fork() or os._exit(3); time.sleep(0.3)"
+    program = "import os; os.fork() or os._exit(3)"
     words = ["-ex", f"source {SOURCE}", "-ex", f"set {setting}", "-ex", "dispatch-trace mm"]
     done = subprocess.run(
         [

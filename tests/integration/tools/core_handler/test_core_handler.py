@@ -170,7 +170,7 @@ def test_a_handler_that_cannot_end_its_look_ends(process: subprocess.Popen[bytes
         (child,) = procfs.children(handler.pid)
         alarm = 1 << (signal.SIGALRM - 1)
         try:
-            wait_until(lambda: int(procfs.status(handler.pid)["ShdPnd"], 16) & alarm, "its time is over", 20)
+            wait_until(lambda: int(procfs.status(handler.pid)["ShdPnd"], 16) & alarm, "its time is over")
         finally:
             handler.send_signal(signal.SIGCONT)
         assert handler.wait(60) == -signal.SIGALRM

@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,6 @@ def test_every_operator_and_every_key(inferior: GetInferior, variant: tuple[str,
     assert len(dumps) > 3000
     with target_of(process, kind) as target:
         session = Session(target)
-        started = time.process_time()
         stale = []
         assert sorted(session.dispatcher.names) == sorted(dumps)
         for operator in session.dispatcher.operators():
@@ -58,8 +56,6 @@ def test_every_operator_and_every_key(inferior: GetInferior, variant: tuple[str,
             if not all(cell.consistent for cell in cells):
                 stale.append(operator.qualified)
         assert stale == process.truth["stale"]
-        seconds = time.process_time() - started
-    assert seconds < 10, f"{seconds:.1f} s of processor time for the whole comparison"
 
 
 def test_the_command_gives_all_of_them(inferior: GetInferior) -> None:

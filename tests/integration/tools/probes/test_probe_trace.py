@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,14 +189,12 @@ def test_what_only_breakpoints_can_do_is_said() -> None:
 
 
 def test_an_unknown_operator_and_thread(counted: Inferior) -> None:
-    begun = time.monotonic()
     outcome = run([DISPATCH, "-p", str(counted.pid), "dispatch-trace", "aten::matmull"])
     assert outcome.status == 2, outcome
     assert "aten::matmul" in outcome.stderr
     outcome = run([DISPATCH, "-p", str(counted.pid), "dispatch-trace", "mm", "--thread", "1"])
     assert outcome.status == 2, outcome
     assert str(counted.tid("other")) in outcome.stderr
-    assert time.monotonic() - begun < 60
 
 
 def test_watch_keeps_the_last_seconds_before_a_hang(counted: Inferior, tmp_path: Path) -> None:

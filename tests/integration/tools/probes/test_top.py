@@ -8,7 +8,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.installed.probing import PROBES, keeper_of, links_on, places_of, probes_placed
+from support.installed.probing import PROBES, is_counting, keeper_of, links_on, places_of, probes_placed
 from support.programs import procfs
 from support.programs.harness import DISPATCH, INFERIORS, Inferior, run, wait_until
 from support.source import contract_schema
@@ -300,7 +299,7 @@ def test_when_the_process_that_keeps_the_probes_is_killed_the_tool_counts_on(cou
     command = [DISPATCH, "--json", "-p", str(counted.pid), "dispatch-top", "mm", "--interval", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
         try:
-            wait_until(lambda: probes_placed(tool.pid), "the probes are placed")
+            wait_until(lambda: is_counting(tool.pid), "it counts")
             keeper = keeper_of(tool.pid)
             os.kill(keeper, signal.SIGKILL)
             wait_until(lambda: not procfs.alive(keeper), "it is dead")
@@ -331,11 +330,9 @@ def test_a_core_has_nothing_to_count(debugger: str, inferior: Callable[..., Infe
 
 
 def test_an_unknown_operator_is_refused_before_anything_is_counted(counted: Inferior) -> None:
-    begun = time.monotonic()
     outcome = run([DISPATCH, "-p", str(counted.pid), "dispatch-top", "--interval", "600", "aten::matmull"])
     assert outcome.status == 2, outcome
     assert "aten::matmul" in outcome.stderr
-    assert time.monotonic() - begun < 60
 
 
 def test_single_probes_count_the_same(counted: Inferior, monkeypatch: pytest.MonkeyPatch) -> None:

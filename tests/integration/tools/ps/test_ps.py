@@ -39,13 +39,11 @@ def test_a_rank_that_stands_beside_one_that_runs():
     """The one sleeps since it was started, the other one uses the processor all the time."""
     ranked = {**os.environ, "RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with started("input()", ranked) as rank, started("while True: pass", dict(os.environ)) as busy:
-        wait_until(lambda: (listed()[rank.pid].idle or 0) > 2, "it stands for a while")
+        wait_until(lambda: (listed()[rank.pid].idle or 0) > 0, "it stands")
         found = listed()
         assert (found[rank.pid].rank, found[busy.pid].rank) == (3, None)
-        assert (found[rank.pid].main_idle or 0) >= (found[rank.pid].idle or 0) > 2
-        idle = found[busy.pid].idle
-        assert idle is not None
-        assert idle < (found[rank.pid].idle or 0)
+        assert (found[rank.pid].main_idle or 0) >= (found[rank.pid].idle or 0) > 0
+        assert found[busy.pid].idle == 0, "it runs, or is about to"
 
 
 @contextmanager

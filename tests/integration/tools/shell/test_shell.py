@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gdbext
+from support.programs import procfs
+from support.programs.harness import wait_until
 
+SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
 ROOT = Path(__file__).resolve().parents[4]
 RECORDING = ROOT / "tests" / "recordings" / "python-lock-abba.rec"
 
@@ -23,7 +25,7 @@ def sleeper() -> Iterator[int]:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.2)
+    wait_until(lambda: procfs.syscall(process.pid, process.pid)[0] in SLEEPS, "it sleeps")
     yield process.pid
     process.kill()
     process.wait()

@@ -59,7 +59,7 @@ def test_a_family_is_explained_and_ended(tmp_path: Path) -> None:
     assert "self-deadlock" in kinds  # the forked child, in a session of its own
     for each in told["processes"]:
         assert Path(f"{each['file']}.rec").stat().st_size > 0
-        wait_until(lambda pid=each["pid"]: not procfs.alive(pid), "it has gone", 5)
+        wait_until(lambda pid=each["pid"]: not procfs.alive(pid), "it has gone")
 
 
 def test_a_schedulers_signal_is_explained_before_it_is_handed_on(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,15 @@ from gdbext.tools.watch import progress_watch
 from gdbext.tools.watch.progress_watch import History
 from support.installed.probing import PROBES
 from support.programs import procfs
-from support.programs.harness import DISPATCH, run, wait_until
+from support.programs.harness import DISPATCH, PATIENCE, run, wait_until
 
 HANGS = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 
 def go_on(*_):
     raise InterruptedError
 
 signal.signal(signal.SIGUSR1, go_on)
-began = time.monotonic()
-while time.monotonic() - began < 1: pass
 lock = threading.Lock()
 lock.acquire()
 try:
@@ -73,7 +70,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
                     os.kill(events[-1]["pid"], signal.SIGUSR1)
                 elif events[-1]["event"] == "moves":
                     end.touch()
-            stdout, _ = watch.communicate(timeout=60)
+            stdout, _ = watch.communicate(timeout=PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(watch.pid, signal.SIGKILL)
@@ -101,6 +98,11 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert f"<dd>{os.uname().nodename}</dd>" in page.read_text()
 
 
+def sleeps_of(pid: int) -> int:
+    """The number of times that its main thread has waited."""
+    return int(procfs.status(pid)["voluntary_ctxt_switches"])
+
+
 @pytest.mark.gdb
 def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
@@ -113,11 +115,12 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
             output += line
             if line.rstrip().endswith(".core"):
                 break
-        time.sleep(2)  # it must not be told again
+        looks = sleeps_of(watch.pid)
+        wait_until(lambda: sleeps_of(watch.pid) > looks + 10, "it has looked again")  # and not told again
         assert procfs.status(process.pid)["TracerPid"] == "0"
         process.terminate()
         process.wait()
-        output += watch.communicate(timeout=60)[0]
+        output += watch.communicate(timeout=PATIENCE)[0]
     finally:
         process.kill()
         watch.kill()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gdbext.diagnosis.verdict import recursion
 from support.fakes.analysis_facts import step
+from support.programs.work import lines_run
 
 
 def equal(positions, period):
@@ -44,13 +43,12 @@ def test_a_keyset_that_is_unknown_in_some_frames():
     assert found.innermost.keyset is not None
 
 
-def test_more_than_25000_steps_in_bounded_time():
-    steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(60_000)]
-    started = time.process_time()
+def test_more_than_25000_steps_in_linear_time():
+    steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(30_000)]
+    assert lines_run(lambda: recursion.detect(steps, overflown=True)) < 20 * len(steps)
     found = recursion.detect(steps, overflown=True)
-    assert time.process_time() - started < 1.0
     assert found is not None
-    assert found.depth == 20_000
+    assert found.depth == 10_000
 
 
 def test_autograd_then_cpu_is_normal():

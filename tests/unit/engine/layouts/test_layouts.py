@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from gdbext.errors import LayoutError
 from gdbext.torch import layout_choice, structures
 from gdbext.torch.measure.measured import shorten
 from gdbext.torch.values import value_structures
+from support.programs.work import lines_run
 
 FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
 TORCH = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"
@@ -147,15 +147,9 @@ def test_each_alias_has_keys() -> None:
         assert keysets.get("FuncTorchBatchedDecomposition", expected) == expected, path.stem  # 1.13 has no such alias
 
 
-def test_loading_is_quick() -> None:
-    """The whole of a report has 0.15 s."""
-    store.load(TORCH)
-    times = []
-    for _ in range(5):
-        start = time.process_time()
-        store.load(TORCH).struct("c10::impl::OperatorEntry")
-        times.append(time.process_time() - start)
-    assert min(times) < 0.010
+def test_loading_is_cheap() -> None:
+    """What is not asked for is not made: no line for each of its thousands of members."""
+    assert lines_run(lambda: store.load(TORCH).struct("c10::impl::OperatorEntry")) < 10_000
 
 
 def test_missing_names_say_which() -> None:

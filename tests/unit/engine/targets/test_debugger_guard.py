@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,6 +31,8 @@ from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import attach_one_by_one
 from support.installed.probing import PROBES
+from support.programs.harness import wait_until
+from support.programs.work import lines_run
 
 INT3 = b"\xcc"
 ROOT = Path(__file__).resolve().parents[4]
@@ -84,12 +85,10 @@ def test_a_small_file_that_is_mapped_far_and_wide(wide_code: int, memory: tuple[
     """It is asked for as far as the file goes: healed at once, in little memory."""
     healer = Healer(INT3, os.getpid(), *memory)
     os.pwrite(memory[0], INT3, wide_code + 5)
-    began = time.monotonic()
     with MemoryLimit(64 << 20):
         assert [place - wide_code for place, _ in healer.traps() if wide_code <= place] == [5]
-        healer.heal()
+        assert lines_run(healer.heal) < 50_000
     assert ctypes.string_at(wide_code, 8192) == b"\x90" * 8192
-    assert time.monotonic() - began < 2
 
 
 def test_many_pages_are_asked_for_bit_by_bit(
@@ -296,13 +295,13 @@ address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
 memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
 original = os.pread(memory, 1, address)
 os.pwrite(memory, bytes.fromhex(sys.argv[1]), address)
-time.sleep(0.7)  # the guard has looked, and will again in 0.3 s
 print(pid, address, original.hex(), flush=True)
-ptrace.detach(pid)
 if sys.argv[2] == "killed":
     os._exit(0)
+ptrace.detach(pid)
 """
-"""A debugger that leaves a breakpoint in a process of its own that it lets go, and ends."""
+"""A debugger that leaves a breakpoint in a process of its own, and ends; not killed, it lets the process go before, and
+waits for its guard's end (DebuggerGuards.close)."""
 
 
 @pytest.mark.parametrize("end", ["killed", "ordinary"])
@@ -320,10 +319,10 @@ def test_who_ends_in_its_own_way_is_not_taken_for_killed(end: str) -> None:
             return file.read(1)
 
     try:
-        limit = time.monotonic() + (30 if end == "killed" else 1)
-        while now() == INT3 and time.monotonic() < limit:
-            time.sleep(0.05)
-        assert now() == (INT3 if end == "ordinary" else bytes.fromhex(original))
+        if end == "killed":
+            wait_until(lambda: now() == bytes.fromhex(original), "its guard has healed the code")
+        else:
+            assert now() == INT3
     finally:
         os.kill(int(pid), signal.SIGKILL)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -58,39 +57,53 @@ def test_all_end_before_they_are_stopped(target: ProcTarget, monkeypatch: pytest
 
 
 @pytest.fixture
-def traced() -> Iterator[Callable[[float], int]]:
-    """Starts a process that is traced for so many seconds; its pid."""
-    started: list[int] = []
-
-    def start(seconds: float) -> int:
-        pid = os.fork()
-        if not pid:
-            signal.pause()
-        tracer = os.fork()
-        if not tracer:
-            ptrace.seize(pid)
-            time.sleep(seconds)
-            os._exit(0)
-        started.extend((tracer, pid))
-        wait_until(lambda: procfs.status(pid)["TracerPid"] == str(tracer), "it is traced")
-        return pid
-
-    yield start
-    for each in started:
+def traced() -> Iterator[tuple[int, int]]:
+    """A process, and the one that traces it."""
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    tracer = os.fork()
+    if not tracer:
+        ptrace.seize(pid)
+        signal.pause()
+    wait_until(lambda: procfs.status(pid)["TracerPid"] == str(tracer), "it is traced")
+    yield pid, tracer
+    for each in (tracer, pid):
         os.kill(each, signal.SIGKILL)
         os.waitpid(each, 0)
 
 
-def test_a_tracer_that_lets_go_soon_is_waited_for(traced: Callable[[float], int]) -> None:
-    pid = traced(0.15)
+class FakeClock:
+    """Its time passes in sleeps alone; before the one that is due then, it kills the process ``ends``."""
+
+    def __init__(self, ends: int = 0) -> None:
+        self.now = 0.0
+        self.ends = ends
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.ends and self.now > 0.1:
+            os.kill(self.ends, signal.SIGKILL)
+            os.waitid(os.P_PID, self.ends, os.WEXITED | os.WNOWAIT)
+            self.ends = 0
+
+
+def test_a_tracer_that_lets_go_soon_is_waited_for(traced: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, tracer = traced
+    clock = FakeClock(ends=tracer)
+    monkeypatch.setattr(proc_checks, "time", clock)
     proc_checks.check_process(pid)
     assert procfs.status(pid)["TracerPid"] == "0"
+    assert 0.1 < clock.now < 0.2
 
 
-def test_a_tracer_that_stays_is_named(traced: Callable[[float], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proc_checks, "_TRACED_SECONDS", 0.05)
+def test_a_tracer_that_stays_is_named(traced: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc_checks, "time", FakeClock())
     with pytest.raises(NotPermitted, match="already being traced by process"):
-        proc_checks.check_process(traced(60))
+        proc_checks.check_process(traced[0])
 
 
 def test_a_thread_that_was_traced_just_now_is_tried_again(target: ProcTarget, monkeypatch: pytest.MonkeyPatch) -> None:

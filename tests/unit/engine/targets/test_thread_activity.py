@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 from gdbext.engine.targets.live.thread_motion import activities
+from support.programs import procfs
+from support.programs.harness import wait_until
 
 
 def test_a_thread_that_works_and_one_that_stands_still():
-    done, ready = threading.Event(), threading.Event()
-    tids = []
-
-    def wait() -> None:
-        tids.append(threading.get_native_id())
-        ready.set()
-        done.wait()
-
-    thread = threading.Thread(target=wait)
+    reads, writes = os.pipe()
+    thread = threading.Thread(target=os.read, args=(reads, 1))
     thread.start()
-    ready.wait()
-    time.sleep(0.05)
-    before = activities(os.getpid())
+    pid, mine, tid = os.getpid(), threading.get_native_id(), thread.native_id
+    assert tid is not None
+    wait_until(lambda: procfs.syscall(pid, tid)[0] in map(str, procfs.SYSCALLS["read"]), "the thread reads")
+    before = activities(pid)
     with open("/dev/null", "wb") as nowhere:
         nowhere.write(bytes(100_000))
-    end = time.thread_time() + 0.02
-    while time.thread_time() < end:
-        pass
-    after = activities(os.getpid())
-    done.set()
+    wait_until(lambda: activities(pid)[mine].nanoseconds > before[mine].nanoseconds, "our time is counted")
+    after = activities(pid)
+    os.write(writes, b"x")
     thread.join()
-    mine = threading.get_native_id()
-    assert after[tids[0]] == before[tids[0]]
+    os.close(reads)
+    os.close(writes)
+    assert after[tid] == before[tid]
     assert after[mine].bytes_moved - before[mine].bytes_moved >= 100_000
-    assert after[mine].nanoseconds - before[mine].nanoseconds >= 10_000_000
 
 
 def test_nobody_does_nothing():

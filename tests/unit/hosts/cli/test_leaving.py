@@ -32,7 +32,8 @@ def test_nothing_is_taken_apart() -> None:
 
 
 def test_a_thread_is_waited_for() -> None:
-    thread = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('done'))).start()\n"
+    work = "lambda: (threading.main_thread().join(), print('done'))"
+    thread = f"import threading\nthreading.Thread(target={work}).start()\n"
     assert ended(f"{thread}leave(2)") == (2, "done\n")
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gdbext
+from gdbext.engine.targets import budget
 from gdbext.hosts.library import process as library_process
 from gdbext.hosts.library.threads import Threads
 from gdbext.render import plain_json
@@ -207,10 +209,13 @@ def test_importing_it_imports_nothing() -> None:
 def test_a_call_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is open and can be asked again; the program's own signals are left alone."""
     before = signal.getsignal(signal.SIGALRM)
-    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), timeout=0.3) as process:
+    clock = SimpleNamespace(monotonic=lambda: 0)
+    monkeypatch.setattr(budget, "time", clock)
+    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), timeout=5) as process:
         with monkeypatch.context() as patched:
+            patched.setattr(clock, "monotonic", itertools.count().__next__)
             patched.setattr(library_process, "inspect_threads", forever)
-            with pytest.raises(gdbext.GdbextError, match=r"no report within 0\.3 s") as caught:
+            with pytest.raises(gdbext.GdbextError, match="no report within 5 s") as caught:
                 process.threads  # noqa: B018
         assert "timeout" in caught.value.help
         assert len(process.run("dispatch-keyset", "CPU").document["keyset"]) > 0
@@ -224,15 +229,8 @@ def forever(session: object) -> None:
 
 def test_a_call_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with gdbext.open(recording=str(RECORDINGS / "idle.rec"), memory_limit=0.05) as process:
-        monkeypatch.setattr(library_process, "inspect_threads", hoard)
+        monkeypatch.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
+        monkeypatch.setattr(library_process, "inspect_threads", forever)
         with pytest.raises(gdbext.GdbextError, match="more memory than it may") as caught:
             process.threads  # noqa: B018
         assert "memory_limit" in caught.value.help
-
-
-def hoard(session: object) -> None:
-    kept = []
-    for _ in range(10_000):
-        kept.append(bytearray(1 << 20))
-        time.sleep(0.002)
-    del kept, session

@@ -19,6 +19,8 @@ from gdbext.tools.breaks.break_plan import BreakSite, end_site
 from gdbext.tools.breaks.break_set import BreakSet
 from gdbext.tools.breaks.breaks_section import BreakRequest
 from support.fakes.fake_debugger import FakeSetter
+from support.programs import procfs
+from support.programs.harness import wait_until
 
 
 class Thread:
@@ -83,6 +85,9 @@ def test_the_end_of_a_call_is_that_of_the_frame_that_looked_the_operator_up() ->
     assert len(shown) == 2
 
 
+SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -93,14 +98,26 @@ def test_the_end_of_a_call_is_that_of_the_frame_that_looked_the_operator_up() ->
 def test_a_run_without_a_stop_is_told_what_the_process_does(
     monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
-    monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.6)
-    monkeypatch.setattr(timed_run, "_SETTLED", 0.3)
+    monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.02)
+    monkeypatch.setattr(timed_run, "_SETTLED", 0.01)
+    counted = timed_run.activities
+    looks: list[Any] = []
+
+    def look(pid: int) -> Any:
+        if looks and "while" in code:  # it need not have got a processor within that time
+            wait_until(lambda: counted(pid) != looks[0], "it has run")
+        looks.append(counted(pid))
+        return looks[-1]
+
+    monkeypatch.setattr(timed_run, "activities", look)
     shown: list[str] = []
     request = BreakRequest("call", ("aten::mm",), "Meta", "", False)
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
+            if "while" not in code:
+                wait_until(lambda: procfs.syscall(process.pid, process.pid)[0] in SLEEPS, "it sleeps")
             table: Any = SimpleNamespace(hits=0)
             session: Any = SimpleNamespace(target=process)
             with breaks._silence(session, table, request, shown.append) as notice:

@@ -8,8 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
+import pytest
+
+from gdbext.tools.ranks import collector
 from gdbext.tools.ranks.collector import RankSource, Result, collect
 from support.programs import procfs
 from support.programs.harness import PATIENCE, wait_until
@@ -47,9 +51,16 @@ def test_answers_may_be_longer_than_a_pipe_holds_or_empty() -> None:
     assert [result.output for result in collected([lambda: "ä" * 300_000, lambda: ""])] == ["ä" * 300_000, ""]
 
 
-def test_what_hangs_costs_its_own_time() -> None:
-    found = collected([hang, own_pid, own_pid, own_pid], timeout=0.2)
-    assert [result.problem for result in found] == ["no report within 0.2 s", "", "", ""]
+def test_what_hangs_costs_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is up once all others have answered: they have not waited for it."""
+    now, found = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr(collector, "time", clock)
+    looks = [RankSource(str(number), run) for number, run in enumerate([hang, own_pid, own_pid, own_pid])]
+    for result in collect(looks, 2, 0.2):
+        found.append(result)
+        now[0] = float(len(found) == 3)
+    assert [result.problem for result in found] == ["", "", "", "no report within 0.2 s"]
 
 
 def test_what_dies_or_fails_costs_its_own_report() -> None:

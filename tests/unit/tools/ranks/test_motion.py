@@ -41,12 +41,11 @@ def test_who_has_run_since() -> None:
         signal.pause()
         os._exit(0)
     try:
-        wait_until(lambda: procfs.state(asleep, asleep) == "S", "the child sleeps", 20)
+        wait_until(lambda: procfs.state(asleep, asleep) == "S", "the child sleeps")
         waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
         moving = report(2, 18, True, os.getpid())
         progress = ProgressOfRanks([asleep, os.getpid()])
-        threading.Event().wait(0.001)
-        assert progress.that_ran([waiting, idle, moving]) == [moving]
+        assert wait_until(lambda: progress.that_ran([waiting, idle, moving]), "one has run") == [moving]
     finally:
         os.kill(asleep, signal.SIGKILL)
         os.waitpid(asleep, 0)
@@ -59,11 +58,11 @@ def test_the_thread_that_waits_is_the_one_that_counts() -> None:
     waiting.start()
     try:
         tid = waiting.native_id or 0
-        wait_until(lambda: procfs.state(os.getpid(), tid) == "S", "the thread sleeps", 20)
+        wait_until(lambda: procfs.state(os.getpid(), tid) == "S", "the thread sleeps")
         of_main = report(0, 18, True, os.getpid())
         of_thread, of_new_one = of_main._replace(thread=tid), of_main._replace(thread=1)
         progress = ProgressOfRanks([os.getpid()])
-        threading.Event().wait(0.001)
+        wait_until(lambda: progress.that_ran([of_main]), "the main thread has run")
         assert progress.that_ran([of_main, of_thread, of_new_one]) == [of_main, of_new_one]
     finally:
         done.set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
 from gdbext.tools.ranks.slurm import answer
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch import WatchProgram
+from support.programs.harness import PATIENCE
 from support.recorded import jobs, recordings
 from support.source import contract_schema
 
@@ -65,7 +66,7 @@ def test_garbage_is_collected_again_afterwards(tmp_path: Path) -> None:
 def test_judging_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge_for_ever(*_: object) -> None:
         while True:
-            time.sleep(0.01)
+            pass
 
     monkeypatch.setattr("gdbext.tools.ranks.judge", judge_for_ever)
     with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
@@ -73,7 +74,7 @@ def test_judging_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reading_reports_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_sources, "report_rows", lambda _: time.sleep(5))
+    monkeypatch.setattr(rank_sources, "report_rows", lambda _: signal.pause())
     with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
         ranks("--reports", str(one_report(tmp_path)), "--timeout", "0.2")
 
@@ -98,10 +99,8 @@ def test_the_members_that_a_group_claims(tmp_path: Path) -> None:
     group = row["groups"][0]
     issued = [{**group["issued"][-1], "seq": number, "is_pending": True} for number in range(128)]
     row["groups"] = [{**group, "name": str(at), "ranks": "0-99999", "issued": issued} for at in range(16)]
-    started = time.process_time()
     found = reported(tmp_path / "job", document)
     assert len(found["collectives"]) == 16
-    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize("ranks", ["0-" + "9" * 5000, "0-1000000," * 100 + "0-1000000", f"0-{HUGE}"])
@@ -168,17 +167,15 @@ def test_answers_that_grow_when_they_are_unpacked(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_never_ends_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = time.monotonic()
     words = [sys.executable, "-c", "while True: print('y' * 999)"]
     monkeypatch.setattr(other_machines, "MAX_BYTES", 1 << 20)
-    found = other_machines.run(words, b"", 60)
+    found = other_machines.run(words, b"", PATIENCE)
     assert found.problem == f"its answer has more than {1 << 20} bytes"
     assert len(found.output) < 2 << 20
-    assert time.monotonic() - started < 20
 
 
 def test_a_program_that_does_not_answer() -> None:
-    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    words = [sys.executable, "-c", "import signal; signal.pause()"]
     assert other_machines.run(words, b"x" * (1 << 20), 0.2).problem == "no answer within 0.2 s"
 
 
@@ -186,7 +183,7 @@ def test_a_program_that_hears_and_answers() -> None:
     """More than a pipe holds in both directions at once."""
     words = [sys.executable, "-c", "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.exit(3)"]
     given = os.urandom(1 << 20)
-    assert other_machines.run(words, given, 60) == (given, b"", 3, "")
+    assert other_machines.run(words, given, PATIENCE) == (given, b"", 3, "")
 
 
 def test_what_clustershell_hears_is_bounded() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ from gdbext.tools.ranks import RanksProgram, ask_ras, ranks_views
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import RasAnswer, rows
 from gdbext.tools.ranks.ranks_document import document
+from support.programs.harness import PATIENCE
 from support.recorded import jobs
 from support.source import contract_schema
 
@@ -101,10 +101,8 @@ def test_ok_is_no_proof() -> None:
     [(b"HTTP/1.1 400 Bad Request\n", "what listens there is no RAS of NCCL"), (None, "timed out"), (b"", "timed out")],
 )
 def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, problem: str) -> None:
-    began = time.monotonic()
     with server(None, greeting) as (address, _):
-        found = ask_ras(address, OURS, 0.3)
-    assert time.monotonic() - began < 5
+        found = ask_ras(address, OURS, 0.3 if problem == "timed out" else PATIENCE)
     assert (found.problem, found.lines) == (problem, ())
     assert f"no answer: {problem}" in shown(found)
 

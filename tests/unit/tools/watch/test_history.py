@@ -81,7 +81,7 @@ def test_it_keeps_no_more_than_its_time(tmp_path: Path) -> None:
         return len(history._looks) == 2
 
     try:
-        wait_until(has_looked, "two looks", 20)
+        wait_until(has_looked, "two looks")
         ending, lines = history.take("one")
     finally:
         history.end()

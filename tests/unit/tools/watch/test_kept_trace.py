@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +19,7 @@ def traces(words: Sequence[str]) -> int:
     page = Path(words[words.index("--output") + 1])
     try:
         page.with_suffix(".runs").touch()
-        while True:  # a signal just before a long sleep would be heeded after it
-            time.sleep(0.01)
+        wait_until(lambda: False, "it is interrupted")
     except KeyboardInterrupt:
         page.write_text(" ".join(words[:2]))
     return 0
@@ -39,7 +37,7 @@ def begun(folder: Path) -> list[Path]:
 
 def once_it_runs(folder: Path) -> None:
     """The trace has begun; asked again, the next one."""
-    wait_until(lambda: begun(folder), "the trace runs", 20)
+    wait_until(lambda: begun(folder), "the trace runs")
     begun(folder)[0].unlink()
 
 
@@ -72,7 +70,7 @@ def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
 def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
     trace = TraceBuffer(77, 5, str(tmp_path), is_refused)
     try:
-        said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept", 20)
+        said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept")
         assert said == "no trace is kept: no probes for you"
         with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
             trace.take("one")
