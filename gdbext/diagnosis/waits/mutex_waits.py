@@ -100,10 +100,10 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     if isinstance(owner, VanishedThread) and mutex.is_shared:
         text = f"shared between processes, locked by thread {tid}, which is not one of this process"
         return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
-    if isinstance(owner, VanishedThread) and not (by_word and mutex.owner == tid) and not process.may_have_had(tid):
-        doubt = "no thread of this process has that id, and it is far from the ids of those that are"
-        return Wait(resource, owner, OwnerCertainty.INFERRED, evidence=(evidence, doubt), timed=futex.timed)
-    return Wait(resource, owner, OwnerCertainty.RECORDED, evidence=(evidence,), timed=futex.timed)
+    certainty = OwnerCertainty.RECORDED if by_word and mutex.owner == tid else process.owner_certainty(owner)
+    if certainty is OwnerCertainty.INFERRED:
+        evidence += "; no thread of this process has that id, and it is far from the ids of those that are"
+    return Wait(resource, owner, certainty, evidence=(evidence,), timed=futex.timed)
 
 
 def _in_loader(thread: ThreadSnapshot, address: int) -> bool:

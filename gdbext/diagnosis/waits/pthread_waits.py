@@ -157,7 +157,7 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     if lock.writer:
         owner = process.owner(lock.writer)
         evidence = f"rwlock {base:#x}: writer {lock.writer} at +24"
-        certainty = OwnerCertainty.RECORDED if owner is not None else OwnerCertainty.UNKNOWN
+        certainty = process.owner_certainty(owner)
         return Wait(resource, owner, certainty, futex.timed, (evidence,))
     if not lock.readers:
         return Wait(resource, being_released=True, evidence=(f"rwlock {base:#x} has no writer and no readers: free",))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.report.thread_report import Frame
-    from gdbext.diagnosis.report.wait import OwnerThread, VanishedThread
+    from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, VanishedThread
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
     from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
@@ -160,10 +160,16 @@ class ProcessSnapshot:
         is_ours = tid in self.tids  # and no thread says so of itself: what they say is damaged
         return VanishedThread(tid) if complete and not is_ours else None
 
-    def may_have_had(self, tid: int) -> bool:
-        """A thread that is gone may have had that id: the kernel hands ids out in order, so it is near those of this
-        process's threads, or of its parent's. A damaged word is seldom such a number."""
-        return any(abs(tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
+    def owner_certainty(self, owner: OwnerThread | VanishedThread | None) -> OwnerCertainty:
+        """The certainty of an owner that one word of a lock records. One that is gone is inferred if its id is far from
+        those of the process: the kernel hands ids out in order, so a thread of this process, or of its parent, has had
+        one near them. A damaged word is seldom such a number."""
+        from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
+
+        if owner is None or isinstance(owner, OwnerThread) or owner.tid is None:
+            return OwnerCertainty.RECORDED if owner is not None else OwnerCertainty.UNKNOWN
+        is_near = any(abs(owner.tid - each) <= _NEAR_IDS for each in self._outer_tids[0])
+        return OwnerCertainty.RECORDED if is_near else OwnerCertainty.INFERRED
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:

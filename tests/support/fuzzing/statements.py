@@ -118,9 +118,9 @@ def is_excused(statement: Statement, evidence: Evidence, changes: Sequence[Chang
     """The process itself says so, with the smallest damage that makes it: what was changed is the very thing that the
     statement says or that its evidence names. That excuses no conclusion from what is *not* there (no thread has that
     id, no other thread can release it): one damaged word may not be enough for it."""
-    if statement.what == "lost" or "gone" in statement.about:
+    if statement.what == "lost":
         return False
-    if "self-deadlock" in statement.about:  # the lock's own memory may say so, no register may
+    if "gone" in statement.about or "self-deadlock" in statement.about:  # the lock's own memory may say so
         return any(change.is_near(number) for change in changes for number in evidence.numbers if number >= _SMALL)
     return any(_says(change, statement, evidence) for change in changes)
 
