@@ -1,7 +1,7 @@
 """A pytest plugin: two tiers of tests. ``scripts/test`` runs the first, ``scripts/test --all`` the second.
 
-The second tier has the tests marked ``extended``, and those that need what only ``scripts/test --all`` installs. Plain
-``pytest`` runs both.
+The second tier has the tests marked ``extended``, those that need what only ``scripts/test --all`` installs, and the
+files and folders of EXTENDED. Plain ``pytest`` runs both.
 """
 
 from __future__ import annotations
@@ -12,6 +12,55 @@ import pytest
 
 _ALSO_EXTENDED = ("chromium", "pythons", "slurm", "sshd", "slow")
 """Markers of tests that need programs which the first tier does without, or more than ten seconds."""
+EXTENDED = (
+    "cpython/test_assumed_names.py",
+    "diagnosis/test_garbage.py",
+    "diagnosis/test_healthy_forty.py",
+    "diagnosis/test_more_hangs.py",
+    "diagnosis/test_same_in_lldb.py",
+    "diagnosis/test_samples.py",
+    "diagnosis/test_strangers.py",
+    "diagnosis/test_surroundings.py",
+    "engine/arch/",
+    "engine/formats/",
+    "engine/layouts/",
+    "engine/targets/test_core_sources.py",
+    "engine/targets/test_harmless_looks.py",
+    "engine/unwind/",
+    "hosts/cli/test_bad_input.py",
+    "hosts/debugger/",
+    "hosts/gdb/test_gdb_manners.py",
+    "hosts/gdb/test_gdb_printers.py",
+    "hosts/gdb/test_gdb_resuming.py",
+    "hosts/lldb/test_live_in_lldb.py",
+    "hosts/lldb/test_lldb_manners.py",
+    "hosts/lldb/test_lldb_printers.py",
+    "hosts/test_debug_server.py",
+    "hosts/test_py_spy.py",
+    "hosts/test_pytest_plugin.py",
+    "hosts/test_schedulers.py",
+    "known/test_real_programs.py",
+    "live/",
+    "packaging/",
+    "support/",
+    "tools/autograd/",
+    "tools/breaks/",
+    "tools/compile/",
+    "tools/core_handler/",
+    "tools/info/",
+    "tools/probes/",
+    "tools/ranks/",
+    "tools/shell/",
+    "tools/timeout/",
+    "tools/trace/",
+    "tools/values/",
+    "tools/watch/",
+    "torch/test_assumed_symbols.py",
+    "torch/test_matrix.py",
+    "torch/test_stripped_torch.py",
+)
+"""Files and folders of tests/integration that go through debuggers for what the contract suite covers, compile, or
+compare with another tool."""
 _LEFT_OUT = pytest.StashKey[int]()
 
 
@@ -35,7 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_extended(item: pytest.Item) -> bool:
     """The test is of the second tier."""
-    return any(item.get_closest_marker(name) is not None for name in ("extended", *_ALSO_EXTENDED))
+    _, _, place = item.nodeid.partition("tests/integration/")
+    marked = any(item.get_closest_marker(name) is not None for name in ("extended", *_ALSO_EXTENDED))
+    return marked or place.startswith(EXTENDED)
 
 
 @pytest.hookimpl(optionalhook=True)
