@@ -65,13 +65,13 @@ def test_a_program_that_gdb_starts(tmp_path: Path, command: list[str], left_open
 
 
 def test_a_debugger_that_is_attached(tmp_path: Path, left_open: int) -> None:
-    """What the caller left open is not for it; our pipe is."""
+    """What the caller left open is not for it; our pipes are: for its result, and the one that ends with us."""
     debugger = Lister(tmp_path / "gdb", tmp_path / "told")
     words = [DISPATCH, "-p", str(os.getpid()), "--debugger", "gdb", "dispatch-bt"]
     environment = {**os.environ, "GDB": str(debugger.path)}
     done = subprocess.run(words, capture_output=True, pass_fds=[left_open], env=environment, check=False)
     assert b"gdb gave no result" in done.stderr
-    assert [what.split(":")[0] for what in debugger.descriptors().values()] == ["pipe"]
+    assert [what.split(":")[0] for what in debugger.descriptors().values()] == ["pipe", "pipe"]
 
 
 def test_gcore_and_graphviz(tmp_path: Path, left_open: int, monkeypatch: pytest.MonkeyPatch) -> None:
