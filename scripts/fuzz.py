@@ -21,6 +21,8 @@ be what the statement says or what its evidence names,
 - by value: the changed word, as 4 or 8 bytes, is a number (of 4096 or more) in the statement's evidence;
 - by place: it lies in the first 64 bytes of an object whose address the evidence names;
 - by text: the operator's or the kernel's name has the text of the changed word in it, four characters of it or all.
+A gone owner and a thread that waits for itself are excused by place alone, a lost thread by nothing: these conclude
+from what is not there, for which one damaged word is not enough.
 Memory that cannot be read excuses nothing, and nothing excuses an operator whose name is none, or an owner beyond the
 largest tid. ``--excused`` lists what was excused.
 

@@ -122,15 +122,15 @@ def endings(name: str, debugger: Debugger, times: int) -> Iterator[Row]:
     job = DebuggedJob()
     try:
         for command, way in itertools.product(ended_commands.COMMANDS, ended_commands.WAYS):
-            found: Counter[str] = Counter()
+            harms: Counter[str] = Counter()
             for _ in range(times):
                 if not job.is_well:
                     job.close()
                     job = DebuggedJob()
-                found[ended_commands.end(job, debugger, command, way)] += 1
-            harmed = times - found.pop("", 0)
-            text = ", ".join([f"{harmed} of {times} harmed", *found])
-            unavoidable = way == "killed debugger" and debugger.kind == "gdb" and command != "samples"
+                harms[ended_commands.end(job, debugger, command, way)] += 1
+            harmed = times - harms.pop("", 0)
+            text = ", ".join([f"{harmed} of {times} harmed", *harms])
+            unavoidable = way == "killed-debugger" and debugger.kind == "gdb" and command != "samples"
             yield Row("end", name, f"{command}, {way}", text, None if unavoidable else not harmed)
     finally:
         job.close()

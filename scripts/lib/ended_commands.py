@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,8 @@ from debugged_process import DebuggedJob, Debugger
 
 from gdbext.engine.targets.live.proc_checks import tracer
 from support.programs import procfs
-from support.programs.harness import DISPATCH, wait_until
+from support.programs.command_ends import ENDS, End, EndableCommand, signal_debuggers
+from support.programs.harness import DISPATCH, HarnessError, wait_until
 
 ADD = "aten::add.Tensor"
 COMMANDS = {
@@ -29,8 +29,6 @@ COMMANDS = {
 }
 _SPARE_MEMORY = 8 << 20
 """Bytes that a debugger may still allocate, at most, once its memory is limited."""
-_PATIENCE = 60.0
-"""Seconds that the command may take to end."""
 
 
 class RunningCommand(NamedTuple):
@@ -41,21 +39,7 @@ class RunningCommand(NamedTuple):
     debuggers: list[int]
 
 
-def _signal(number: int) -> Callable[[RunningCommand], None]:
-    return lambda command: command.process.send_signal(number)
-
-
-def _close_reader(command: RunningCommand) -> None:
-    os.close(command.reader)
-
-
-def _kill_debugger(command: RunningCommand) -> None:
-    for pid in command.debuggers:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _limit_memory(command: RunningCommand) -> None:
+def _limit_memory(command: EndableCommand) -> None:
     for pid in (command.process.pid, *command.debuggers):
         with suppress(OSError, ValueError):
             size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
@@ -65,16 +49,12 @@ def _limit_memory(command: RunningCommand) -> None:
     command.process.terminate()
 
 
-WAYS: dict[str, Callable[[RunningCommand], None]] = {
-    "TERM": _signal(signal.SIGTERM),
-    "HUP": _signal(signal.SIGHUP),
-    "QUIT": _signal(signal.SIGQUIT),
-    "closed pipe": _close_reader,
-    "closed terminal": _close_reader,
-    "killed launcher": _signal(signal.SIGKILL),
-    "full disk": lambda _: None,  # the command's output is /dev/full
-    "memory limit": _limit_memory,
-    "killed debugger": _kill_debugger,
+FULL_DISK = "full-disk"
+WAYS: dict[str, End] = {
+    **ENDS,
+    FULL_DISK: lambda _: None,  # the command's output is /dev/full
+    "memory-limit": _limit_memory,
+    "killed-debugger": lambda command: signal_debuggers(command, signal.SIGKILL),
 }
 
 
@@ -82,7 +62,7 @@ def end(job: DebuggedJob, debugger: Debugger, name: str, way: str) -> str:
     """The harm that was done to the job, "" for none."""
     started = _start(job, debugger, name, way)
     try:
-        if way != "full disk":
+        if way != FULL_DISK:
             time.sleep(random.uniform(0.3, 2.5) if name == "samples" else random.uniform(0, 0.6))
             WAYS[way](started)
         harm = _after(started)
@@ -95,23 +75,23 @@ def end(job: DebuggedJob, debugger: Debugger, name: str, way: str) -> str:
 
 
 def _start(job: DebuggedJob, debugger: Debugger, name: str, way: str) -> RunningCommand:
-    reader, output = os.pipe() if way == "closed pipe" else pty.openpty()
-    if way == "full disk":
+    reader, output = os.pipe() if way == "closed-pipe" else pty.openpty()
+    if way == FULL_DISK:
         os.close(output)
         output = os.open("/dev/full", os.O_WRONLY)
-    terminal = output if way == "closed terminal" else subprocess.DEVNULL
+    terminal = output if way == "closed-terminal" else subprocess.DEVNULL
     before = job.counts()
     process = subprocess.Popen(
         [DISPATCH, "--debugger", debugger.kind, "-p", str(job.pid), *COMMANDS[name]],
         stdin=terminal,
-        stdout=output if way in ("closed pipe", "closed terminal", "full disk") else subprocess.DEVNULL,
+        stdout=output if way in ("closed-pipe", "closed-terminal", FULL_DISK) else subprocess.DEVNULL,
         stderr=terminal,
         env={**os.environ, debugger.kind.upper(): debugger.path},
         start_new_session=True,
         restore_signals=True,
     )
     os.close(output)
-    if way != "full disk":
+    if way != FULL_DISK:
         attaches = name != "samples"  # that stops the job for moments only
         wait_until(
             lambda: (
@@ -125,12 +105,8 @@ def _start(job: DebuggedJob, debugger: Debugger, name: str, way: str) -> Running
 def _after(started: RunningCommand) -> str:
     """What stays behind, "" where the command and its debuggers end."""
     try:
-        started.process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        return "the command does not end"
-    until = time.monotonic() + _PATIENCE
-    while any(map(procfs.alive, started.debuggers)):
-        if time.monotonic() > until:
-            return "its debugger does not end"
-        time.sleep(0.02)
+        wait_until(lambda: started.process.poll() is not None, "the command has ended")
+        wait_until(lambda: not any(map(procfs.alive, started.debuggers)), "no debugger stays behind")
+    except HarnessError as error:
+        return str(error)
     return ""

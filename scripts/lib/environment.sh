@@ -77,19 +77,20 @@ system_manager() {
   elif have pacman; then echo pacman; else echo none; fi
 }
 
-# announce_installation TIER: says what the functions below are about to install, and how much there is to load.
+# announce_installation TIER: says what the functions below are about to install for the first tier of the tests or for
+# both ("first", "second"), and how much there is to load.
 announce_installation() {
-  local missing=()
+  local missing=() piece
   have gdb || missing+=("gdb (20 MB)")
   lldb_works || missing+=("LLDB (70 MB)")
   compiler_works || missing+=("g++ (70 MB)")
   venv_has_pip || missing+=("a virtual environment in $VENV")
-  compgen -G "$VENV/lib/python*/site-packages/torch" >/dev/null || missing+=("torch $TORCH_VERSION for the CPU (200 MB)")
-  cmp -s "$ROOT/tests/requirements.txt" "$VENV/.gdbext-requirements.txt" || missing+=("packages for the tests (150 MB)")
-  if [ "$1" = "--tier second" ]; then
+  has_torch || missing+=("torch $TORCH_VERSION for the CPU (200 MB)")
+  has_requirements "$ROOT/tests/requirements.txt" || missing+=("packages for the tests (150 MB)")
+  if [ "$1" = second ]; then
     have chromium || missing+=("Chromium (113 MB)")
-    have clang++ || missing+=("clang (100 MB)")
-    [ -x "$VENV/gdb18/bin/gdb" ] || missing+=("gdb 18 (30 MB)")
+    have_clang || [ "${CI:-}" != true ] || missing+=("clang (100 MB)")
+    has_gdb18 || missing+=("gdb 18 (30 MB)")
     [ -x "$(test_cache)/lldbs/lldb-22" ] || missing+=("LLDB 19 and 22 (90 MB)")
     [ -d "$(test_cache)/pythons" ] || missing+=("CPython 3.14 and 3.15 (90 MB)")
   fi
@@ -100,11 +101,6 @@ announce_installation() {
 
 test_cache() {
   echo "${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}"
-}
-
-# tests_for PATH: prints the tests of a folder or file of gdbext.
-tests_for() {
-  "$PYTHON" "$ROOT/scripts/lib/tests_for.py" "$1"
 }
 
 ensure_gdb() {
@@ -157,10 +153,12 @@ ensure_gdbserver() {
 # Python package is called gdb, too.
 GDB18=18.1.0.post1
 ensure_gdb18() {
-  [ -x "$VENV/gdb18/bin/gdb" ] && return
+  has_gdb18 && return
   in_progress "installing gdb $GDB18 for the tests of editors" install_gdb18 ||
     say "no gdb 18: the tests of editors' protocols are skipped, and fail where CI=true"
 }
+
+has_gdb18() { [ -x "$VENV/gdb18/bin/gdb" ]; }
 
 install_gdb18() {
   "$PYTHON" -m venv --without-pip "$VENV/gdb18" &&
@@ -197,9 +195,13 @@ ensure_compiler() {
 
 # What the tests of people's own C++ also compile with (clang, some 100 MB to fetch); without it these are skipped.
 ensure_clang() {
+  have_clang || ci_packages "clang" clang-16 clang clang clang
+}
+
+have_clang() {
   local candidate
   for candidate in clang++ clang++-14 clang++-16 clang++-19; do have "$candidate" && return; done
-  ci_packages "clang" clang-16 clang clang clang
+  return 1
 }
 
 compiler_works() {
@@ -261,23 +263,29 @@ install_torch() {
     pip_install "torch==$TORCH_VERSION"
 }
 
-ensure_torch() {
-  "$PYTHON" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' && return
+has_torch() {
+  "$PYTHON" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON'
 import importlib.metadata, sys
 sys.exit(importlib.metadata.version("torch").split("+")[0] != sys.argv[1])
 PYTHON
+}
+
+ensure_torch() {
+  has_torch && return
   in_progress "installing torch $TORCH_VERSION for the CPU (200 MB)" install_torch ||
     die "torch $TORCH_VERSION cannot be installed into $VENV" "see pip's message above"
 }
 
-# ensure_requirements FILE: installs it when it changed since the last time.
+# has_requirements FILE: it was installed and has not changed since.
+has_requirements() { cmp -s "$1" "$(requirements_stamp "$1")"; }
+
+requirements_stamp() { echo "$VENV/.gdbext-$(basename "$1")"; }
+
 ensure_requirements() {
-  local stamp
-  stamp=$VENV/.gdbext-$(basename "$1")
-  cmp -s "$1" "$stamp" && return
+  has_requirements "$1" && return
   in_progress "installing $(basename "$1") into $VENV" pip_install -r "$1" ||
     die "the packages of $1 cannot be installed into $VENV" "see pip's message above"
-  cp "$1" "$stamp"
+  cp "$1" "$(requirements_stamp "$1")"
 }
 
 # The CPythons that pyenv may not have, from Debian's newer suites (90 MB to load), once: tests of them are skipped

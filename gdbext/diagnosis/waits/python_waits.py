@@ -305,14 +305,11 @@ def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, 
         return Wait(resource, timed=futex.timed, evidence=(evidence, "no thread can have that ident: it is damaged"))
     if python is None or not python.has_no_thread(ident):
         return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
+    certainty, history = OwnerCertainty.INFERRED, "nothing shows that one ever had it"
     if was_thread(memory, ident):
-        seen, certainty = (
-            f"no thread has that ident, and one had it: its block is at {ident:#x}",
-            OwnerCertainty.RECORDED,
-        )
-    else:
-        seen, certainty = "no thread has that ident, and nothing shows that one ever had it", OwnerCertainty.INFERRED
-    return Wait(resource, VanishedThread(None, ident), certainty, futex.timed, (evidence, seen))
+        certainty, history = OwnerCertainty.RECORDED, f"one had it: its block is at {ident:#x}"
+    seen = (evidence, f"no thread has that ident, and {history}")
+    return Wait(resource, VanishedThread(None, ident), certainty, futex.timed, seen)
 
 
 def _lock_kind(found: PythonWait) -> Waitable:

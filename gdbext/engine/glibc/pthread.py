@@ -87,7 +87,7 @@ def thread_id(memory: Memory, thread_pointer: int) -> int | None:
 def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
     """The thread's id in the control block at a thread pointer, 0 where no such block is, None where it cannot be
     read."""
-    own = [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
+    own = _own_words(memory, thread_pointer)
     if any(address not in (None, thread_pointer) for address in own):
         return 0
     return None if None in own else thread_id(memory, thread_pointer)
@@ -96,9 +96,13 @@ def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
 def was_thread(memory: Memory, ident: int) -> bool:
     """A control block is at that pthread_t: of a thread, or left behind by one that has ended or that a fork left out
     (glibc keeps their stacks for later threads)."""
-    abi = glibc_abi(memory.architecture)
-    thread_pointer = ident - abi.pthread_self
-    return all(memory.try_u64(thread_pointer + offset) == thread_pointer for offset in abi.own_addresses)
+    thread_pointer = ident - glibc_abi(memory.architecture).pthread_self
+    return set(_own_words(memory, thread_pointer)) == {thread_pointer}
+
+
+def _own_words(memory: Memory, thread_pointer: int) -> list[int | None]:
+    """The words in which a control block holds its own address; None for one that cannot be read."""
+    return [memory.try_u64(thread_pointer + offset) for offset in glibc_abi(memory.architecture).own_addresses]
 
 
 def pthread_self(memory: Memory, thread_pointer: int) -> int:
@@ -252,17 +256,13 @@ class PthreadTids(Record):
     @classmethod
     def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
         """Those of the threads whose registers can be read; a pthread_t that two threads have is nobody's."""
-        table: dict[int, int] = {}
-        shared: set[int] = set()
+        idents: dict[int, list[int]] = {}
         for thread in threads:
             try:
                 base = memory.architecture.thread_pointer(thread.registers())
             except GdbextError:
                 continue
-            ident = pthread_self(memory, base) if base else 0
-            if ident in table:
-                shared.add(ident)
-            elif ident:
-                table[ident] = thread.tid
-        known = {ident: tid for ident, tid in table.items() if ident not in shared}
-        return cls(known, len(known) == len(threads))
+            if base:
+                idents.setdefault(pthread_self(memory, base), []).append(thread.tid)
+        table = {ident: tids[0] for ident, tids in idents.items() if len(tids) == 1}
+        return cls(table, len(table) == len(threads))

@@ -118,11 +118,16 @@ _SCRIPT_SIZE = 1 << 16
 """Bytes of a script of the command line in which a request for help is looked for."""
 
 
+_SCRIPT_OPTIONS = ("x", "command", "ix", "init-command")
+"""gdb's options that name a script to run, after one dash or two."""
+
+
 def _help_comes_at_once() -> bool:
     """A command of gdb's command line, or a line of a script that it names (-x FILE), asks for help."""
     words = proc_files.text("/proc/self/cmdline").split("\0")
-    scripts = [word.rpartition("=")[2] for word in words if os.path.isfile(word.rpartition("=")[2])]  # noqa: PTH113
-    return any(_asks_for_help(word) for word in words) or any(map(_script_asks_for_help, scripts))
+    scripts = [word for option, word in zip(words, words[1:]) if option.lstrip("-") in _SCRIPT_OPTIONS]
+    scripts += [word.partition("=")[2] for word in words if word.lstrip("-").partition("=")[0] in _SCRIPT_OPTIONS]
+    return any(map(_asks_for_help, words)) or any(map(_script_asks_for_help, scripts))
 
 
 def _asks_for_help(line: str) -> bool:
@@ -130,6 +135,8 @@ def _asks_for_help(line: str) -> bool:
 
 
 def _script_asks_for_help(path: str) -> bool:
+    if not os.path.isfile(path):  # noqa: PTH113 - a pipe would wait for its writer
+        return False
     with suppress(OSError), open(path, errors="replace") as script:
         return any(map(_asks_for_help, script.read(_SCRIPT_SIZE).splitlines()))
     return False

@@ -256,7 +256,7 @@ class _Judge:
         inside = [report for report in self._reports if report.entered_nccl]
         late = [report for report in self._reports if report.rank in self._roots and not report.waits_for_ranks]
         outside = [report for report in self._reports if not report.entered_nccl]
-        if not inside or any(report in outside for report in late) or any(map(_is_wrong, outside)):
+        if not inside or any(report in outside for report in late) or any(map(_defect, outside)):
             return
         blamed = [report for report in inside if report in late] or inside
         ranks = tuple(report.rank for report in blamed if report.rank is not None)
@@ -302,8 +302,8 @@ class _Judge:
     def _single(self) -> Iterator[JobVerdict]:
         """One process whose own verdict is an error of the program."""
         for report in sorted(self._reports, key=lambda each: _strength(each.kind)):
-            kind = FindingKind.of_word(report.kind)
-            if kind is not None and kind.traits.is_defect:
+            kind = _defect(report)
+            if kind is not None:
                 ranks = () if report.rank is None else (report.rank,)
                 yield JobVerdict(kind, f"{report.label}: {report.summary}", ranks)
 
@@ -318,10 +318,10 @@ class _Judge:
         yield JobVerdict(kind, job_sentences.idle(self._reports, self._unreached))
 
 
-def _is_wrong(report: RankReport) -> bool:
-    """Its own verdict is an error of the program."""
+def _defect(report: RankReport) -> FindingKind | None:
+    """The kind of its own verdict if that is an error of the program."""
     kind = FindingKind.of_word(report.kind)
-    return kind is not None and kind.traits.is_defect
+    return kind if kind is not None and kind.traits.is_defect else None
 
 
 def _strength(word: str) -> int:

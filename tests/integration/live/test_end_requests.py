@@ -6,7 +6,7 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from support.installed import gdbs, lldbs
 from support.programs import harness, procfs
 from support.programs.code_bytes import changed_text
+from support.programs.command_ends import ENDS, EndableCommand, by_signal, signal_debuggers
 from support.programs.harness import DISPATCH, Inferior, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("end_requests")]
@@ -61,33 +62,19 @@ def descendants(pid: int) -> list[int]:
     return children + [each for child in children for each in descendants(child)]
 
 
-def by_signal(number: int) -> Callable[[Command], None]:
-    return lambda command: os.kill(command.process.pid, number)
-
-
-def close_reader(command: Command) -> None:
-    os.close(command.reader)
-
-
-def terminate_all(command: Command) -> None:
+def terminate_all(command: EndableCommand) -> None:
     """As a scheduler or systemd does: each process of the command gets the signal."""
-    for pid in (command.process.pid, *command.debuggers):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    command.process.terminate()
+    signal_debuggers(command, signal.SIGTERM)
 
 
-def terminate_debugger(command: Command) -> None:
+def terminate_debugger(command: EndableCommand) -> None:
     os.kill(command.debuggers[0], signal.SIGTERM)
 
 
-ENDS = {
-    "TERM": by_signal(signal.SIGTERM),
-    "HUP": by_signal(signal.SIGHUP),
-    "QUIT": by_signal(signal.SIGQUIT),
+ALL_ENDS = {
+    **ENDS,
     "INT": by_signal(signal.SIGINT),
-    "closed-pipe": close_reader,
-    "closed-terminal": close_reader,
-    "killed-launcher": by_signal(signal.SIGKILL),
     "terminated-debugger": terminate_debugger,
     "terminated-group": terminate_all,
 }
@@ -107,7 +94,7 @@ def check_unharmed(job: Inferior) -> None:
     )
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ALL_ENDS)
 @pytest.mark.parametrize("gdb", gdbs.parameters())
 @pytest.mark.gdb
 def test_gdb_detaches(job: Inferior, gdb: str, end: str) -> None:
@@ -121,7 +108,7 @@ def test_so_do_the_other_commands(job: Inferior, words: tuple[str, ...], end: st
     check(job, "gdb", gdbs.executable("gdb"), words, end)
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ALL_ENDS)
 @pytest.mark.parametrize("lldb", lldbs.parameters())
 def test_lldb_detaches(job: Inferior, lldb: str, end: str) -> None:
     check(job, "lldb", lldbs.executable(lldb), TRACE, end)
@@ -144,7 +131,7 @@ def test_no_debugger_samples_on_after_its_launcher(job: Inferior, debugger: str)
 def check(job: Inferior, debugger: str, path: str, words: tuple[str, ...], end: str) -> None:
     command = Command(job, debugger, path, words, end == "closed-terminal")
     try:
-        ENDS[end](command)
+        ALL_ENDS[end](command)
         wait_until(lambda: command.process.poll() is not None, "the command has ended")
         wait_until(lambda: all(is_over(pid) for pid in command.debuggers), "no debugger stays behind")
     finally:

@@ -75,10 +75,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("--tier")
     if tier is None:
         return
-    wanted = [item for item in items if is_extended(item) == (tier == "second")]
-    left_out = [item for item in items if is_extended(item) != (tier == "second")]
+    tiers: dict[str, list[pytest.Item]] = {"first": [], "second": []}
+    for item in items:
+        tiers["second" if is_extended(item) else "first"].append(item)
+    items[:] = tiers.pop(tier)
+    (left_out,) = tiers.values()
     config.stash[_LEFT_OUT] = len(left_out)
-    items[:] = wanted
     config.hook.pytest_deselected(items=left_out)
 
 

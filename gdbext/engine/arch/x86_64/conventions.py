@@ -18,67 +18,15 @@ if TYPE_CHECKING:
 
     from gdbext.engine.arch import ReadCode
 
-GENERAL = (
-    "rax",
-    "rbx",
-    "rcx",
-    "rdx",
-    "rsi",
-    "rdi",
-    "rbp",
-    "rsp",
-    "r8",
-    "r9",
-    "r10",
-    "r11",
-    "r12",
-    "r13",
-    "r14",
-    "r15",
-    "rip",
-)
+_NUMBERED = tuple(f"r{number}" for number in range(8, 16))
+GENERAL = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", *_NUMBERED, "rip")
 SYSTEM = ("eflags", "orig_rax", "fs_base", "gs_base")
 """gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
 
-BY_ENCODING = (
-    "rax",
-    "rcx",
-    "rdx",
-    "rbx",
-    "rsp",
-    "rbp",
-    "rsi",
-    "rdi",
-    "r8",
-    "r9",
-    "r10",
-    "r11",
-    "r12",
-    "r13",
-    "r14",
-    "r15",
-)
+BY_ENCODING = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *_NUMBERED)
 """General registers by their number in instructions."""
 
-BY_DWARF_NUMBER = (
-    "rax",
-    "rdx",
-    "rcx",
-    "rbx",
-    "rsi",
-    "rdi",
-    "rbp",
-    "rsp",
-    "r8",
-    "r9",
-    "r10",
-    "r11",
-    "r12",
-    "r13",
-    "r14",
-    "r15",
-    "rip",
-)
+BY_DWARF_NUMBER = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *_NUMBERED, "rip")
 RETURN_COLUMN = 16
 
 FLOATS = tuple(f"xmm{number}" for number in range(16))

@@ -168,8 +168,9 @@ class _Watch:
         process = os.pidfd_open(self._tracer) if self._tracer and hasattr(os, "pidfd_open") else -1
         waits = [each for each in (self._debugger.fileno(), process) if each >= 0]
         while not (ended := select.select(waits, [], [], _LOOK)[0]):
-            self._tracer = self._tracer or tracer(self._pid, self._pid)
-            if tracer(self._pid, self._pid) != self._tracer:
+            now = tracer(self._pid, self._pid)
+            self._tracer = self._tracer or now
+            if now != self._tracer:
                 if not _is_ending(self._tracer):
                     return  # it was let go
                 break
