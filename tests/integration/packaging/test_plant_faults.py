@@ -9,7 +9,7 @@ import pytest
 
 from support.programs.harness import ROOT, run
 
-DIFFERENCE = f"diff -r -x __pycache__ {ROOT}/gdbext gdbext"
+DIFFERENCE = f"sh -c 'diff -r -x __pycache__ {ROOT}/gdbext gdbext'"
 """Fails in a copy of the tree while it has a fault."""
 
 
