@@ -36,31 +36,16 @@ print(json.dumps(found))
 
 
 @pytest.mark.pythons
-@pytest.mark.parametrize("name", pythons.SUPPORTED)
+@pytest.mark.parametrize("name", ["3.8", "3.10", "3.11", "3.13"])
 def test_every_instruction_has_the_interpreter_s_line(name: str) -> None:
+    """One version of each form of the table, and the newest."""
     output = subprocess.run([pythons.need(name), "-c", DUMP], check=True, capture_output=True, text=True).stdout
-    minor = int(name.split(".")[1])
     codes = json.loads(output)
     assert len(codes) > 500
-    for first_line, table, size, expected in codes:
-        ranges = code.parse(ABIS[name].line_table, bytes.fromhex(table), first_line)
-        ours = [code.line_at(ranges, offset) for offset in range(0, size, 2)]
-        assert ours == (theirs_of_starts(expected, size) if minor < 10 else theirs_of_ranges(expected, size))
-
-
-def theirs_of_starts(starts: list[list[int]], size: int) -> list[int]:
-    lines = []
-    position = 0
-    for offset in range(0, size, 2):
-        while position + 1 < len(starts) and starts[position + 1][0] <= offset:
-            position += 1
-        lines.append(starts[position][2])
-    return lines
-
-
-def theirs_of_ranges(ranges: list[list[int]], size: int) -> list[int | None]:
-    lines: list[int | None] = [None] * (size // 2)
-    for start, end, line in ranges:
-        for unit in range(start // 2, min(end // 2, len(lines))):
-            lines[unit] = line
-    return lines
+    for first_line, table, size, ranges in codes:
+        decoded = code.parse(ABIS[name].line_table, bytes.fromhex(table), first_line)
+        theirs: list[int | None] = [None] * (size // 2)
+        for start, end, line in ranges:  # without an end: up to where the next one starts
+            last = len(theirs) if end is None else end // 2
+            theirs[start // 2 : last] = [line] * (last - start // 2)
+        assert [code.line_at(decoded, offset) for offset in range(0, size, 2)] == theirs

@@ -43,22 +43,21 @@ def short_string(text: bytes) -> bytes:
     return struct.pack("<QQ", BASE + 16, len(text)) + text.ljust(16, b"\0")
 
 
-def test_a_short_string_is_in_the_object() -> None:
-    assert StringReader(memory({BASE: short_string(b"aten::mm")})).read(BASE) == "aten::mm"
+LONG = b"registered at /pytorch/build/aten/src/ATen/RegisterCPU_0.cpp:3234"
 
 
-def test_a_long_string_is_on_the_heap() -> None:
-    text = b"registered at /pytorch/build/aten/src/ATen/RegisterCPU_0.cpp:3234"
-    regions = {BASE: struct.pack("<QQ", HEAP, len(text)) + bytes(16), HEAP: text}
-    assert StringReader(memory(regions)).read(BASE) == text.decode()
-
-
-def test_an_empty_string_needs_no_buffer() -> None:
-    assert StringReader(memory({BASE: struct.pack("<QQ", 0xDEAD, 0) + bytes(16)})).read(BASE) == ""
-
-
-def test_bytes_that_are_no_utf8_are_escaped() -> None:
-    assert StringReader(memory({BASE: short_string(b"a\xff")})).read(BASE) == "a\\xff"
+@pytest.mark.parametrize(
+    ("contents", "text"),
+    [
+        (short_string(b"aten::mm"), "aten::mm"),
+        (struct.pack("<QQ", HEAP, len(LONG)) + bytes(16), LONG.decode()),
+        (struct.pack("<QQ", 0xDEAD, 0) + bytes(16), ""),
+        (short_string(b"a\xff"), "a\\xff"),
+    ],
+    ids=["in the object", "on the heap", "empty", "no UTF-8"],
+)
+def test_strings(contents: bytes, text: str) -> None:
+    assert StringReader(memory({BASE: contents, HEAP: LONG})).read(BASE) == text
 
 
 def test_the_counted_string_of_the_old_abi() -> None:
@@ -72,11 +71,6 @@ def test_the_counted_string_of_the_old_abi() -> None:
 def test_a_lying_length_is_refused(data: int, length: int) -> None:
     with pytest.raises(BadData):
         StringReader(memory({BASE: struct.pack("<QQ", data, length) + bytes(16), HEAP: b""})).read(BASE)
-
-
-def test_a_string_on_an_unreadable_page_is_a_fault() -> None:
-    with pytest.raises(MemoryFault):
-        StringReader(memory({BASE: struct.pack("<QQ", 0xDEAD000, 20) + bytes(16)})).read(BASE)
 
 
 # --- lists -------------------------------------------------------------------------------------------
@@ -97,12 +91,9 @@ def list_memory(count: int, patches: Mapping[int, int] | None = None, size: int 
     return memory({BASE: bytes(header), HEAP: bytes(heap)})
 
 
-def test_a_list_in_order() -> None:
+def test_a_list_in_order_and_without_its_size() -> None:
     assert list_items(list_memory(3), BASE, 10) == [HEAP + 16, HEAP + 48, HEAP + 80]
     assert list_items(list_memory(0), BASE, 10) == []
-
-
-def test_a_list_without_its_size_is_read_without() -> None:
     assert len(list_items(list_memory(3, size=99), BASE, 10, sized=False)) == 3
 
 
@@ -123,9 +114,11 @@ def test_a_damaged_list_is_refused(damaged: Memory) -> None:
         list_items(damaged, BASE, 10)
 
 
-def test_a_list_into_nowhere_is_a_fault() -> None:
+def test_what_cannot_be_read_is_a_fault() -> None:
     with pytest.raises(MemoryFault):
         list_items(list_memory(3, {HEAP + 32: 0xDEAD0000}), BASE, 10)
+    with pytest.raises(MemoryFault):
+        StringReader(memory({BASE: struct.pack("<QQ", 0xDEAD000, 20) + bytes(16)})).read(BASE)
 
 
 # --- vectors -----------------------------------------------------------------------------------------
@@ -158,37 +151,24 @@ class HashMap:
             slots *= 2
 
     def _build(self, keys: list[int], slots: int) -> bool:
-        self.slots, self.lookups = slots, max(4, slots.bit_length() - 1)
+        self.slots, self.lookups, self.count = slots, max(4, slots.bit_length() - 1), len(keys)
         self.shift = 64 - (slots - 1).bit_length()
         self.table: list[tuple[int, int]] = [(-1, 0)] * (slots + self.lookups)
         for key in keys:
-            at, distance = (key * GOLDEN % (1 << 64)) >> self.shift, 0
-            while self.table[at][0] >= distance:
-                at, distance = at + 1, distance + 1
-            while self.table[at][0] >= 0:
-                if distance >= self.lookups:
+            at, entry = (key * GOLDEN % (1 << 64)) >> self.shift, (0, key)
+            while entry[0] >= 0:  # who is further from home takes the place, and who was there goes on
+                if entry[0] >= self.lookups:
                     return False
-                self.table[at], (distance, key) = (distance, key), self.table[at]
-                at, distance = at + 1, distance + 1
-                while self.table[at][0] >= distance:
-                    at, distance = at + 1, distance + 1
-            if distance >= self.lookups:
-                return False
-            self.table[at] = (distance, key)
-        self.count = len(keys)
+                if self.table[at][0] < entry[0]:
+                    self.table[at], entry = entry, self.table[at]
+                if entry[0] >= 0:
+                    at, entry = at + 1, (entry[0] + 1, entry[1])
         return True
 
     def header(self, **changes: int) -> bytes:
-        values = {
-            "entries": HEAP,
-            "slots": self.slots - 1,
-            "shift": self.shift,
-            "lookups": self.lookups,
-            "count": self.count,
-            **changes,
-        }
-        front = [values[name] for name in ("entries", "slots", "shift", "lookups")]
-        return struct.pack("<QQbbxxfQ", *front, 0.5, values["count"])
+        values = {"entries": HEAP, "slots": self.slots - 1, "shift": self.shift, "lookups": self.lookups}
+        values.update({"count": self.count, **changes})
+        return struct.pack("<QQbbxxfQ", *[*values.values()][:4], 0.5, values["count"])
 
     def contents(self) -> bytearray:
         raw = bytearray()
@@ -211,35 +191,23 @@ def test_any_map_gives_its_keys_back(keys: list[int]) -> None:
     entries = map_entries(fake, BASE, VALUE)
     check_hashed(fake, BASE, VALUE, entries, 2)
     assert sorted(entry.raw[0] | entry.raw[1] << 8 for entry in entries) == sorted(keys)
+    never_used = struct.pack("<QQbbxxfQ", 0xDEAD0000, 0, 63, 3, 0.5, 0)
+    assert map_entries(memory({BASE: never_used}), BASE, VALUE) == []
     for entry in entries:
         assert len(entry.raw) == VALUE
         assert fake.u16(entry.address) == entry.raw[0] | entry.raw[1] << 8
 
 
-def test_a_map_that_never_had_an_element() -> None:
-    header = struct.pack("<QQbbxxfQ", 0xDEAD0000, 0, 63, 3, 0.5, 0)
-    assert map_entries(memory({BASE: header}), BASE, VALUE) == []
-
-
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "value"),
     [
-        {"slots": 6},
-        {"slots": (1 << 40) - 1},
-        {"shift": 3},
-        {"shift": -1},
-        {"lookups": 0},
-        {"lookups": 100},
-        {"count": 1 << 60},
-        {"count": 3},
-        {"entries": 0xDEAD0000},
-        {"entries": 0},
+        *(("slots", 6), ("slots", (1 << 40) - 1), ("shift", 3), ("shift", -1), ("lookups", 0), ("lookups", 100)),
+        *(("count", 1 << 60), ("count", 3), ("entries", 0xDEAD0000), ("entries", 0)),
     ],
-    ids=str,
 )
-def test_a_map_with_a_damaged_header_is_refused(changes: dict[str, int]) -> None:
+def test_a_map_with_a_damaged_header_is_refused(name: str, value: int) -> None:
     with pytest.raises(BadData, match="corrupt"):
-        map_entries(HashMap([1, 5, 22, 23]).memory(**changes), BASE, VALUE)
+        map_entries(HashMap([1, 5, 22, 23]).memory(**{name: value}), BASE, VALUE)
 
 
 def test_a_distance_too_far_is_refused() -> None:
