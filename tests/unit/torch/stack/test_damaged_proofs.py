@@ -12,11 +12,8 @@ from zlib import crc32
 import pytest
 
 from gdbext.engine.arch import Architecture
-from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.arch.x86_64.architecture import X8664
 from gdbext.engine.formats import symbol_cache
-from gdbext.engine.process import code_reader
-from gdbext.torch.registry import Operator
+from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.stack import kernel_match
 from support.recorded.recording_damage import patched
 from support.recorded.recordings import Replay, recording
@@ -128,16 +125,20 @@ def test_the_kernel_that_is_shown_is_the_one_that_runs() -> None:
     assert [step["kernel"]["function"] for step in found] == [step["kernel"]["function"] for step in true]
 
 
+def entry_of(name: str, key: str) -> tuple[Dispatcher, int]:
+    """Where the table entry is that the call of OPERATOR for ``key`` leads to."""
+    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, key))
+    assert step["confidence"] == "exact"
+    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
+    assert address is not None
+    assert dispatcher is not None
+    return dispatcher, dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+
+
 def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
     """The call holds the entry's address; what it holds has been overwritten since."""
     name = "gil-mutex-debian"
-    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "AutogradCPU"))
-    assert step["confidence"] == "exact"
-    address = re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
-    dispatcher = Replay(name).session.dispatcher
-    assert address is not None
-    assert dispatcher is not None
-    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+    dispatcher, entry = entry_of(name, "AutogradCPU")
     words = range(entry, entry + dispatcher.kernels.size, 8)
     memory = recording(name).memory
     found = steps(name, {at: 0 for at in words if memory.read(at, 8) is not None})
@@ -148,20 +149,18 @@ def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
 def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     """Its boxed function says that it calls a Python function; which one was in the word that is gone."""
     name = "gil-mutex"
-    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "CPU"))
-    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
-    assert address is not None
-    assert dispatcher is not None
-    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
-    functor = dispatcher.kernels.read(entry).functor
-    at = next(
-        at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor.to_bytes(8, "little")
-    )
-    kernel = next(each for each in steps(name, {at: 0}) if each["key"] == step["key"])["kernel"]
-    assert kernel["function"] == "a Python function that cannot be read"
+    dispatcher, entry = entry_of(name, "CPU")
+    functor = dispatcher.kernels.read(entry).functor.to_bytes(8, "little")
+    at = next(at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor)
     file = 0x7F62AA43C2E0
-    nameless = next(each for each in steps(name, {file: 0}) if each["key"] == step["key"])["kernel"]
-    assert nameless["function"] == "<lambda>, a Python function whose file cannot be read"
+    functions = [
+        next(each for each in steps(name, {place: 0}) if each["key"] == "CPU")["kernel"]["function"]
+        for place in (at, file)
+    ]
+    assert functions == [
+        "a Python function that cannot be read",
+        "<lambda>, a Python function whose file cannot be read",
+    ]
 
 
 # --- keysets -----------------------------------------------------------------------------------------
@@ -194,37 +193,13 @@ def test_a_small_number_is_no_keyset(number: int) -> None:
         assert [step["keyset"]["bits"] for step in found if int(step["keyset"]["bits"], 16) < 1 << 12] == []
 
 
-def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nothing is kept for another process
-    kernel_match._jumps_in.cache_clear()
-    first = steps(META, {})
-    decoded: list[int] = []
-    genuine = X8664.decode
-
-    def counted(self: X8664, code: bytes, address: int) -> Iterator[Instruction]:
-        decoded.append(address)
-        return genuine(self, code, address)
-
-    monkeypatch.setattr(X8664, "decode", counted)
-    assert steps(META, {}) == first
-    kept = len(decoded)
-    kernel_match._jumps_in.cache_clear()
-    code_reader._decoded.cache_clear()
-    assert steps(META, {}) == first
-    assert len(decoded) - kept > kept
-
-
 def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process writes its code as it likes, and a checksum of four bytes is soon met."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     met: dict[int, bytes] = {}
     for number in range(1 << 20):
-        code = (
-            b"\xe9"
-            + (1 + number).to_bytes(3, "little")
-            + b"\0"
-            + (number * 0x9E3779B1 % (1 << 64)).to_bytes(8, "little")
-        )
+        rest = (number * 0x9E3779B1 % (1 << 64)).to_bytes(8, "little")
+        code = b"\xe9" + (1 + number).to_bytes(3, "little") + b"\0" + rest
         other = met.setdefault(crc32(code), code)
         if other[:5] != code[:5]:
             break

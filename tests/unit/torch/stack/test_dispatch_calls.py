@@ -42,11 +42,7 @@ def test_autograd_redispatches_innermost_first() -> None:
 def test_every_layer_of_a_debug_build_is_one_pass() -> None:
     frames = (PLAIN, UNBOXED, BOXING, BOXING, DISPATCHER_CALL, HANDLE_CALL, PLAIN)
     (found,) = passes(*frames, pointer=(2,))
-    assert found.header == [5, 4, 3, 2]
-    assert (found.level, found.kernel) == (4, 1)
-
-
-def test_at_ops_in_a_debug_build_is_the_same_pass_as_the_dispatcher_below_it() -> None:
+    assert (found.header, found.level, found.kernel) == ([5, 4, 3, 2], 4, 1)
     (found,) = passes(UNBOXED, BOXING, DISPATCHER_CALL, HANDLE_CALL, CALL, PLAIN, pointer=(1,))
     assert (found.level, found.operator_struct, found.kernel) == (2, "mm", 0)
 
@@ -63,16 +59,17 @@ def test_the_dispatcher_inlined_into_a_boxed_fallback_is_a_pass_of_its_own() -> 
     assert (outer.level, outer.kernel) == (4, 2)
 
 
-def test_a_direct_call_between_kernel_functions_is_no_pass() -> None:
-    (found,) = passes(PLAIN, BODY, BOXED, CALL_BOXED, PLAIN, pointer=(3,))
-    assert (found.level, found.kernel) == (3, 2)
+WRAPPER = FunctionRole(
+    Role.BOXED_FROM_UNBOXED,
+    mangled="_ZN3c104impl31make_boxed_from_unboxed_functorINS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFvvEE",
+)
 
 
 def test_a_wrapper_that_calls_the_function_of_its_functor_hosts_no_dispatcher() -> None:
-    mangled = "_ZN3c104impl31make_boxed_from_unboxed_functorINS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFvvEE"
-    wrapper = FunctionRole(Role.BOXED_FROM_UNBOXED, mangled=mangled)
-    (found,) = passes(PLAIN, FunctionRole(Role.UNBOXED_BODY), wrapper, CALL_BOXED, PLAIN, pointer=(2, 3))
-    assert (found.level, found.kernel) == (3, 2)
+    """A direct call between kernel functions is no pass."""
+    for inner, wrapper, pointer in ((BODY, BOXED, (3,)), (FunctionRole(Role.UNBOXED_BODY), WRAPPER, (2, 3))):
+        (found,) = passes(PLAIN, inner, wrapper, CALL_BOXED, PLAIN, pointer=pointer)
+        assert (found.level, found.kernel) == (3, 2)
 
 
 def test_a_wrapper_around_a_lambda_hosts_what_the_lambda_calls() -> None:
@@ -90,21 +87,15 @@ def test_a_hosted_boxing_layer_opens_a_pass_at_its_caller() -> None:
     assert (found.level, found.hosted, found.kernel, found.header) == (2, True, 0, [2, 1])
 
 
-def test_lookup_and_entering_are_no_kernels() -> None:
+def test_lookup_entering_and_helpers_are_no_kernels() -> None:
     (looking,) = passes(LOOKUP, CALL, PLAIN)
     assert (looking.kernel, looking.detail) == (None, Role.LOOKUP)
     (entering,) = passes(PLAIN, ENTERING, CALL, PLAIN, pointer=(1,))
     assert (entering.kernel, entering.detail) == (None, Role.ENTERING)
-
-
-def test_helpers_of_the_dispatcher_are_no_kernels() -> None:
-    (found,) = passes(PLAIN, PLAIN, CALL, PLAIN)
-    assert (found.kernel, found.helpers) == (None, [1])
-
-
-def test_a_kernel_without_a_telling_name_is_known_by_the_call_through_a_pointer() -> None:
-    (found,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
-    assert found.kernel == 0
+    (helper,) = passes(PLAIN, PLAIN, CALL, PLAIN)
+    assert (helper.kernel, helper.helpers) == (None, [1])
+    (nameless,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
+    assert nameless.kernel == 0, "known by the call through a pointer"
 
 
 def test_a_signal_handler_is_no_part_of_the_interrupted_pass() -> None:

@@ -48,52 +48,42 @@ def found(code: bytes, site: int) -> WaysBack:
     return ways
 
 
-def test_a_call_asks_right_before() -> None:
-    code = code_of(NOP, ASKS, NOP, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-
-
-def test_a_redispatch_does_not_ask() -> None:
-    code = code_of(NOP, OTHER, NOP, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is False
-
-
-def test_a_redispatch_after_a_call_in_the_same_function() -> None:
-    first = code_of(ASKS, NOP, BY_POINTER)
-    code = first + code_of(NOP, NOP, BY_POINTER, RETURN)
-    assert found(code, len(first)).is_call is True
-    assert found(code, len(code) - 1).is_call is False
-
-
-def test_ways_that_disagree_prove_nothing() -> None:
-    code = code_of(short_jump(True, 5), ASKS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is None
-
-
-def test_a_jump_over_the_way_is_followed() -> None:
-    """The way from before the question does not lead to the call: it ends in a return."""
-    code = code_of(short_jump(True, 1), RETURN, ASKS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-
-
-@pytest.mark.parametrize(("load", "boxes"), [(LOADS_UNBOXED, True), (LOADS_OWN, False)])
-def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(load: bytes, boxes: bool) -> None:
-    code = code_of(ASKS, load, TEST, short_jump(True, 0), BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).tests_unboxed is boxes
+FIRST = code_of(ASKS, NOP, BY_POINTER)
 
 
 @pytest.mark.parametrize(
-    ("load", "boxes"),
+    ("code", "is_call"),
     [
-        (LOADS_UNBOXED, None),
-        (b"\x48\x8d\x43\x10", False),  # lea 0x10(%rbx),%rax
-        (b"\xff\x73\x10", False),  # push 0x10(%rbx)
-        (b"\x48\x89\x43\x10", False),  # mov %rax,0x10(%rbx)
+        (code_of(NOP, ASKS, NOP, BY_POINTER), True),
+        (code_of(NOP, OTHER, NOP, BY_POINTER), False),
+        (FIRST, True),
+        (FIRST + code_of(NOP, NOP, BY_POINTER), False),  # a redispatch after a call in the same function
+        (code_of(short_jump(True, 5), ASKS, BY_POINTER), None),  # ways that disagree
+        (code_of(short_jump(True, 1), RETURN, ASKS, BY_POINTER), True),  # a way that ends in a return
+        # What reports that there is no kernel stands anywhere in a function, often right before the call of one.
+        (code_of(short_jump(True, 7), ASKS, short_jump(False, 5), THROWS, BY_POINTER), True),
+        (code_of(short_jump(True, 7), ASKS, short_jump(False, 5), OTHER, BY_POINTER), None),
     ],
 )
-def test_a_word_that_is_read_long_before_a_jump_proves_nothing(load: bytes, boxes: bool | None) -> None:
-    """With -flto, stores of arguments stand between."""
-    code = code_of(ASKS, load, *[NOP] * 6, TEST, short_jump(True, 0), BY_POINTER, RETURN)
+def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | None) -> None:
+    assert found(code + RETURN, len(code)).is_call is is_call
+
+
+@pytest.mark.parametrize(
+    ("load", "distance", "boxes"),
+    [
+        (LOADS_UNBOXED, 0, True),
+        (LOADS_OWN, 0, False),
+        (LOADS_UNBOXED, 6, None),  # long before a jump it proves nothing: with -flto, stores stand between
+        (b"\x48\x8d\x43\x10", 6, False),  # lea 0x10(%rbx),%rax
+        (b"\xff\x73\x10", 6, False),  # push 0x10(%rbx)
+        (b"\x48\x89\x43\x10", 6, False),  # mov %rax,0x10(%rbx)
+    ],
+)
+def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(
+    load: bytes, distance: int, boxes: bool | None
+) -> None:
+    code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
     assert found(code, len(code) - 1).tests_unboxed is boxes
 
 
@@ -115,14 +105,6 @@ def test_no_call_there() -> None:
     code = code_of(NOP, RETURN)
     decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
     assert ways_back(ARCHITECTURE, decoded, START + 1, lambda _: False) is None
-
-
-def test_nothing_comes_from_before_through_a_call_that_throws() -> None:
-    """What reports that there is no kernel stands anywhere in a function, often right before the call of one."""
-    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), THROWS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), OTHER, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is None
 
 
 @pytest.mark.parametrize(

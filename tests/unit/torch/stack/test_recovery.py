@@ -105,13 +105,7 @@ def empty(
 
 
 @pytest.mark.parametrize(
-    "places",
-    [
-        [{"rbx"}],
-        [{0x7FFC00002000}],
-        [{"rbx"}, {"rbx"}],
-        [{0x7FFC00002000, "rbx"}, {"rbx"}],
-    ],
+    "places", [[{"rbx"}], [{0x7FFC00002000}], [{"rbx"}, {"rbx"}], [{0x7FFC00002000, "rbx"}, {"rbx"}]]
 )
 def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
     result = empty(places)
