@@ -25,10 +25,13 @@ from gdbext.cpython.abi.versions import abi_of_hexversion
 from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.parking import ParkingLot
 from gdbext.cpython.threads.frame_reader import Interpreter
+from gdbext.diagnosis.session import Session
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import Memory
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
 from support.fakes.fake_target import FakeTarget
+from support.recorded.recording_damage import patched
 
 HEXVERSION = 0x030D05F0
 LAYOUT = layout_for(abi_of_hexversion(HEXVERSION, free_threaded=True))
@@ -131,39 +134,19 @@ def test_who_is_in_a_critical_section_holds_the_object(replay: Callable[[str], A
     assert [(held["kind"], held["address"]) for held in threads[inside]["holds"]] == [("object-lock", wait["address"])]
 
 
-def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("damage", ["fault", "circle"])
+def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str], Any], damage: str) -> None:
     """What cannot be read costs the object lock's owner; a circle ends."""
-    for damage in ("fault", "circle"):
-        session = replay("free-threaded-section-3.14t").session
-        runtime = session.python
-        at = PyThreadState.critical_section.offset(runtime.space)
-        fields = {state.address + at for state in runtime.thread_states()}
-        read = runtime.memory.u64
-        section = next(value for value in map(read, fields) if value and not value & 1)
-        worth = 8 if damage == "fault" else section
-        runtime.memory = Patched(runtime.memory, dict.fromkeys(fields, worth), {section: section})
-        runtime.space = Space(runtime.memory, runtime.layout)
-        if damage == "fault":
-            with pytest.raises(MemoryFault):
-                ParkingLot(runtime)
-        else:
-            assert len(ParkingLot(runtime)._sections) == 1
-
-
-class Patched:
-    """Memory with some words replaced."""
-
-    def __init__(self, memory: Memory, words: dict[int, int], following: dict[int, int]) -> None:
-        self._memory = memory
-        self._words = words
-        self._following = following
-
-    def u64(self, address: int) -> int:
-        return self._words.get(address, None) or self._memory.u64(address)
-
-    def words(self, address: int, count: int) -> tuple[int, ...]:
-        found = self._memory.words(address, count)
-        return (self._following[address], *found[1:]) if address in self._following else found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._memory, name)
+    session = replay("free-threaded-section-3.14t").session
+    runtime = session.python
+    at = PyThreadState.critical_section.offset(runtime.space)
+    fields = [state.address + at for state in runtime.thread_states()]
+    section = next(value for value in map(runtime.memory.u64, fields) if value and not value & 1)
+    words = dict.fromkeys(fields, 8) if damage == "fault" else {**dict.fromkeys(fields, section), section: section}
+    damaged = Session(ReplayTarget(patched(session.target.recording, words))).python
+    assert damaged is not None
+    if damage == "fault":
+        with pytest.raises(MemoryFault):
+            ParkingLot(damaged)
+    else:
+        assert len(ParkingLot(damaged)._sections) == 1

@@ -12,15 +12,12 @@ import pytest
 
 from gdbext.errors import LayoutError
 from gdbext.hosts.cli import launcher
-from gdbext.torch.registry.operator_names import SCHEMAS, declared_schemas
+from gdbext.torch.registry.operator_names import declared_schemas
 from support.recorded.recordings import Replay
 from support.source import contract_schema
 
-LIMIT = 200_000
 
-
-def test_what_is_shipped_is_small_and_has_each_minor_release() -> None:
-    assert Path(SCHEMAS).stat().st_size < LIMIT
+def test_what_is_shipped_has_each_minor_release() -> None:
     schemas = declared_schemas()
     assert [".".join(release.split(".")[:2]) for release in schemas] == [f"2.{minor}" for minor in range(16)]
     assert all(2900 < len(found) < 3500 for found in schemas.values())

@@ -36,9 +36,6 @@ def memory(regions: Mapping[int, bytes]) -> Memory:
     return Memory(FakeTarget(padded))
 
 
-# --- strings -----------------------------------------------------------------------------------------
-
-
 def short_string(text: bytes) -> bytes:
     return struct.pack("<QQ", BASE + 16, len(text)) + text.ljust(16, b"\0")
 
@@ -71,9 +68,6 @@ def test_the_counted_string_of_the_old_abi() -> None:
 def test_a_lying_length_is_refused(data: int, length: int) -> None:
     with pytest.raises(BadData):
         StringReader(memory({BASE: struct.pack("<QQ", data, length) + bytes(16), HEAP: b""})).read(BASE)
-
-
-# --- lists -------------------------------------------------------------------------------------------
 
 
 def list_memory(count: int, patches: Mapping[int, int] | None = None, size: int | None = None) -> Memory:
@@ -121,24 +115,17 @@ def test_what_cannot_be_read_is_a_fault() -> None:
         StringReader(memory({BASE: struct.pack("<QQ", 0xDEAD000, 20) + bytes(16)})).read(BASE)
 
 
-# --- vectors -----------------------------------------------------------------------------------------
-
-
-def test_a_vector() -> None:
+def test_a_vector_and_what_is_none() -> None:
     contents = struct.pack("<QQQ", HEAP, HEAP + 48, HEAP + 64)
     assert vector_span(memory({BASE: contents}), BASE, 16) == (HEAP, 3)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [(HEAP, HEAP - 16, HEAP), (HEAP, HEAP + 20, HEAP + 32), (HEAP, HEAP + 32, HEAP + 16), (0, 1 << 60, 1 << 60)],
-)
-def test_a_vector_that_makes_no_sense_is_refused(words: tuple[int, int, int]) -> None:
-    with pytest.raises(BadData, match="vector"):
-        vector_span(memory({BASE: struct.pack("<QQQ", *words)}), BASE, 16)
-
-
-# --- hash maps ---------------------------------------------------------------------------------------
+    for words in (
+        (HEAP, HEAP - 16, HEAP),
+        (HEAP, HEAP + 20, HEAP + 32),
+        (HEAP, HEAP + 32, HEAP + 16),
+        (0, 1 << 60, 1 << 60),
+    ):
+        with pytest.raises(BadData, match="vector"):
+            vector_span(memory({BASE: struct.pack("<QQQ", *words)}), BASE, 16)
 
 
 class HashMap:
@@ -213,8 +200,7 @@ def test_a_map_with_a_damaged_header_is_refused(name: str, value: int) -> None:
 def test_a_distance_too_far_is_refused() -> None:
     fake = HashMap([1, 5, 22, 23])
     contents = fake.contents()
-    slot = next(index for index, (distance, _key) in enumerate(fake.table) if distance >= 0)
-    contents[40 * slot] = 60
+    contents[40 * next(index for index, (distance, _key) in enumerate(fake.table) if distance >= 0)] = 60
     with pytest.raises(BadData, match="corrupt"):
         map_entries(fake.memory(bytes(contents)), BASE, VALUE)
 
