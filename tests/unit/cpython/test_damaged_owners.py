@@ -76,14 +76,6 @@ def test_the_owner_s_id_is_another_thread_s(subject: Subject) -> None:
     assert found[subject.waiter] is None
 
 
-def test_the_list_of_thread_states_is_cut_short(subject: Subject) -> None:
-    """The owner's state is not on it any more; its pthread_t still tells who it is."""
-    newest = next(iter(subject.states))
-    found = owners(Replay(NAME, subject.patched(newest, "next", 0)))
-    assert all(owner in (None, subject.owners.get(tid)) for tid, owner in found.items())
-    assert any(found.values())
-
-
 def test_an_ident_that_nobody_has_means_nothing_while_a_thread_is_unread(subject: Subject) -> None:
     lost = subject.patched(subject.owner, "thread_id", 0x7F0000001240)
     found = owners(Replay(NAME, without_registers(lost, [subject.owner])))
@@ -98,25 +90,6 @@ def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
     ident = f"{subject.states[subject.owner].ident:#x}"
     assert wait_of(replay, subject.waiter)["owner"] == {"tid": 0, "ident": ident, "state": "gone"}
     assert f"the thread with the ident {ident}" in replay.text("all-threads")
-
-
-def with_register(name: str, tid: int, register: str, value: int) -> Replay:
-    before = recording(name)
-    threads = (
-        each._replace(registers={**each.registers, register: value}) if each.tid == tid else each
-        for each in before.threads
-    )
-    return Replay(name, before._replace(threads=tuple(threads)))
-
-
-def test_a_thread_pointer_that_is_another_thread_s_gives_it_no_stack_of_that_thread() -> None:
-    """Python 3.8 knows its threads by their pthread_t alone."""
-    before = recording("python-lock-abba-3.8")
-    main = next(each for each in before.threads if each.tid == before.pid)
-    other = max(each.tid for each in before.threads)
-    damaged = with_register("python-lock-abba-3.8", other, "fs_base", main.registers["fs_base"])
-    waits = {each["tid"]: each["wait"] for each in damaged.document("all-threads")["threads"]}
-    assert (waits[other] or {}).get("kind") != "join", "that is what the main thread waits for"
 
 
 @pytest.mark.parametrize(
@@ -209,11 +182,3 @@ def test_the_words_of_locks_around_a_lock(monkeypatch: pytest.MonkeyPatch, name:
         memory=SimpleNamespace(words=lambda _, number: words[:number]),
     )
     assert words_of_native_lock(cast(PythonRuntime, runtime), 4096) == words[:count]
-
-
-def test_one_register_proves_no_thread_that_waits_for_itself() -> None:
-    """The only thread with a GIL sleeps on a stream's lock; its futex register is made that of the GIL's condition."""
-    name = "families-stream"
-    pid = recording(name).pid
-    wait = wait_of(with_register(name, pid, "rdi", 0x7F545CF4E6F4), pid)
-    assert (wait["kind"], wait["certainty"]) == ("gil", "inferred")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,73 +28,31 @@ from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, Thread
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.object_text import describe
 from gdbext.cpython.threads.runtime import PythonRuntime, RuntimeLocation, evidence, read_thread_names
-from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
-from gdbext.errors import GdbextError, MemoryFault, PythonUnsupported
+from gdbext.errors import GdbextError, PythonUnsupported
+from support.fakes.fake_target import FakeTarget
 
 ABIS = {abi.text: abi for abi in SUPPORTED}
 BASE = 0x7F0000000000
 SIZE = 1 << 19
 
 
-class Bytes(Target):
-    """A target that is one block of bytes at BASE."""
-
-    kind = "core"
-    debugger = "none"
-    pid = 1
-
-    def __init__(self, data: bytes) -> None:
-        self.architecture = by_name("x86_64")
-        self.data = data
-
-    def read(self, address: int, size: int) -> bytes:
-        at = address - BASE
-        if at < 0 or at + size > len(self.data):
-            raise MemoryFault(address, size)
-        return self.data[at : at + size]
-
-    def threads(self) -> Sequence[TargetThread]:
-        return []
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        return []
-
-    def auxv(self) -> Mapping[int, int]:
-        return {}
-
-    def local_path(self, path: str) -> str:
-        return path
-
-
-class NoSymbols:
-    """A symbolizer for a module that exports ``symbols`` (name to address)."""
-
-    def __init__(self, symbols: Mapping[str, int]) -> None:
-        self.symbols = symbols
-
-    def index(self, _module: Any) -> Any:
-        return SimpleNamespace(
-            exported=lambda name: SimpleNamespace(vaddr=self.symbols[name]) if name in self.symbols else None
-        )
-
-
-def module(path: str) -> Module:
-    return cast(Module, SimpleNamespace(path=path, name=path.rpartition("/")[2], base=0, image=None))
+def memory_of(data: bytes) -> Memory:
+    """One block of bytes at BASE."""
+    return Memory(FakeTarget({BASE: data}))
 
 
 def location(path: str = "/usr/lib/libpython3.9.so.1.0") -> RuntimeLocation:
-    return RuntimeLocation(module(path), BASE)
+    module = SimpleNamespace(path=path, name=path.rpartition("/")[2], base=0, image=None)
+    return RuntimeLocation(cast(Module, module), BASE)
 
 
 def symbols(**known: int) -> Symbolizer:
-    return cast(Symbolizer, NoSymbols(known))
+    """A symbolizer for a module that exports these names."""
+    exported = {name: SimpleNamespace(vaddr=address) for name, address in known.items()}
+    return cast(Symbolizer, SimpleNamespace(index=lambda _: SimpleNamespace(exported=exported.get)))
 
 
 @cache
@@ -117,7 +74,7 @@ def garbage(seed: int) -> bytes:
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
-    memory = Memory(Bytes(garbage(seed)))
+    memory = memory_of(garbage(seed))
     runtime = PythonRuntime(memory, location(), layout_for(abi))
     chance = random.Random(seed)
     for _ in range(120):
@@ -156,7 +113,7 @@ def with_errors(function: Any, *arguments: Any) -> None:
 
 
 def memory_with(header: bytes) -> Memory:
-    return Memory(Bytes(header.ljust(4096, b"\0")))
+    return memory_of(header.ljust(4096, b"\0"))
 
 
 def test_versions_that_are_not_known_are_refused() -> None:
@@ -207,11 +164,11 @@ def test_list_of_thread_states_in_a_circle() -> None:
     put(interpreter + PyInterpreterState.threads_head.field(layout).offset, state)
     put(state + PyThreadState.interp.field(layout).offset, interpreter)
     put(state + PyThreadState.next.field(layout).offset, state)
-    runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout)
+    runtime = PythonRuntime(memory_of(bytes(data)), location(), layout)
     with pytest.raises(GdbextError, match="no end"):
         runtime.thread_states()
     put(state + PyThreadState.interp.field(layout).offset, interpreter + 8)
-    runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout)
+    runtime = PythonRuntime(memory_of(bytes(data)), location(), layout)
     with pytest.raises(GdbextError, match="does not belong"):
         runtime.thread_states()
 
@@ -230,6 +187,6 @@ def test_lengths_are_capped() -> None:
         (name, 0x727473),
     ):
         struct.pack_into("<Q", data, address - BASE, value)
-    objects = ObjectReader(Memory(Bytes(bytes(data))), layout)
+    objects = ObjectReader(memory_of(bytes(data)), layout)
     assert objects.text(text, 10) == "\0" * 10
     assert len(objects.text(text)) == 64 * 1024

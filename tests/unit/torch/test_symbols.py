@@ -15,52 +15,34 @@ from gdbext.tools.info.info_report import SymbolStatus
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.state.setting_sources import setting_symbols
-from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
+from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 from support.source.parsed import nodes
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
-ALLOWED = (
-    "torch/assumed_symbols.py",
-    "torch/torch_symbol.py",
-    "torch/structures.py",
-    "torch/values/value_structures.py",
-    "torch/distributed/group_structures.py",
-    "torch/state/setting_structures.py",
-    "torch/state/setting_sources.py",
-    "engine/formats/demangle.py",
+TABLES = re.compile(
+    r"torch/(assumed_symbols|torch_symbol|.*structures|state/setting_sources|measure/.*)\.py|engine/formats/demangle\.py"
+    # structures of the layouts, and names that are shown to people
+    r"|tools/(tensor/cpp_(summaries|object)|info/library_settings)\.py|hosts/gdb/gdb_breakpoints\.py"
+    r"|torch/registry/(kernel|dispatch_table)\.py"
 )
-MANGLED = re.compile(r"^\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)")
-"""The beginning of a mangled name in one of torch's namespaces."""
-QUALIFIED = re.compile(r"^(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$")
-"""A function of torch; classes begin with a capital, members end in an underscore, and layouts have both."""
+NAME = re.compile(
+    r"\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)"  # mangled
+    r"|(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$"  # a function: classes are capitalized, members end in "_"
+)
 
 
 def names_in(file: Path) -> list[str]:
     """Names of torch's symbols."""
     constants = [node.value for node in nodes(file.read_text()) if isinstance(node, ast.Constant)]
     texts = [each.decode("latin-1") if isinstance(each, bytes) else each for each in constants]
-    return [text for text in texts if isinstance(text, str) and (MANGLED.match(text) or QUALIFIED.match(text))]
-
-
-KNOWN = {
-    "tools/tensor/cpp_summaries.py": "c10::intrusive_ptr, a class",
-    "tools/tensor/cpp_object.py": "c10::detail::DictImpl::dict of the layouts; c10::intrusive_ptr, a class",
-    "hosts/gdb/gdb_breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
-    "tools/info/library_settings.py": "at::mt19937_engine and at::mt19937_data_pod, structures of the layouts",
-    "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
-    "torch/registry/dispatch_table.py": "shown to people",
-}
-"""Files that may have one, and why."""
+    return [text for text in texts if isinstance(text, str) and NAME.match(text)]
 
 
 def test_names_stand_in_the_table_only() -> None:
-    found = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        relative = file.relative_to(PACKAGE).as_posix()
-        if relative not in (*ALLOWED, *KNOWN) and not relative.startswith("torch/measure/"):
-            found[relative] = names_in(file)
-    assert {relative: names for relative, names in found.items() if names} == {}
-    assert names_in(PACKAGE / ALLOWED[0])
+    files = {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("*.py")}
+    found = {name: names_in(file) for name, file in files.items() if not TABLES.fullmatch(name)}
+    assert {name: names for name, names in found.items() if names} == {}
+    assert names_in(files["torch/assumed_symbols.py"])
 
 
 def test_every_row_is_whole() -> None:
@@ -80,11 +62,6 @@ def test_every_row_is_whole() -> None:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
-
-
-def test_nested_names() -> None:
-    assert nested_name("c10d::Work::wait") == "4c10d4Work4wait"
-    assert nested_name("std::future::get") == "St6future3get"
 
 
 class Libraries:
@@ -117,12 +94,9 @@ def test_status() -> None:
     assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
     assert status(assumed_symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NOT_LOADED
     assert status(reference, Libraries(other=reference.names)) is SymbolStatus.FOUND
-    assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
-
-
-def test_an_older_spelling_will_do() -> None:
     older = assumed_symbols.PYTHON_DISPATCHER.names[1]
     assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
+    assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
 
 
 def test_a_family_is_searched_for_only_without_its_examples() -> None:

@@ -1,81 +1,18 @@
-"""Free-threaded builds: wider object headers, a GIL that is not used, copies of the bytecode, and real recordings."""
+"""Recorded free-threaded builds: locks, critical sections, stops of the world, copies of the bytecode."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gdbext.cpython.abi.python_layout import layout_for
-from gdbext.cpython.abi.python_structures import (
-    DequeObject,
-    FutureIterator,
-    GilRuntimeState,
-    LockObject,
-    ParkingQueueObject,
-    PyInterpreterFrame,
-    PyInterpreterState,
-    PyObject,
-    PyThreadState,
-    WaitEntry,
-)
-from gdbext.cpython.abi.versions import abi_of_hexversion
-from gdbext.cpython.sync.locks import read_gils
+from gdbext.cpython.abi.python_structures import PyInterpreterFrame, PyThreadState
 from gdbext.cpython.sync.parking import ParkingLot
-from gdbext.cpython.threads.frame_reader import Interpreter
 from gdbext.diagnosis.session import Session
-from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.process.memory import Memory
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
-from support.fakes.fake_target import FakeTarget
 from support.recorded.recording_damage import patched
-
-HEXVERSION = 0x030D05F0
-LAYOUT = layout_for(abi_of_hexversion(HEXVERSION, free_threaded=True))
-WITH_GIL = layout_for(abi_of_hexversion(HEXVERSION))
-
-
-def test_what_follows_a_header_is_sixteen_bytes_further_on() -> None:
-    assert LAYOUT.size(PyObject) == 32
-    for kind, member in (
-        (LockObject, LockObject.lock_lock),
-        (ParkingQueueObject, ParkingQueueObject.has_threads_waiting),
-    ):
-        assert LAYOUT.find(member) == (WITH_GIL.find(member) or 0) + 16
-        assert LAYOUT.size(kind) == WITH_GIL.size(kind) + 16
-    assert LAYOUT.find(DequeObject.leftblock) == 40
-    assert LAYOUT.find(FutureIterator.future) == 32
-    assert LAYOUT.find(WaitEntry.sema) == WITH_GIL.find(WaitEntry.sema), "no object"
-    assert LAYOUT.find(PyThreadState.frame) is None
-
-
-class OneInterpreter:
-    """As much of a runtime as the GIL is read from."""
-
-    def __init__(self, layout: Any, enabled: int) -> None:
-        at = PyInterpreterState.gil.field(layout).offset
-        interpreter, gil = bytearray(0x100000), bytearray(0x1000)
-        struct.pack_into("<Q", interpreter, at, 0x900000)
-        struct.pack_into("<Q", gil, GilRuntimeState.interval.field(layout).offset, 5000)
-        if GilRuntimeState.enabled.is_in(layout):
-            struct.pack_into("<i", gil, GilRuntimeState.enabled.field(layout).offset, enabled)
-        self.memory = Memory(FakeTarget({0x1000: bytes(interpreter), 0x900000: bytes(gil)}))
-        self.layout = layout
-        self.space = Space(self.memory, layout)
-
-    def interpreters(self) -> list[Interpreter]:
-        return [Interpreter(0x1000, 0)]
-
-    def thread_states(self) -> list[Any]:
-        return []
-
-
-@pytest.mark.parametrize(("layout", "enabled", "count"), [(LAYOUT, 0, 0), (LAYOUT, 2**31 - 1, 1), (WITH_GIL, 0, 1)])
-def test_only_a_gil_that_is_used_is_one(layout: Any, enabled: int, count: int) -> None:
-    assert len(read_gils(OneInterpreter(layout, enabled))) == count  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "version"), [("3.13t", "3.13.15t"), ("3.14t", "3.14.4t")])

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi import InterpreterFrames, LoopAnchor, PythonAbi
-from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
-from gdbext.engine.layouts.declarations import Member
 from gdbext.errors import PythonUnsupported
 from support.source.parsed import nodes, walk
 
@@ -56,27 +53,3 @@ def test_a_row_is_found_by_its_version() -> None:
     with pytest.raises(PythonUnsupported, match=r"free-threaded CPython 3\.11\.7") as caught:
         abi_of_hexversion(0x030B07F0, free_threaded=True)
     assert caught.value.why.endswith("every version; 3.8 to 3.15, and 3.13t and 3.14t, are known")
-
-
-@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
-def test_members_that_a_row_names_are_in_its_layout(abi: PythonAbi) -> None:
-    layout = layout_for(abi)
-    members: list[Member[int]] = [abi.first_thread, abi.modules, abi.code_name, *abi.local_names]
-    members += [lock.word for lock in abi.lock_types]
-    if isinstance(abi.frames, InterpreterFrames):
-        members += [abi.frames.code, abi.frames.instruction]
-    assert [member for member in members if layout.find(member) is None] == []
-
-
-@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
-def test_owners_of_frames_are_those_of_the_headers(abi: PythonAbi) -> None:
-    table = layout_for(abi).table
-    assert ("_frameowner" in table.absent) == (not isinstance(abi.frames, InterpreterFrames))
-    if not isinstance(abi.frames, InterpreterFrames):
-        return
-    owners = table.enum("_frameowner")
-    assert abi.frames.generator_owner == owners["FRAME_OWNED_BY_GENERATOR"]
-    codeless = {value for name, value in owners.items() if name.endswith(("_CSTACK", "_INTERPRETER"))}
-    assert set(abi.frames.codeless_owners) == codeless
-    by_entry = abi.frames.anchor is LoopAnchor.ENTRY_FRAME
-    assert abi.frames.entry_owner == (min(codeless) if by_entry else None)

@@ -114,30 +114,12 @@ def test_a_ring_that_makes_no_sense_is_refused(claimed: int, following: int) -> 
         recorder([Made(1)], following, claimed=claimed).entries()
 
 
-def with_map(nodes: bytes, depth: int) -> FlightRecorder:
-    """Whose std::map of groups has ``depth`` nodes in a line to the right, the first of which is at NODES."""
+def test_a_map_whose_nodes_form_a_ring_is_refused() -> None:
+    """It has three of them, in a line to the right, as its header says."""
     raw = bytearray(RECORDER.size)
     map_at = RECORDER.offset("pg_name_to_ranks_")
-    raw[map_at : map_at + 48] = bytes(16) + struct.pack("<Q", NODES) + bytes(16) + struct.pack("<Q", depth)
-    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: nodes.ljust(4096, b"\0")}
-    return FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE)
-
-
-def test_ranks_of_groups() -> None:
-    size = LAYOUT.struct("c10d::FlightRecorder::pg_name_to_ranks_.node").size
-    nodes = bytearray(4096)
-    for number, (name, ranks) in enumerate((("0", (0, 1, 2)), ("1", (2, 0)))):
-        at = number * size
-        struct.pack_into("<QQ", nodes, at + 16, 0, NODES + size if number == 0 else 0)
-        text(nodes, NODES, at + 32 + 32, name)
-        text(nodes, NODES, at + 32, "")
-        place = 0x800 + 0x100 * number
-        struct.pack_into(f"<{len(ranks)}Q", nodes, place, *ranks)
-        end = NODES + place + 8 * len(ranks)
-        struct.pack_into("<QQQ", nodes, at + 96, NODES + place, end, end)
-    assert with_map(bytes(nodes), 2).groups() == {("0", ""): (0, 1, 2), ("1", ""): (2, 0)}
-
-
-def test_a_map_whose_nodes_form_a_ring_is_refused() -> None:
+    raw[map_at : map_at + 48] = bytes(16) + struct.pack("<QQQQ", NODES, 0, 0, 3)
+    node = struct.pack("<QQQQ", 0, 0, NODES, 0)
+    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: node.ljust(4096, b"\0")}
     with pytest.raises(BadData):
-        with_map(struct.pack("<QQQQ", 0, 0, NODES, 0), 3).groups()
+        FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE).groups()

@@ -69,20 +69,16 @@ def test_arguments_nest_in_every_bracket() -> None:
     assert template_arguments("a, b", 0) == []
 
 
-@pytest.mark.parametrize(
-    ("signature", "name"),
-    [
+def test_a_signature_without_types() -> None:
+    for signature, name in (
         ("at::Tensor f::g<int, long>(int, long)", "f::g<int, long>"),
         ("f::g(int) const", "f::g"),
         ("f", "f"),
-        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
         ("void (anonymous namespace)::f(std::vector<int> (*)(long))", "(anonymous namespace)::f"),
         ("x::operator()(int)", "x::operator()"),
         ("x::operator bool()", "x::operator bool"),
-    ],
-)
-def test_a_signature_without_types(signature: str, name: str) -> None:
-    assert plain_name(signature) == name
+    ):
+        assert plain_name(signature) == name
 
 
 def test_folded_code_is_named_by_key_and_operator() -> None:
@@ -93,23 +89,20 @@ def test_folded_code_is_named_by_key_and_operator() -> None:
     assert most_telling(names) == names[0]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matched"),
-    [
-        ("mm", ["aten::mm", "aten::mm.out", "other::mm"]),
-        ("aten::mm", ["aten::mm", "aten::mm.out"]),
-        ("mm.out", ["aten::mm.out"]),
-        ("aten::mm.default", ["aten::mm"]),
-        ("*mm*", ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]),
-        ("aten::*mm", ["aten::addmm", "aten::mm", "aten::mm.out"]),
-        ("*mm.out", ["aten::mm.out"]),
-        ("m", []),
-        ("MM", []),
-    ],
-)
-def test_what_a_word_means(pattern: str, matched: list[str]) -> None:
+def test_what_a_word_means() -> None:
     names = ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]
-    assert list(filter(matcher(pattern), names)) == matched
+    for pattern, matched in {
+        "mm": names[1:],
+        "aten::mm": names[1:3],
+        "mm.out": names[2:3],
+        "aten::mm.default": names[1:2],
+        "*mm*": names,
+        "aten::*mm": names[:3],
+        "*mm.out": names[2:3],
+        "m": [],
+        "MM": [],
+    }.items():
+        assert list(filter(matcher(pattern), names)) == matched, pattern
 
 
 def test_closest_operators_are_offered_and_a_library_that_is_not_loaded_is_told() -> None:

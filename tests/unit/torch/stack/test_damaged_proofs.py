@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from zlib import crc32
 
 import pytest
 
-from gdbext.engine.arch import Architecture
 from gdbext.engine.formats import symbol_cache
 from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.stack import kernel_match
@@ -48,9 +47,6 @@ def steps_of(replay: Replay) -> list[Step]:
 
 def proven(found: list[Step]) -> list[Step]:
     return [step for step in found if step["confidence"] in ("exact", "verified")]
-
-
-# --- names -------------------------------------------------------------------------------------------
 
 
 def name_of(operator: Operator) -> int:
@@ -96,9 +92,6 @@ def test_an_operator_known_by_its_handle_only(letter: int) -> None:
     assert not proven(found)
     assert {step["op"] for step in found} == {None}
     assert "its name" in found[0]["evidence"][-1]
-
-
-# --- kernels -----------------------------------------------------------------------------------------
 
 
 def unboxed_of(name: str) -> int:
@@ -163,8 +156,6 @@ def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     ]
 
 
-# --- keysets -----------------------------------------------------------------------------------------
-
 PASSED = 0x520
 """Where the frame of the boxed kernel keeps the keyset that it was called with, above the innermost stack pointer."""
 
@@ -210,24 +201,3 @@ def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.Mo
         symbol_cache.kept_texts.cache_clear()
         found = kernel_match._jumps_in(architecture, each, 0x1000)
         assert found[0] == ("to", 5 + int.from_bytes(each[1:5], "little"))
-
-
-def test_jumps_that_an_earlier_process_of_ours_has_found_are_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decoded: list[int] = []
-    genuine = kernel_match._decoded_jumps
-
-    def counted(architecture: Architecture, code: bytes, start: int) -> Iterator[tuple[str, int]]:
-        decoded.append(start)
-        return genuine(architecture, code, start)
-
-    monkeypatch.setattr(kernel_match, "_decoded_jumps", counted)
-    reports = []
-    for _ in range(2):
-        kernel_match._jumps_in.cache_clear()
-        symbol_cache.kept_texts.cache_clear()
-        reports.append(steps(META, {}))
-    assert reports[0] == reports[1]
-    assert len(decoded) == len(set(decoded)) > 0, "each of them is decoded once"

@@ -27,18 +27,6 @@ def passes(
     return group(innermost_first, frozenset(signals), lambda level: level in pointer)
 
 
-def test_a_release_build_leaves_one_frame_and_the_kernel() -> None:
-    (found,) = passes(PLAIN, UNBOXED, CALL, PLAIN, pointer=(2,))
-    assert (found.level, found.kernel, found.event, found.operator_struct) == (2, 1, "call", "mm")
-    assert not found.hosted
-
-
-def test_autograd_redispatches_innermost_first() -> None:
-    inner, outer = passes(BODY, BOXING, REDISPATCH, PLAIN, UNBOXED, CALL, PLAIN, pointer=(1, 5))
-    assert (inner.level, inner.event, inner.kernel, inner.header) == (2, "redispatch", 0, [2, 1])
-    assert (outer.level, outer.event, outer.kernel) == (5, "call", 4)
-
-
 def test_every_layer_of_a_debug_build_is_one_pass() -> None:
     frames = (PLAIN, UNBOXED, BOXING, BOXING, DISPATCHER_CALL, HANDLE_CALL, PLAIN)
     (found,) = passes(*frames, pointer=(2,))
@@ -57,19 +45,6 @@ def test_the_dispatcher_inlined_into_a_boxed_fallback_is_a_pass_of_its_own() -> 
     inner, outer = passes(PLAIN, BOXED_FROM_UNBOXED, BOXED, BOXING, CALL, pointer=(2, 3))
     assert (inner.level, inner.hosted, inner.kernel) == (2, True, 1)
     assert (outer.level, outer.kernel) == (4, 2)
-
-
-WRAPPER = FunctionRole(
-    Role.BOXED_FROM_UNBOXED,
-    mangled="_ZN3c104impl31make_boxed_from_unboxed_functorINS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFvvEE",
-)
-
-
-def test_a_wrapper_that_calls_the_function_of_its_functor_hosts_no_dispatcher() -> None:
-    """A direct call between kernel functions is no pass."""
-    for inner, wrapper, pointer in ((BODY, BOXED, (3,)), (FunctionRole(Role.UNBOXED_BODY), WRAPPER, (2, 3))):
-        (found,) = passes(PLAIN, inner, wrapper, CALL_BOXED, PLAIN, pointer=pointer)
-        assert (found.level, found.kernel) == (3, 2)
 
 
 def test_a_wrapper_around_a_lambda_hosts_what_the_lambda_calls() -> None:

@@ -20,24 +20,17 @@ def named(result: str, arguments: str) -> str:
     return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {result} ({arguments})>::call({TAKES}, {arguments})"
 
 
-@pytest.mark.parametrize(
-    ("result", "hidden"),
-    [
-        ("at::Tensor", True),
-        ("at::Tensor&", False),
-        ("void", False),
-        ("double", False),
-        ("long", False),
-        ("std::tuple<at::Tensor, at::Tensor>", True),
-        ("std::vector<at::Tensor, std::allocator<at::Tensor> >", True),
-        ("c10::QScheme", None),
-    ],
-)
-def test_results(monkeypatch: pytest.MonkeyPatch, result: str, hidden: bool | None) -> None:
+PLAIN = ("at::Tensor&", "void", "double", "long")
+HIDDEN = ("at::Tensor", "std::tuple<at::Tensor, at::Tensor>", "std::vector<at::Tensor, std::allocator<at::Tensor> >")
+
+
+def test_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "demangle", str)
-    found = kernel_signature([named(result, "at::Tensor const&, c10::ArrayRef<long>, double")])
-    expected = KernelSignature(("at::Tensor const&", "c10::ArrayRef<long>", "double"), bool(hidden))
-    assert found == (None if hidden is None else expected)
+    arguments = ("at::Tensor const&", "c10::ArrayRef<long>", "double")
+    for result in (*PLAIN, *HIDDEN):
+        found = kernel_signature([named(result, ", ".join(arguments))])
+        assert found == KernelSignature(arguments, result in HIDDEN), result
+    assert kernel_signature([named("c10::QScheme", ", ".join(arguments))]) is None
 
 
 def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,17 +63,13 @@ class Registered:
         ("at::Tensor& (at::Tensor&)", ("at::Tensor&",), False),
         ("std::tuple<at::Tensor, at::Tensor> ()", (), True),
         ("void (std::array<bool, 3ul>)", ("std::array<bool, 3ul>",), False),
+        *((text, (), None) for text in ("", "at::Tensor", "c10::QScheme (at::Tensor const&)", "(nothing", "unmapped")),
     ],
 )
-def test_types_that_kernels_were_registered_with(text: str, parameters: tuple[str, ...], hidden: bool) -> None:
+def test_types_that_kernels_were_registered_with(text: str, parameters: tuple[str, ...], hidden: bool | None) -> None:
+    """Among those that say nothing is one whose library was unloaded."""
     found = registered_signature(Registered(text))  # type: ignore[arg-type]
-    assert found == KernelSignature(parameters, hidden)
-
-
-@pytest.mark.parametrize("text", ["", "at::Tensor", "c10::QScheme (at::Tensor const&)", "(nothing", "unmapped"])
-def test_types_that_say_nothing(text: str) -> None:
-    """Among them one whose library was unloaded."""
-    assert registered_signature(Registered(text)) is None  # type: ignore[arg-type]
+    assert found == (None if hidden is None else KernelSignature(parameters, hidden))
 
 
 def test_an_entry_without_a_name() -> None:

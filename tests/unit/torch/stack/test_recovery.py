@@ -1,5 +1,5 @@
 """The keyset of a dispatch call, among the arguments that a frame passes on and among the words of its frames: what may
-be called exact or verified."""
+be called exact or verified. When a wrapper of the stable ABI may have written its results over its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.known_fallbacks import RecoveredCall, returns_from_stable
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
@@ -195,3 +195,22 @@ def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:
     other = recover(operator, [BACKEND], outer=KEYS.bits_of("AutogradMeta") | KEYS.bits_of("Meta"))
     assert (other.keyset, other.confidence) == (None, Certainty.INFERRED)
     assert recover(Operator("CPU"), [BACKEND], outer=SELECT).keyset == BACKEND, "BackendSelect's kernels make keysets"
+
+
+def _stack(*names: str | None) -> SimpleNamespace:
+    functions = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
+    return SimpleNamespace(function=lambda level: functions[level])
+
+
+@pytest.mark.parametrize(
+    ("names", "returns"),
+    [
+        (("pause", "kernel_body", None, "StableIValueBoxedKernel"), False),
+        (("pause", None, None, "StableIValueBoxedKernel"), False),
+        (("free", "aoti_torch_delete_tensor_object", None, "StableIValueBoxedKernel"), True),
+        (("malloc", "_Znwm", None, "StableIValueBoxedKernel"), True),
+        ((None, "StableIValueBoxedKernel"), True),
+    ],
+)
+def test_results_may_be_there(names: tuple[str | None, ...], returns: bool) -> None:
+    assert returns_from_stable(_stack(*names), len(names) - 1) is returns  # type: ignore[arg-type]

@@ -98,12 +98,9 @@ def test_an_accessor_that_does_more_or_other_things(process: Process) -> None:
         assert found["cudnn_enabled"].value is False
 
 
-def test_an_object_that_does_not_exist_yet(process: Process) -> None:
+def test_an_object_that_does_not_exist_yet_and_symbols_that_are_not_there(process: Process) -> None:
     process.bytes[sources.CONTEXT.guard] = b"\0"
     assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: the default holds"
-
-
-def test_a_symbol_that_is_not_there(process: Process) -> None:
     for name in (sources.CONTEXT.guard, "_ZN5torch8autograd11AnomalyMode8_enabledE"):
         del process.addresses[name], process.bytes[name]
     found = process.read()
@@ -123,24 +120,17 @@ def test_numbers_of_threads_and_the_default_dtype(process: Process) -> None:
             assert process.read()[name].value == value
 
 
-@pytest.mark.parametrize(
-    ("code", "load"),
-    [
-        ("0fb687f3030000c3", LoadedMember(0x3F3, 1)),
-        ("f30f1efa0fb74705c3", LoadedMember(5, 2)),
-        ("8b07c3", LoadedMember(0, 4)),
-        ("488b47f8c3", LoadedMember(-8, 8)),
-        ("488b87f3030000", None),  # cut short
-        ("0f", None),
-        ("488b4650c3", None),  # from the second argument
-        ("488b4f50c3", None),  # into another register
-        ("0fbe4750c3", None),  # signed
-        ("488b442408c3", None),  # from the stack
-        ("4c8b4750c3", None),  # into r8
-    ],
-)
-def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) -> None:
-    assert by_name("x86_64").loaded_member(bytes.fromhex(code)) == load
+def test_what_is_a_plain_load_on_x86_64() -> None:
+    loads = {
+        "0fb687f3030000c3": LoadedMember(0x3F3, 1),
+        "f30f1efa0fb74705c3": LoadedMember(5, 2),
+        "8b07c3": LoadedMember(0, 4),
+        "488b47f8c3": LoadedMember(-8, 8),
+        **dict.fromkeys(("488b87f3030000", "0f", ""), None),  # cut short
+        **dict.fromkeys(("488b4650c3", "488b442408c3"), None),  # from the second argument, from the stack
+        **dict.fromkeys(("488b4f50c3", "4c8b4750c3", "0fbe4750c3"), None),  # into other registers, signed
+    }
+    assert {code: by_name("x86_64").loaded_member(bytes.fromhex(code)) for code in loads} == loads
 
 
 def struct(name: str, size: int, *fields: tuple[str, int, int]) -> StructLayout:
@@ -264,22 +254,18 @@ def test_float32_precisions_as_texts(process: Process) -> None:
     assert "other entries" in process.read()["float32_precision"].unknown
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "why"),
-    [
-        (0x20 + 24, 1, "has not the 1 elements that it claims"),
-        (0x20 + 24, 3, "has not the 3 elements that it claims"),
-        (0x20 + 24, 1000, "claims 1000 elements"),
-        (0x208, 7, "has the number 7, which has no name"),
-    ],
-)
-def test_a_table_of_precisions_that_makes_no_sense(process: Process, at: int, value: int, why: str) -> None:
-    with_members(process)
+def test_a_table_of_precisions_that_makes_no_sense(process: Process) -> None:
+    for count in (1, 3, 1000):
+        with_members(process)
+        with_precisions(process, {(0, 0): 0, (1, 0): 0})
+        process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
+        found = process.read()["float32_precision"]
+        why = f"has not the {count} elements that it claims" if count < 1000 else "claims 1000 elements"
+        assert found.value is None
+        assert why in found.unknown
     with_precisions(process, {(0, 0): 0, (1, 0): 0})
-    process.context[at : at + 8 if at < 0x200 else at + 4] = value.to_bytes(8 if at < 0x200 else 4, "little")
-    found = process.read()["float32_precision"]
-    assert found.value is None
-    assert why in found.unknown
+    process.context[0x208] = 7
+    assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
 
 
 def test_every_statement_sets_what_has_none_of_its_own() -> None:
