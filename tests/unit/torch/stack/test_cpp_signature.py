@@ -1,11 +1,15 @@
-"""Parameters of demangled names, how each is passed, and parts of the dispatcher's functions by mangled names."""
+"""Functions by their names: parameters and how each is passed, the dispatcher's parts, what unboxed kernels return."""
 
 from __future__ import annotations
 
 import pytest
 
 from gdbext.engine.arch import Passing
-from gdbext.torch.stack.roles import operator_method, parameters, static_handle
+from gdbext.errors import MemoryFault
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.stack import roles as module
+from gdbext.torch.stack.kernel_match import entered_unboxed, registered_signature
+from gdbext.torch.stack.roles import KernelSignature, kernel_signature, operator_method, parameters, static_handle
 from gdbext.torch.values.cpp_objects import passing_of
 
 
@@ -61,3 +65,73 @@ def test_operator_method(name: str, expected: tuple[str, str]) -> None:
 
 def test_static_handle() -> None:
     assert static_handle("_ZN2at4_ops2mm4callERKNS_6TensorES4_.cold") == "_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op"
+
+
+TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
+
+
+def named(result: str, arguments: str) -> str:
+    """As a demangled name has it."""
+    wrapper = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_"
+    functor = f"{wrapper}<{result} (*)({arguments}), {result}, X<{arguments}> >"
+    return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {result} ({arguments})>::call({TAKES}, {arguments})"
+
+
+PLAIN = ("at::Tensor&", "void", "double", "long")
+HIDDEN = ("at::Tensor", "std::tuple<at::Tensor, at::Tensor>", "std::vector<at::Tensor, std::allocator<at::Tensor> >")
+
+
+def test_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "demangle", str)
+    arguments = ("at::Tensor const&", "c10::ArrayRef<long>", "double")
+    for result in (*PLAIN, *HIDDEN):
+        found = kernel_signature([named(result, ", ".join(arguments))])
+        assert found == KernelSignature(arguments, result in HIDDEN), result
+    assert kernel_signature([named("c10::QScheme", ", ".join(arguments))]) is None
+
+
+def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "demangle", str)
+    good = named("at::Tensor", "long")
+    assert kernel_signature([]) is None
+    assert kernel_signature(["at::mm(at::Tensor const&)"]) is None
+    assert kernel_signature([good, named("at::Tensor", "long")]) is not None
+    assert kernel_signature([good, named("at::Tensor", "double")]) is None, "equal code of two kernels"
+    assert kernel_signature([good.replace("::call(c10::OperatorKernel*, ", "::call(")]) is None
+
+
+class Registered:
+    """An operator with the types that its kernels were registered with."""
+
+    def __init__(self, plain: str = "", symbolic: str = "") -> None:
+        self._types = plain, symbolic
+
+    def function_type(self, symbolic: bool = False) -> str:
+        found = self._types[symbolic]
+        if found == "unmapped":
+            raise MemoryFault(0x1000, 8)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "hidden"),
+    [
+        ("at::Tensor (at::Tensor const&, std::optional<long>)", ("at::Tensor const&", "std::optional<long>"), True),
+        ("at::Tensor& (at::Tensor&)", ("at::Tensor&",), False),
+        ("std::tuple<at::Tensor, at::Tensor> ()", (), True),
+        ("void (std::array<bool, 3ul>)", ("std::array<bool, 3ul>",), False),
+        *((text, (), None) for text in ("", "at::Tensor", "c10::QScheme (at::Tensor const&)", "(nothing", "unmapped")),
+    ],
+)
+def test_types_that_kernels_were_registered_with(text: str, parameters: tuple[str, ...], hidden: bool | None) -> None:
+    """Among those that say nothing is one whose library was unloaded."""
+    found = registered_signature(Registered(text))  # type: ignore[arg-type]
+    assert found == (None if hidden is None else KernelSignature(parameters, hidden))
+
+
+def test_an_entry_without_a_name() -> None:
+    """It takes what the operator's kernels of its kind take; another function is no entry."""
+    operator = Registered("void (long)", "void (c10::SymInt)")
+    kernel = KernelFunction(boxed=0x1000, functor=0, unboxed=0x2000, sym_unboxed=0x3000)
+    taken = [entered_unboxed(operator, kernel, at, ()) for at in (0x1000, 0x2000, 0x3000)]  # type: ignore[arg-type]
+    assert taken == [None, KernelSignature(("long",), False), KernelSignature(("c10::SymInt",), False)]
