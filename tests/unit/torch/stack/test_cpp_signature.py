@@ -12,22 +12,18 @@ from gdbext.torch.stack.kernel_match import entered_unboxed, registered_signatur
 from gdbext.torch.stack.roles import KernelSignature, kernel_signature, operator_method, parameters, static_handle
 from gdbext.torch.values.cpp_objects import passing_of
 
+VIEW = "std::optional<std::basic_string_view<char, std::char_traits<char> > >"
 
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)", ["at::Tensor const&", "at::Tensor const&"]),
-        (
-            "f(std::optional<std::basic_string_view<char, std::char_traits<char> > >, long)",
-            ["std::optional<std::basic_string_view<char, std::char_traits<char> > >", "long"],
-        ),
-        ("g<int (long, char)>::call(std::array<bool, 3ul>)", ["std::array<bool, 3ul>"]),
-        ("h()", []),
-        ("main", []),
-    ],
-)
-def test_parameters(name: str, kinds: list[str]) -> None:
-    assert parameters(name) == kinds
+
+def test_parameters() -> None:
+    for name, kinds in {
+        "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)": ["at::Tensor const&"] * 2,
+        f"f({VIEW}, long)": [VIEW, "long"],
+        "g<int (long, char)>::call(std::array<bool, 3ul>)": ["std::array<bool, 3ul>"],
+        "h()": [],
+        "main": [],
+    }.items():
+        assert parameters(name) == kinds
 
 
 @pytest.mark.parametrize(
@@ -40,7 +36,7 @@ def test_parameters(name: str, kinds: list[str]) -> None:
         ("double", Passing.FLOAT),
         ("std::optional<double>", Passing.FLOAT_AND_WORD),
         ("c10::OptionalArrayRef<long>|std::optional<c10::ArrayRef<double> >", Passing.MEMORY),
-        ("std::optional<std::basic_string_view<char, std::char_traits<char> > >", Passing.MEMORY),
+        (VIEW, Passing.MEMORY),
         ("mine::Thing", None),
     ],
 )
@@ -49,22 +45,17 @@ def test_how_they_are_passed(kinds: str, passing: Passing | None) -> None:
         assert passing_of(kind) is passing, kind
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", ("mm", "call")),
-        ("_ZN2at4_ops2mm10redispatchEN3c1014DispatchKeySetE", ("mm", "redispatch")),
-        ("_ZN2at4_ops11add__Tensor4callE", ("add__Tensor", "call")),
-        ("_ZN2at4_ops2mm6schemaE", ("", "")),
-        ("_ZN2at4_opsL23create_mm_typed_handleEv", ("", "")),
-    ],
-)
-def test_operator_method(name: str, expected: tuple[str, str]) -> None:
-    assert operator_method(name) == expected
-
-
-def test_static_handle() -> None:
-    assert static_handle("_ZN2at4_ops2mm4callERKNS_6TensorES4_.cold") == "_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op"
+def test_operator_method_and_static_handle() -> None:
+    mm = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
+    for name, expected in {
+        mm: ("mm", "call"),
+        "_ZN2at4_ops2mm10redispatchEN3c1014DispatchKeySetE": ("mm", "redispatch"),
+        "_ZN2at4_ops11add__Tensor4callE": ("add__Tensor", "call"),
+        "_ZN2at4_ops2mm6schemaE": ("", ""),
+        "_ZN2at4_opsL23create_mm_typed_handleEv": ("", ""),
+    }.items():
+        assert operator_method(name) == expected
+    assert static_handle(f"{mm}.cold") == f"_ZZ{mm[2:]}E2op"
 
 
 TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"

@@ -58,17 +58,10 @@ def letters(text: bytes) -> int:
     return int.from_bytes(text.ljust(8, b"\0"), "little")
 
 
-@pytest.mark.parametrize(
-    ("offset", "word"),
-    [
-        (8, 0),
-        (16, letters(b"\x1b[31mm\x07\r")),
-        (16, letters(b"aten:mm\n")),
-        (16, letters(b"aten::mn")),
-        (8, 4),
-    ],
-    ids=["empty", "control", "no-name", "another", "cut"],
-)
+ANOTHER = {"control": b"\x1b[31mm\x07\r", "no name": b"aten:mm\n", "another": b"aten::mn"}
+
+
+@pytest.mark.parametrize(("offset", "word"), [(8, 0), (8, 4), *((16, letters(text)) for text in ANOTHER.values())])
 def test_an_operator_whose_name_is_not_its_own_is_unknown(offset: int, word: int) -> None:
     operator = operator_of(META)
     found = steps(META, {name_of(operator) + offset: word})
@@ -146,14 +139,12 @@ def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     functor = dispatcher.kernels.read(entry).functor.to_bytes(8, "little")
     at = next(at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor)
     file = 0x7F62AA43C2E0
-    functions = [
-        next(each for each in steps(name, {place: 0}) if each["key"] == "CPU")["kernel"]["function"]
-        for place in (at, file)
-    ]
-    assert functions == [
-        "a Python function that cannot be read",
-        "<lambda>, a Python function whose file cannot be read",
-    ]
+    functions = []
+    for place in (at, file):
+        step = next(each for each in steps(name, {place: 0}) if each["key"] == "CPU")
+        functions.append(step["kernel"]["function"])
+    lambda_text = "<lambda>, a Python function whose file cannot be read"
+    assert functions == ["a Python function that cannot be read", lambda_text]
 
 
 PASSED = 0x520
@@ -163,8 +154,7 @@ PASSED = 0x520
 @pytest.mark.parametrize("keyset", [0x18001, 0x18002, 0x18003])
 def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
     """The same kernel would run; one frame further out the keyset still is what it was."""
-    architecture = Replay(META).target.architecture
-    sp = recording(META).threads[0].registers[architecture.stack_pointer]
+    sp = recording(META).threads[0].registers[Replay(META).target.architecture.stack_pointer]
     (step,) = [step for step in steps(META, {sp + PASSED: keyset}) if step["event"] == "redispatch"]
     assert (step["keyset"]["bits"], step["confidence"]) == ("0x18000", "exact")
     assert f"keyset {keyset:#x} has keys that its caller's, 0x1000018000, has not" in step["evidence"]

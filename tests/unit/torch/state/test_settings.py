@@ -268,12 +268,6 @@ def test_a_table_of_precisions_that_makes_no_sense(process: Process) -> None:
     assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
 
 
-def test_every_statement_sets_what_has_none_of_its_own() -> None:
-    text = " ".join(source.statement for source in sources.SETTINGS)
-    assert [source.name for source in sources.SETTINGS if f"{{{source.name}" not in text] == []
-    assert len({source.name for source in sources.SETTINGS}) == len(sources.SETTINGS)
-
-
 def test_the_script(process: Process) -> None:
     process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = b"\xcc"
     process.bytes["_ZN2at12_GLOBAL__N_111num_threadsE"] = b"\xff" * 4
@@ -287,6 +281,9 @@ def test_the_script(process: Process) -> None:
     assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
     assert "torch.set_default_dtype(torch.float32)" in lines
     assert "# num_threads: nobody set it" in lines
+    unknown = tuple(Setting(name, None, None, "no\nimport os") for name in ("float32_precision", "default_device"))
+    comments = [line for line in script(SettingsSection(unknown, {})).splitlines() if line.startswith("# ")]
+    assert comments[1:] == [f"# {setting.name} is not known: no\\nimport os" for setting in unknown]
     assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
 
 
@@ -335,10 +332,3 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
         "torch.set_default_device('meta')",
     ):
         assert line in lines
-
-
-def test_the_script_says_what_is_not_known() -> None:
-    names = ("float32_precision", "dynamo", "default_device")
-    text = script(SettingsSection(tuple(Setting(name, None, None, "no\nimport os") for name in names), {}))
-    comments = [line for line in text.splitlines() if line.startswith("# ")]
-    assert comments[1:] == [f"# {name} is not known: no\\nimport os" for name in names]
