@@ -170,7 +170,7 @@ def test_what_is_no_communicator_of_the_group(version: str, torn: dict[str, int]
     assert Process(version, **torn).reader().of_group(GROUP, 1, 4) == ()
 
 
-TORN = {
+TORN: dict[str, dict[str, int]] = {
     "cycle": {"following": OPERATIONS},
     "many parts": {"nsubs": 65},
     "no state": {"state": 9},
