@@ -83,14 +83,3 @@ def test_a_layer_whose_caller_is_not_on_the_stack_is_no_pass() -> None:
     """The stack ended early: what hosts the dispatcher cannot be known."""
     for outermost in (BOXING, LOOKUP, UNBOXED, BODY):
         assert passes(PLAIN, outermost, pointer=(1, 2)) == []
-
-
-def test_an_opener_with_a_name_that_left_for_one_without() -> None:
-    """``OperatorHandle::callBoxed`` jumps to ``Dispatcher::callBoxed``, which has no symbol: one pass. A kernel that
-    calls anew by another way is another one."""
-    inner = DispatchCall([3], hosted=True, kernel=2)
-    outer = DispatchCall([4], "callBoxed", elided=True, kernel=3, level=3)
-    assert outer.left_for(inner, "callBoxed")
-    assert not outer.left_for(inner, "redispatchBoxed")
-    assert not outer.left_for(DispatchCall([2], hosted=True, kernel=1), "callBoxed")
-    assert not DispatchCall([4], "callBoxed", kernel=3).left_for(inner, "callBoxed")
