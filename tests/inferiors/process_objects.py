@@ -40,24 +40,16 @@ def threads():
     return {thread.name: thread.native_id for thread in started}
 
 
-def idle_workers(pids, works):
-    return {f"{works} {number}": pid for number, pid in enumerate(pids)}
-
-
 def workers():
-    executor = ProcessPoolExecutor(2, mp_context=context)
-    executor.submit(time.sleep, 1000)
-    executor.submit(time.sleep, 1000)
-    pool = context.Pool(2)
-    pool.apply_async(time.sleep, (1000,))
-    pool.apply_async(time.sleep, (1000,))
-    idle = context.Pool(3)
+    executor, pool, idle = ProcessPoolExecutor(2, mp_context=context), context.Pool(2), context.Pool(3)
+    for _ in range(2):
+        executor.submit(time.sleep, 1000)
+        pool.apply_async(time.sleep, (1000,))
     time.sleep(0.5)
     keep.extend((executor, pool, idle))
-    found = idle_workers(executor._processes, "executor at work")
-    found.update(idle_workers([each.pid for each in pool._pool], "pool at work"))
-    found.update(idle_workers([each.pid for each in idle._pool], "idle"))
-    return found
+    pids = {"executor": executor._processes, "pool": [each.pid for each in pool._pool]}
+    pids["idle"] = [each.pid for each in idle._pool]
+    return {f"{name} {number}": pid for name, found in pids.items() for number, pid in enumerate(found)}
 
 
 keep = []

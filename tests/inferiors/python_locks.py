@@ -45,21 +45,9 @@ class Account:
 ACCOUNT = Account()
 
 
-def wait_for_lock():
-    LOCK.acquire()
-
-
-def wait_for_lock_with_timeout():
-    LOCK.acquire(timeout=3600)
-
-
 def wait_in_with():
     with LOCK:
         pass
-
-
-def wait_for_attribute():
-    ACCOUNT.withdraw()
 
 
 def wait_for_rlock():
@@ -70,34 +58,6 @@ def wait_for_rlock():
 def wait_for_condition():
     with CONDITION:
         CONDITION.wait()
-
-
-def wait_for_event():
-    EVENT.wait(3600)
-
-
-def wait_for_semaphore():
-    SEMAPHORE.acquire()
-
-
-def wait_for_queue():
-    QUEUE.get()
-
-
-def wait_for_simplequeue():
-    SIMPLE.get()
-
-
-def wait_for_barrier():
-    BARRIER.wait()
-
-
-def wait_for_future():
-    FUTURE.result()
-
-
-def wait_for_thread():
-    SLEEPER.join()
 
 
 def wait_to_reacquire():
@@ -112,20 +72,21 @@ def hold_rlock():
     time.sleep(3600)
 
 
+SLEEPER = threading.Thread(target=time.sleep, args=(3600,), name="sleeper", daemon=True)
 EXPECTED = {
-    wait_for_lock: ("lock", LOCK),
-    wait_for_lock_with_timeout: ("lock", LOCK),
-    wait_in_with: ("lock", LOCK),
-    wait_for_attribute: ("lock", ACCOUNT.guard),
-    wait_for_rlock: ("rlock", RLOCK),
-    wait_for_condition: ("condition", CONDITION),
-    wait_for_event: ("event", EVENT),
-    wait_for_semaphore: ("semaphore", SEMAPHORE),
-    wait_for_queue: ("queue", QUEUE),
-    wait_for_simplequeue: ("simplequeue", SIMPLE),
-    wait_for_barrier: ("barrier", BARRIER),
-    wait_for_future: ("future", FUTURE),
-    wait_to_reacquire: ("condition", HANDED),
+    "wait_for_lock": ("lock", LOCK, lambda: LOCK.acquire()),
+    "wait_for_lock_with_timeout": ("lock", LOCK, lambda: LOCK.acquire(timeout=3600)),
+    "wait_in_with": ("lock", LOCK, wait_in_with),
+    "wait_for_attribute": ("lock", ACCOUNT.guard, ACCOUNT.withdraw),
+    "wait_for_rlock": ("rlock", RLOCK, wait_for_rlock),
+    "wait_for_condition": ("condition", CONDITION, wait_for_condition),
+    "wait_for_event": ("event", EVENT, lambda: EVENT.wait(3600)),
+    "wait_for_semaphore": ("semaphore", SEMAPHORE, lambda: SEMAPHORE.acquire()),
+    "wait_for_queue": ("queue", QUEUE, lambda: QUEUE.get()),
+    "wait_for_simplequeue": ("simplequeue", SIMPLE, lambda: SIMPLE.get()),
+    "wait_for_barrier": ("barrier", BARRIER, lambda: BARRIER.wait()),
+    "wait_for_future": ("future", FUTURE, lambda: FUTURE.result()),
+    "wait_to_reacquire": ("condition", HANDED, wait_to_reacquire),
 }
 
 
@@ -168,29 +129,23 @@ def make_objects():
         setattr(late, "attribute_%d" % number, number)
     read_dict = Plain(7)
     read_dict.__dict__["extra"] = 8
-    values = {
-        "ascii": "plain", "latin": "Größe", "ucs2": "長い", "ucs4": "a\U0001f600", "empty": "",
-        "long": "x" * 300, "bytes": b"\x00ab", "zero": 0, "one": 1, "negative": -(2**70) - 1, "big": 2**90,
-        "true": True, "none": None, "float": 2.5, "tuple": (1, "b", None), "single": (1,), "list": [1, 2, 3, 4, 5, 6],
-        "dict": {"a": 1, 2: "b"},
-        "general": {(1, 2): 3, "k": 4}, "nested": [[[1]]], "class": Plain, "type": int, "ellipsis": ...,
+    return {
+        "list": [1, 2, 3, 4, 5, 6], "long": "x" * 300, "nested": [[[1]]], "class": Plain,
         "plain": Plain(3), "late": late, "read_dict": read_dict, "slotted": Slotted(),
         "function": make_objects, "method": Plain(1).method, "partial": functools.partial(Plain.method, 1),
-        "builtin": len, "wrapped": wrapped, "lambda": lambda: 0, "module": os,
+        "builtin": len, "wrapped": wrapped, "lambda": lambda: 0,
     }
-    del values["dict"]["a"]
-    values["dict"]["c"] = 5
-    return values
 
 
+SHOWN = {
+    "ascii": "plain", "latin": "Größe", "ucs2": "長い", "ucs4": "a\U0001f600", "empty": "", "bytes": b"\x00ab",
+    "zero": 0, "one": 1, "negative": -(2**70) - 1, "big": 2**90, "true": True, "none": None, "float": 2.5,
+    "tuple": (1, "b", None), "single": (1,), "dict": {"a": 1, 2: "b"}, "general": {(1, 2): 3, "k": 4}, "ellipsis": ...,
+}
+"""Objects that are described as the interpreter itself does."""
+del SHOWN["dict"]["a"]
+SHOWN["dict"]["c"] = 5
 OBJECTS = make_objects()
-
-
-def sleeper():
-    time.sleep(3600)
-
-
-SLEEPER = threading.Thread(target=sleeper, name="sleeper", daemon=True)
 
 
 def sleep_holding_the_gil():
@@ -205,7 +160,7 @@ def wants_the_gil():
 
 
 def start(target):
-    thread = threading.Thread(target=target, name=target.__name__, daemon=True)
+    thread = threading.Thread(target=target, daemon=True)
     thread.start()
     return thread
 
@@ -213,6 +168,11 @@ def start(target):
 def asleep(thread):
     with open("/proc/self/task/%d/syscall" % thread.native_id) as file:
         return file.read().startswith("202 ")
+
+
+def facts(value, shown=None):
+    code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
+    return {"address": id(value), "repr": shown, "line": getattr(code, "co_firstlineno", None)}
 
 
 def main():
@@ -223,24 +183,24 @@ def main():
     SLEEPER.start()
     holder = start(hold_rlock)
     HOLDER_READY.wait()
-    threads = {target: start(target) for target in [*EXPECTED, wait_for_thread]}
-    while not all(asleep(thread) for thread in threads.values()):
+    threads = {name: start(target) for name, (_, _, target) in EXPECTED.items()}
+    joining = start(lambda: SLEEPER.join())
+    while not all(asleep(thread) for thread in [*threads.values(), joining]):
         time.sleep(0.01)
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
     time.sleep(0.05)
-    for target, (kind, thing) in EXPECTED.items():
-        TRUTH["waits"][target.__name__] = {"tid": threads[target].native_id, "kind": kind, "address": id(thing)}
-    TRUTH["join"] = {"tid": threads[wait_for_thread].native_id, "address": id(SLEEPER)}
+    for name, (kind, thing, _) in EXPECTED.items():
+        TRUTH["waits"][name] = {"tid": threads[name].native_id, "kind": kind, "address": id(thing)}
+    TRUTH["join"] = {"tid": joining.native_id, "address": id(SLEEPER)}
     TRUTH["sleeper"] = {"tid": SLEEPER.native_id, "ident": SLEEPER.ident}
     TRUTH["holder"] = {"tid": holder.native_id, "ident": holder.ident}
     TRUTH["rlock"], TRUTH["free_rlock"] = id(RLOCK), id(FREE_RLOCK)
     TRUTH["lock"], TRUTH["free_lock"] = id(LOCK), id(FREE_LOCK)
     TRUTH["main"] = threading.main_thread().ident
     TRUTH["handed"] = id(HANDED._lock)
-    for name, value in OBJECTS.items():
-        line = getattr(getattr(value, "__code__", None), "co_firstlineno", None)
-        TRUTH["objects"][name] = {"address": id(value), "repr": repr(value), "line": line}
+    TRUTH["objects"] = {name: facts(value) for name, value in OBJECTS.items()}
+    TRUTH["objects"].update({name: facts(value, repr(value)) for name, value in SHOWN.items()})
     finish()
 
 

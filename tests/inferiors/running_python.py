@@ -23,5 +23,5 @@ def churn():
 if sys.argv[1] == "spin":
     for _ in range(3):
         threading.Thread(target=spin, daemon=True).start()
-print(flush=True)
+print(0, flush=True)
 {"spin": spin, "churn": churn}[sys.argv[1]]()

@@ -57,14 +57,6 @@ def written():
     print("/tmp/never.done")
 
 
-def consuming():
-    numbers = queue.Queue()
-    for number in range(9):
-        numbers.put(number)
-    while numbers.get() < 7:
-        time.sleep(ALWAYS)
-
-
 def process():
     while child.poll() is None:
         time.sleep(ALWAYS)
@@ -106,19 +98,8 @@ def inner_of_two():
 
 
 worker = Worker()
-functions = [
-    worker.attribute,
-    worker.past,
-    event,
-    file,
-    written,
-    process,
-    flag,
-    plain,
-    training,
-    before_another_loop,
-    inner_of_two,
-]
+functions = [worker.attribute, worker.past, event, file, written, process, flag, plain, training]
+functions += [before_another_loop, inner_of_two]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:
     thread.start()

@@ -1,4 +1,4 @@
-"""What abi/assumed_names.py and abi/assumed_names.py assume by name, against every Python of this machine."""
+"""What abi/assumed_names.py assumes by name, against every Python of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi import PythonAbi, assumed_names
+from gdbext.cpython.abi import PythonAbi
+from gdbext.cpython.abi import assumed_names as names
 from gdbext.cpython.abi.versions import EVALUATES, SUPPORTED
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.engine.formats.elf import ElfImage
@@ -17,45 +18,27 @@ from gdbext.errors import SymbolFileError
 from support.installed import pythons
 
 SINCE = {
-    "eval_frame_handle_pending": None,
-    "_PyEval_AcquireLock": (3, 12),
-    "Py_NewInterpreterFromConfig": (3, 12),
-    "_Py_HandlePending": (3, 12),
-    "_PyMutex_LockTimed": (3, 13),
-    "_PyParkingLot_Park": (3, 13),
-    "_PySemaphore_Wait": (3, 13),
-    "PyThread_join_thread": (3, 13),
-    "ThreadHandle_join": (3, 13),
     "_PyRun_InteractiveLoopObject": (3, 10),
     "_Py_FatalErrorFunc": (3, 9),
     "_Py_FatalErrorFormat": (3, 9),
-    "handle_signals": None,
-    "handle_weakrefs": None,
-    "handle_callback": None,
-    "handle_weakref_callbacks": None,
-    "slot_tp_finalize": None,
-    "_PyErr_CheckSignals": None,
     "_PyErr_CheckSignalsTstate": (3, 9),
+    **dict.fromkeys(("_PyEval_AcquireLock", "Py_NewInterpreterFromConfig", "_Py_HandlePending"), (3, 12)),
+    **dict.fromkeys(("_PyMutex_LockTimed", "_PyParkingLot_Park", "_PySemaphore_Wait"), (3, 13)),
+    **dict.fromkeys(("PyThread_join_thread", "ThreadHandle_join"), (3, 13)),
 }
-"""Names that not every version has, and the first that does; None for one that the compiler usually inlines."""
+"""Names that not every version has, and the first that does."""
+INLINED = re.compile(
+    "eval_frame_handle_pending|handle_(signals|weakrefs|callback|weakref_callbacks)|slot_tp_finalize|"
+    "_PyErr_CheckSignals"
+)
+"""Names that the compiler usually inlines."""
 
 FILES = {
-    "_base.py": "concurrent/futures/_base.py",
-    "thread.py": "concurrent/futures/thread.py",
-    "queues.py": "multiprocessing/queues.py",
-    "pool.py": "multiprocessing/pool.py",
-    "process.py": "concurrent/futures/process.py",
+    **{file: f"concurrent/futures/{file}" for file in ("_base.py", "thread.py", "process.py")},
+    **{file: f"multiprocessing/{file}" for file in ("queues.py", "pool.py")},
     "<frozen importlib._bootstrap>": "importlib/_bootstrap.py",
 }
-
-
-_POOLS = (
-    pools.FUTURES,
-    pools.QUEUE_FEEDER,
-    pools.MULTIPROCESSING,
-    pools.EXECUTOR_MANAGER,
-    pools.PROCESS_WORKER,
-)
+_POOLS = (pools.FUTURES, pools.QUEUE_FEEDER, pools.MULTIPROCESSING, pools.EXECUTOR_MANAGER, pools.PROCESS_WORKER)
 
 
 def library(abi: PythonAbi) -> Path:
@@ -70,62 +53,52 @@ def source(abi: PythonAbi, file: str) -> str:
     return (library(abi) / FILES.get(file, file)).read_text(encoding="utf-8")
 
 
-def functions(text: str) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+def functions(abi: PythonAbi, file: str) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(source(abi, file))) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+VERSIONS = pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+
+
+@VERSIONS
 def test_functions_of_the_standard_library(abi: PythonAbi) -> None:
     """Each file has some of the functions that are assumed of it; which ones differs."""
     assumed: dict[str, set[str]] = {}
-    for file, function in (*assumed_names.WAITING_FUNCTIONS, *(call for pool in _POOLS for call in pool.python)):
+    for file, function in (*names.WAITING_FUNCTIONS, *(call for pool in _POOLS for call in pool.python)):
         assumed.setdefault(file, set()).add(function)
-    for file, names in assumed.items():
-        there = functions(source(abi, file))
-        assert names & there, (file, names)
+    for file, wanted in assumed.items():
+        there = functions(abi, file)
+        assert wanted & there, (file, wanted)
         if file != "threading.py":
-            assert names - there <= {"_lock_unlock_module", "wait_result_broken_or_wakeup"}, file
-    threads = functions(source(abi, assumed_names.THREADING_FILE))
-    assert {assumed_names.CONDITION_WAIT, assumed_names.SHUTDOWN} <= threads
-    assert assumed_names.JOB_RUN in functions(source(abi, assumed_names.FUTURES_FILE))
+            assert wanted - there <= {"_lock_unlock_module", "wait_result_broken_or_wakeup"}, file
+    assert {names.CONDITION_WAIT, names.SHUTDOWN} <= functions(abi, names.THREADING_FILE)
+    assert names.JOB_RUN in functions(abi, names.FUTURES_FILE)
 
 
-@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+ATTRIBUTES = {
+    names.THREADING_FILE: (names.THREAD_NAME, names.THREAD_IDENT, names.CONDITION_LOCK, names.RLOCK_OWNER),
+    names.FUTURES_FILE: (names.JOB_FUTURE,),
+    "importlib/_bootstrap.py": (names.MODULE_LOCK_OWNER,),
+    "multiprocessing/process.py": (names.PROCESS_POPEN,),
+    "multiprocessing/popen_fork.py": (names.POPEN_PID,),
+}
+
+
+@VERSIONS
 def test_attributes_of_the_standard_library(abi: PythonAbi) -> None:
-    threading = source(abi, assumed_names.THREADING_FILE)
-    for name in (
-        assumed_names.THREAD_NAME,
-        assumed_names.THREAD_IDENT,
-        assumed_names.CONDITION_LOCK,
-        assumed_names.RLOCK_OWNER,
-    ):
-        assert re.search(rf"self\.{name}\b", threading), name
-    assert re.search(rf"^{assumed_names.ACTIVE_THREADS} = \{{\}}", threading, re.MULTILINE)
-    assert re.search(rf"^\s+{assumed_names.CONDITION_WAITER} = ", threading, re.MULTILINE)
-    assert re.search(rf"self\.{assumed_names.JOB_FUTURE}\b", source(abi, assumed_names.FUTURES_FILE))
-    assert re.search(rf"self\.{assumed_names.MODULE_LOCK_OWNER}\b", source(abi, "importlib/_bootstrap.py"))
-    assert re.search(rf"self\.{assumed_names.PROCESS_POPEN}\b", source(abi, "multiprocessing/process.py"))
-    assert re.search(rf"self\.{assumed_names.POPEN_PID}\b", source(abi, "multiprocessing/popen_fork.py"))
+    for file, attributes in ATTRIBUTES.items():
+        for name in attributes:
+            assert re.search(rf"self\.{name}\b", source(abi, file)), name
+    threading = source(abi, names.THREADING_FILE)
+    assert re.search(rf"^{names.ACTIVE_THREADS} = \{{\}}", threading, re.MULTILINE)
+    assert re.search(rf"^\s+{names.CONDITION_WAITER} = ", threading, re.MULTILINE)
     modules = ("threading.py", "queue.py", "_base.py", "importlib/_bootstrap.py", "pool.py")
     everything = "".join(source(abi, each) for each in modules)
-    for kind, attributes in assumed_names.OBJECT_KINDS:
-        for attribute in attributes:
-            assert re.search(rf"self\.{attribute}\b", everything), (kind, attribute)
+    for attribute in {attribute for _, attributes in names.OBJECT_KINDS for attribute in attributes}:
+        assert re.search(rf"self\.{attribute}\b", everything), attribute
 
 
-C_FUNCTIONS = (
-    "TAKES_GIL",
-    "OFFERS_GIL",
-    "WAITS_FOR_LOCK",
-    "READS_PROMPT",
-    "RUNS_SIGNAL_HANDLERS",
-    "RUNS_FINALIZERS",
-    "RUNS_WEAKREF_CALLBACKS",
-    "FATAL_ERROR",
-)
-
-
-@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+@VERSIONS
 def test_native_functions(abi: PythonAbi) -> None:
     prefix = library(abi).parents[1]
     shared = prefix / "lib" / f"libpython{abi.text}.so.1.0"
@@ -135,8 +108,8 @@ def test_native_functions(abi: PythonAbi) -> None:
         pytest.skip(str(error))
     if not index.complete:
         pytest.skip("that Python is stripped")
-    groups = [EVALUATES, *(getattr(assumed_names, group) for group in C_FUNCTIONS)]
+    groups = [EVALUATES, names.TAKES_GIL, names.OFFERS_GIL, names.WAITS_FOR_LOCK, names.READS_PROMPT]
+    groups += [names.RUNS_SIGNAL_HANDLERS, names.RUNS_FINALIZERS, names.RUNS_WEAKREF_CALLBACKS, names.FATAL_ERROR]
     for name in (name for group in groups for name in group):
-        since = SINCE.get(name, (3, 8))
-        if since is not None:
-            assert bool(index.lookup(name)) == (abi.version >= since), name
+        if not INLINED.fullmatch(name):
+            assert bool(index.lookup(name)) == (abi.version >= SINCE.get(name, (3, 8))), name

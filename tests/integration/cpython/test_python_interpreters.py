@@ -33,39 +33,29 @@ def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
     process.close()
 
 
-def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
+def test_both_interpreters(inferior: PythonInferior) -> None:
+    """Frames; the thread's name, which is that of the main interpreter; and the GIL of each."""
     with inferior.look("live") as view:
-        assert sorted(each.id for each in view.runtime.interpreters()) == [0, view.truth["number"]]
+        both = [0, view.truth["number"]]
+        assert sorted(each.id for each in view.runtime.interpreters()) == both
         tid = view.truth["tid"]
-        states = view.states[tid]
-        assert sorted(state.interpreter.id for state in states) == [0, view.truth["number"]]
+        assert sorted(state.interpreter.id for state in view.states[tid]) == both
         groups = view.groups(tid)
         placed = view.placed(tid)
         assert [group for _, group in placed] == groups
         if view.has_loop_names:
             assert [level for level, _ in placed] == view.loops(tid)
-        names = [frame.function.rpartition(".")[2] for group in groups for frame in group]
-        assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
-
-
-def test_a_thread_keeps_the_name_that_it_has_in_the_main_interpreter(inferior: PythonInferior) -> None:
-    with inferior.look("live") as view:
+        functions = [frame.function.rpartition(".")[2] for group in groups for frame in group]
+        assert functions == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
         names = read_thread_names(view.runtime)
-        guest = view.states[view.truth["tid"]][0].ident
-        assert names[guest] == "guest"
+        assert names[view.states[tid][0].ident] == "guest"
         assert sorted(names.values()) == ["MainThread", "forker", "guest"]
-
-
-def test_each_interpreter_has_its_gil(inferior: PythonInferior) -> None:
-    with inferior.look("live") as view:
-        if not view.has_gil:
-            pytest.skip("a free-threaded build")
-        gils = read_gils(view.runtime)
-        assert gils[0].interpreter == 0
-        users = sorted(number for gil in gils for number in gil.interpreters)
-        assert users == [0, view.truth["number"]]
-        assert len(gils) == (1 if view.minor < (3, 12) else 2)
-        assert not any(gil.locked for gil in gils)
+        if view.has_gil:
+            gils = read_gils(view.runtime)
+            assert gils[0].interpreter == 0
+            assert sorted(number for gil in gils for number in gil.interpreters) == both
+            assert len(gils) == (1 if view.minor < (3, 12) else 2)
+            assert not any(gil.locked for gil in gils)
 
 
 def test_forked_child(inferior: PythonInferior) -> None:
@@ -80,53 +70,41 @@ def test_forked_child(inferior: PythonInferior) -> None:
         assert [group for _, group in view.placed(child)] == groups
 
 
-@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
+WAITS = "os.write(1, b'x'); os.read(0, 1)"
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.7"])
 def test_old_python_is_refused(version: str) -> None:
-    with running([pythons.need(version), "-c", "import os; os.write(1, b'x'); os.read(0, 1)"]) as pid:
-        with pytest.raises(PythonUnsupported) as caught:
-            detect(pid)
-        assert caught.value.help
+    with pytest.raises(PythonUnsupported) as caught:
+        detect([pythons.need(version), "-c", f"import os; {WAITS}"])
+    assert caught.value.help
 
 
 def test_a_program_without_python() -> None:
-    with running(["sh", "-c", "echo; read line"]) as pid:
-        assert detect(pid) is None
+    assert detect(["sh", "-c", "echo; read line"]) is None
 
 
 def test_python_that_ends_is_still_read() -> None:
     """While the interpreter shuts down its structures go one by one; what is left is shown."""
-    code = (
-        "import os, atexit, weakref\n"
-        "class Last:\n"
-        "    def __del__(self, os=os):\n"
-        "        os.write(1, b'x'); os.read(0, 1)\n"
-        "import builtins; builtins.last = Last()\n"
-    )
-    with running([sys.executable, "-c", code]) as pid:
-        runtime = detect(pid)
-        assert runtime is not None
-        assert runtime.version == sys.version.split()[0]
+    code = f"import builtins, os\nclass Last:\n    def __del__(self, os=os): {WAITS}\nbuiltins.last = Last()\n"
+    assert detect([sys.executable, "-c", code]) == sys.version.split()[0]
 
 
-def detect(pid: int) -> PythonRuntime | None:
-    with ProcTarget(pid) as target:
-        memory = Memory(target)
-        modules = ModuleTable(target, memory)
-        runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
-        if runtime is not None:
-            for state in runtime.thread_states():
-                runtime.frames.stack(state)
-            read_thread_names(runtime)
-        return runtime
-
-
-@contextlib.contextmanager
-def running(command: list[str]) -> Iterator[int]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
+def detect(command: list[str]) -> str | None:
+    """The version of the Python of a program that has written something; None if it is no Python."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(1)
-        yield process.pid
-    finally:
-        process.kill()
-        process.communicate()
+        try:
+            with ProcTarget(process.pid) as target:
+                memory = Memory(target)
+                modules = ModuleTable(target, memory)
+                runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
+                if runtime is None:
+                    return None
+                for state in runtime.thread_states():
+                    runtime.frames.stack(state)
+                read_thread_names(runtime)
+                return runtime.version
+        finally:
+            process.kill()

@@ -1,63 +1,52 @@
-"""Python that runs is read while it stands: no list is torn, and whoever holds the GIL has its frames."""
+"""Python that runs is read while it is stopped briefly; locks and workers of multiprocessing are told apart."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from gdbext.diagnosis.inspection import inspect_threads
-from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait_kind import WaitKind
-from gdbext.diagnosis.session import Session
-from gdbext.engine.glibc.pthread import brief_look
-from support.installed import pythons
-from support.programs.harness import INFERIORS
+from support.programs.python_targets import brief_threads, telling
 
 LOOKS = 8
-VERSIONS = ("3.9", "3.11", "3.13")
+VERSIONS = pytest.mark.parametrize("version", ["3.8", "3.13"])
 
 
-@contextmanager
-def program(version: str, what: str) -> Iterator[int]:
-    words = [pythons.need(version), str(INFERIORS / "running_python.py"), what]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            process.stdout.readline()
-            yield process.pid
-        finally:
-            process.kill()
-
-
-def look(pid: int) -> tuple[list[str], tuple[ThreadReport, ...]]:
-    target = brief_look(pid)
-    session, found = Session(target).settled(inspect_threads)
-    target.close()
-    return [error.what for error in session.errors.reports()], found.threads
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@VERSIONS
 def test_whoever_holds_the_gil_has_frames_to_its_beginning(version: str) -> None:
     holders = []
-    with program(version, "spin") as pid:
+    with telling(version, "running_python", "spin") as (pid, _):
         for _ in range(LOOKS):
-            errors, threads = look(pid)
-            assert errors == []
+            threads = brief_threads(pid).values()
             assert all(thread.python for thread in threads)
             holders += [thread for thread in threads if any(held.kind is WaitKind.GIL for held in thread.holds)]
     assert holders
-    ends = {thread.python[-1].function.rpartition(".")[2] for thread in holders}
-    assert ends <= {"<module>", "_bootstrap"}
+    assert {thread.python[-1].function.rpartition(".")[2] for thread in holders} <= {"<module>", "_bootstrap"}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@VERSIONS
 def test_threads_that_come_and_go_do_not_tear_the_list(version: str) -> None:
-    with program(version, "churn") as pid:
+    with telling(version, "running_python", "churn") as (pid, _):
         for _ in range(LOOKS):
-            errors, threads = look(pid)
-            assert errors == []
-            main = next(thread for thread in threads if thread.tid == pid)
-            assert main.python[-1].function == "<module>"
+            assert brief_threads(pid)[pid].python[-1].function == "<module>"
+
+
+@VERSIONS
+def test_only_a_lock_was_taken_by_somebody(version: str) -> None:
+    with telling(version, "process_objects", "threads") as (pid, tids):
+        threads = brief_threads(pid)
+    waits = {name: threads[tid].wait for name, tid in tids.items()}
+    ended = {name for name, wait in waits.items() if wait is not None and "whoever took it" in wait.phrase}
+    assert ended == {"killed", "killed with"}
+    assert all(wait is not None for wait in waits.values())
+
+
+@VERSIONS
+def test_a_worker_that_works_in_c_does_not_idle(version: str) -> None:
+    with telling(version, "process_objects", "workers") as (_, pids):
+        mains = {name: brief_threads(pid)[pid] for name, pid in pids.items()}
+    idle = {name for name, each in mains.items() if each.state is RunState.IDLE}
+    assert idle == {name for name in pids if name.startswith("idle")}
+    for each in mains.values():
+        assert each.python[-1].function.endswith("_launch")
+        assert each.python[-1].file.endswith("/popen_fork.py")

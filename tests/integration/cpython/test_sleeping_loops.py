@@ -14,7 +14,7 @@ from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
-from support.programs.harness import INFERIORS
+from support.programs.python_targets import telling
 
 LOOKED_AT = {
     "attribute": [(PolledKind.OBJECT, "ready")],
@@ -25,35 +25,24 @@ LOOKED_AT = {
     "written": [(PolledKind.FILE, "")],
 }
 """All other threads look at nothing."""
-
-
 VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
-    words = [pythons.need(version), str(INFERIORS / "sleeping_loops.py")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        tids = json.loads(process.stdout.readline())
-        target = brief_look(process.pid)
-        session = Session(target)
+    with telling(version, "sleeping_loops") as (pid, tids):
+        target = brief_look(pid)
         target.threads()
-        assert session.python_waits is not None
-        found = {
-            name: [(each.polled_as, each.name) for each in session.python_waits.polled_objects(tid)]
-            for name, tid in tids.items()
-        }
+        waits = Session(target).python_waits
+        assert waits is not None
+        found = {name: [(each.polled_as, each.name) for each in waits.polled_objects(tids[name])] for name in tids}
         target.close()
-        process.communicate("")
     assert found == {name: LOOKED_AT.get(name, []) for name in tids}
 
 
 ASKS = """
-import dis, json, opcode, sys
-special = {}
-for table in (getattr(opcode, "_specializations", {}),):
-    special = {name: base for base, names in table.items() for name in names}
+import dis, json, opcode
+special = {name: base for base, names in getattr(opcode, "_specializations", {}).items() for name in names}
 try:
     import _opcode_metadata as meta
     special = {name: base for base, names in meta._specializations.items() for name in names}
@@ -64,28 +53,16 @@ caches = getattr(opcode, "_inline_cache_entries", {})
 found = {}
 for name, number in known.items():
     base = special.get(name, name).replace("INSTRUMENTED_", "").replace("EXTENDED_ARG_QUICK", "EXTENDED_ARG")
-    if number > 255:
-        continue
     plain = opcode.opmap.get(base, -1)
     cached = caches.get(base, 0) if hasattr(caches, "get") else caches[plain] if 0 <= plain < len(caches) else 0
-    found[number] = [base, cached]
+    if number <= 255:
+        found[number] = [base, cached]
 print(json.dumps(found))
 """
-ROLES = {
-    "LOAD_GLOBAL": "g",
-    "LOAD_NAME": "n",
-    "LOAD_ATTR": "a",
-    "LOAD_METHOD": "a",
-    "LOAD_FAST": "f",
-    "LOAD_DEREF": "d",
-    "EXTENDED_ARG": "e",
-    "JUMP_BACKWARD": "b",
-    "JUMP_ABSOLUTE": "j",
-    "POP_JUMP_BACKWARD_IF_TRUE": "b",
-    "LOAD_FAST_LOAD_FAST": "2",
-    "LOAD_FAST_BORROW": "f",
-    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "2",
-}
+ROLES = dict.fromkeys(("LOAD_FAST", "LOAD_FAST_BORROW"), "f")
+ROLES.update(LOAD_GLOBAL="g", LOAD_NAME="n", LOAD_ATTR="a", LOAD_METHOD="a", LOAD_DEREF="d", EXTENDED_ARG="e")
+ROLES.update(JUMP_BACKWARD="b", POP_JUMP_BACKWARD_IF_TRUE="b", JUMP_ABSOLUTE="j")
+ROLES.update(LOAD_FAST_LOAD_FAST="2", LOAD_FAST_BORROW_LOAD_FAST_BORROW="2")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -15,57 +15,52 @@ from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]
 
+OVERWRITTEN = {
+    "aten::cumsum dtype",
+    "aten::stack tensors",
+    "aten::nll_loss_forward weight",
+    "aten::upsample_bilinear2d scales_h",
+    "aten::upsample_bilinear2d scales_w",
+    "aten::_cdist_forward compute_mode",
+}
+"""Arguments, 6 of 82, whose registers or stack slots the compiled callers have used for something else since."""
+
 
 def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
     """Role of a thread → the arguments of the outermost frame of its operator."""
-    target = ProcTarget(process.pid)
-    try:
+    with ProcTarget(process.pid) as target:
         session = Session(target)
         reporter = ArgumentReporter(session)
-        roles = {facts["tid"]: role for role, facts in process.truth["threads"].items()}
+        threads = {thread.tid: thread for thread in target.threads()}
         found = {}
-        for thread in target.threads():
-            if thread.tid in roles:
-                frames = reporter.frames(session.threads.of(thread).stack)
-                op = process.truth["threads"][roles[thread.tid]]["op"]
-                outermost = next(frame for frame in reversed(frames) if frame.qualified == op)
-                found[roles[thread.tid]] = {argument.name: argument for argument in outermost.arguments}
+        for role, facts in process.truth["threads"].items():
+            frames = reporter.frames(session.threads.of(threads[facts["tid"]]).stack)
+            outermost = next(frame for frame in reversed(frames) if frame.qualified == facts["op"])
+            found[role] = {argument.name: argument for argument in outermost.arguments}
         return found
-    finally:
-        target.close()
 
 
 def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
+    """What a fallback of PyTorch's has rewritten is no argument: a conjugate tensor's copy, the slice of a batch, what
+    functorch has wrapped are other tensors than were given."""
     process = inferior("operator-arguments")
     found = found_arguments(process)
-    assert len(found) == len(process.truth["threads"]) >= 40
+    assert len(found) >= 28
     wrong: dict[str, Any] = {}
-    counts: dict[bool, list[bool]] = {True: [], False: []}
+    unknown = set()
     for role, facts in process.truth["threads"].items():
         for name, text in facts["arguments"].items():
             argument = found[role][name]
-            counts[argument.type.startswith("Tensor")].append(argument.text == text)
-            if argument.text not in ("", text):
+            if argument.text == "":
+                unknown.add(f"{facts['op']} {name}")
+            elif argument.text != text:
                 wrong[f"{role} {name}"] = (argument, text)
     assert wrong == {}
-    shown = {role: [each.short for each in found[role].values()] for role in found}
-    assert sum(counts[True]) >= 0.95 * len(counts[True]), shown
-    assert sum(counts[False]) >= 0.9 * len(counts[False]), shown
-
-
-def test_what_a_fallback_of_torchs_has_rewritten_is_no_argument(inferior: Callable[..., Inferior]) -> None:
-    """A conjugate tensor's copy, the slice of a batch, what functorch has wrapped: other tensors than were given."""
-    process = inferior("operator-arguments")
-    found = found_arguments(process)
-    cases = {role: facts for role, facts in process.truth["threads"].items() if "address" in facts}
-    assert len(cases) == 4
-    wrong = {
-        role: one
-        for role, facts in cases.items()
-        for one in found[role]["_args"].tensors
-        if one.address != facts["address"]
-    }
-    assert wrong == {}
+    assert unknown <= OVERWRITTEN
+    rewritten = {role: facts["address"] for role, facts in process.truth["threads"].items() if "address" in facts}
+    assert len(rewritten) == 4
+    for role, address in rewritten.items():
+        assert all(each.address == address for each in found[role]["_args"].tensors), role
 
 
 def test_the_text_shows_them(inferior: Callable[..., Inferior]) -> None:

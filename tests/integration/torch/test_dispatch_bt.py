@@ -1,4 +1,5 @@
-"""dispatch-bt on real processes, live and as cores, with gdb and without: what it says against what they wrote down."""
+"""dispatch-bt on real processes, live and as cores, with gdb and without, and on every way to a kernel that we know of:
+what it says against what they wrote down."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.programs.harness import Inferior
+from support.programs.harness import Inferior, started
 from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -20,27 +21,27 @@ def thread_of(document: dict[str, Any], tid: int) -> dict[str, Any]:
     return dict(found)
 
 
-def qualified(step: dict[str, Any]) -> str:
-    return f"{step['op']}.{step['overload']}" if step["overload"] else str(step["op"])
+def steps_of(document: dict[str, Any], tid: int) -> list[dict[str, Any]]:
+    return list(thread_of(document, tid)["dispatch"])
 
 
-def summary(step: dict[str, Any]) -> tuple[str, str, str | None]:
-    return step["event"], qualified(step), step["key"]
-
-
-def assert_proven(steps: list[dict[str, Any]]) -> None:
+def proven_steps(hang: Inferior, document: dict[str, Any], role: str) -> list[dict[str, Any]]:
+    """The steps of a thread, each of which is proven; the innermost keyset is the one that the kernel was given."""
+    steps = steps_of(document, hang.tid(role))
     for step in steps:
         assert step["confidence"] in ("exact", "verified"), step
         assert step["stage"] == "in-kernel", step
         assert step["kernel"]["valid"], step
+    truth = hang.truth["threads"][role].get("kernel_keyset")
+    assert truth is None or int(steps[0]["keyset"]["bits"], 16) == int(truth, 16), role
+    return steps
 
 
-def test_the_chain_of_the_meta_mm_hang(inferior: Start, look: Look) -> None:
+def test_the_meta_mm_hang(inferior: Start, look: Look) -> None:
     hang = inferior("meta-mm")
-    document = look(hang, "dispatch-bt")
-    steps = thread_of(document, hang.tid("main"))["dispatch"]
-    assert_proven(steps)
-    assert [summary(step) for step in steps] == [
+    document = look(hang, "dispatch-bt", "--why", "--native")
+    steps = proven_steps(hang, document, "main")
+    assert [(step["event"], step["op"], step["key"]) for step in steps] == [
         ("redispatch", "aten::mm", "Meta"),
         ("call", "aten::mm", "AutogradMeta"),
         ("call", "aten::matmul", "AutogradMeta"),
@@ -55,154 +56,209 @@ def test_the_chain_of_the_meta_mm_hang(inferior: Start, look: Look) -> None:
     assert (kernel["boxed"], kernel["unboxed"], kernel["path"]) == (True, False, "1")
     assert "VariableType" in steps[1]["kernel"]["function"]
     assert "VariableType" in steps[1]["kernel"]["registered_at"]
-
-
-def test_the_report_says_what_was_looked_at(inferior: Start, look: Look) -> None:
-    hang = inferior("meta-mm")
-    target = look(hang, "dispatch-bt")["target"]
+    assert all(step["evidence"] for step in steps)
+    assert_keys_of_arguments(hang, " | ".join(steps[-1]["evidence"]))
+    assert_python_frames_in_place(thread_of(document, hang.tid("main"))["frames"])
+    target = document["target"]
     assert (target["kind"], target["debugger"], target["pid"]) == (look.kind, look.debugger, hang.pid)
     assert target["torch"]["version"] == hang.truth["torch"]
     assert target["torch"]["layout"]["match"] == "exact"
     assert target["python"]["version"] == hang.truth["python"]
 
 
-def test_python_frames_stand_in_place(inferior: Start, look: Look) -> None:
-    hang = inferior("meta-mm")
-    document = look(hang, "dispatch-bt", "--native")
-    frames = thread_of(document, hang.tid("main"))["frames"]
-    kinds = [frame["function"] for frame in frames]
-    kernel = kinds.index("meta_mm")
+def assert_keys_of_arguments(hang: Inferior, linear: str) -> None:
+    assert "AutogradMeta has the highest priority of DispatchKeySet(Meta, AutogradMeta)" in linear
+    for argument, tensor in (("input: f32[2, 4, 16] meta", "x"), ("weight: f32[8, 16] meta", "w")):
+        bits = int(hang.truth["tensor_keysets"][tensor], 16)
+        keys = "DispatchKeySet(Meta, ADInplaceOrView, AutogradMeta)"
+        assert f"argument {argument} has {keys} {bits:#x}" in linear
+
+
+def assert_python_frames_in_place(frames: list[dict[str, Any]]) -> None:
+    names = [frame["function"] for frame in frames]
+    kernel = names.index("meta_mm")
     assert frames[kernel]["kind"] == "python"
     assert frames[kernel + 1]["function"].startswith("_PyEval_EvalFrameDefault")
-    boxed = next(i for i, name in enumerate(kinds) if "PythonKernelHolder::operator()" in name)
-    outer = kinds.index("<module>")
-    assert kernel < boxed < outer
+    boxed = next(i for i, name in enumerate(names) if "PythonKernelHolder::operator()" in name)
+    assert kernel < boxed < names.index("<module>")
     levels = [frame["level"] for frame in frames if frame["kind"] == "native"]
     assert levels == list(range(len(levels)))
 
 
-@pytest.mark.program("meta-mm")
-def test_a_stripped_python_tells_the_same(inferior: Start, look: Look) -> None:
-    hang = inferior("meta-mm", python="debian")
-    document = look(hang, "dispatch-bt")
-    thread = thread_of(document, hang.tid("main"))
-    assert_proven(thread["dispatch"])
-    assert [step["key"] for step in thread["dispatch"]] == ["Meta", "AutogradMeta", "AutogradMeta", "AutogradMeta"]
-    assert "meta_mm" in [frame["function"] for frame in thread["python_frames"]]
-
-
-FUNCTORCH = {
-    "vmap": ["CPU", "FuncTorchDynamicLayerBackMode", "FuncTorchBatched", "FuncTorchDynamicLayerFrontMode"],
-    "grad": ["CPU", "FuncTorchDynamicLayerBackMode", "AutogradCPU", "FuncTorchDynamicLayerFrontMode"],
-}
-
-
-@pytest.mark.program("functorch")
-def test_functorch_layers(inferior: Start, look: Look) -> None:
-    hang = inferior("functorch")
-    document = look(hang, "dispatch-bt", "--all")
-    for role, layers in FUNCTORCH.items():
-        steps = thread_of(document, hang.tid(role))["dispatch"]
-        assert_proven(steps)
-        keys = [step["key"] for step in steps]
-        assert [key for key in keys if key in layers][:1] == ["CPU"], role
-        assert set(layers) <= set(keys), role
-        truth = hang.truth["threads"][role]["kernel_keyset"]
-        assert int(steps[0]["keyset"]["bits"], 16) == int(truth, 16), role
-
-
-@pytest.mark.program("python-key")
-def test_operators_that_the_python_key_took(inferior: Start, look: Look) -> None:
-    hang = inferior("python-key")
-    document = look(hang, "dispatch-bt", "--all")
-    for role, operator in (("subclass", "aten::mm"), ("mode", "aten::exp"), ("fake", "gdbext_python::slow")):
-        steps = thread_of(document, hang.tid(role))["dispatch"]
-        assert_proven(steps)
-        assert (operator, "Python") in [(qualified(step), step["key"]) for step in steps], role
-        python = next(step for step in steps if step["key"] == "Python")
-        assert "pythonFallback" in python["kernel"]["function"], role
-        assert "Python" in python["keyset"]["keys"], role
-
-
-def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start, look: Look) -> None:
-    hang = inferior("debug-dispatch")
-    document = look(hang, "dispatch-bt", "--all")
-    for role, call in hang.truth["calls"].items():
-        thread = hang.truth["threads"][role]
-        steps = thread_of(document, int(thread["tid"]))["dispatch"]
-        assert_proven(steps)
-        layered = role.startswith("layered")
-        own = [step for step in steps if step["op"] == f"gdbext_debug::{role}"]
-        assert [step["key"] for step in own] == (["CPU", "AutogradCPU"] if layered else ["AutogradCPU"])
-        assert int(own[-1]["keyset"]["bits"], 16) == int(call["bits"], 16)
-        mm = [step for step in steps if step["op"] == "aten::mm"]
-        assert [step["key"] for step in mm] == ["CPU", "AutogradCPU"]
-        assert int(mm[0]["keyset"]["bits"], 16) == int(thread["kernel_keyset"], 16)
-        assert int(mm[1]["keyset"]["bits"], 16) == int(hang.truth["mm"]["bits"], 16)
-        assert len(steps) == len(own) + len(mm)
-        boxed = role.endswith("boxed")
-        assert mm[1]["event"] == ("callBoxed" if boxed else "call")
-
-
-@pytest.mark.program("nested-normal")
-def test_normal_nesting(inferior: Start, look: Look) -> None:
-    hang = inferior("nested-normal")
-    document = look(hang, "dispatch-bt", "--all")
-    for role in ("inplace", "functorch", "python"):
-        thread = hang.truth["threads"][role]
-        steps = thread_of(document, int(thread["tid"]))["dispatch"]
-        assert_proven(steps)
-        assert steps[0]["op"] == thread["op"], role
-        assert int(steps[0]["keyset"]["bits"], 16) == int(thread["kernel_keyset"], 16), role
-        if role == "inplace":
-            assert [step["key"] for step in steps] == ["CPU", "ADInplaceOrView", "AutogradCPU"]
-
-
-def test_why_shows_the_proof(inferior: Start, look: Look) -> None:
+def test_why_shows_the_proof_and_an_unknown_thread_is_a_usage_error(inferior: Start) -> None:
     hang = inferior("meta-mm")
-    outcome = look.outcome(hang, "dispatch-bt", "--why", json=False)
-    assert "static handle of at::_ops::mm" in outcome.stdout
-    assert "passed in rdx by the call in frame #" in outcome.stdout
-    steps = look(hang, "dispatch-bt", "--why")["threads"][0]["dispatch"]
-    assert all(step["evidence"] for step in steps)
-
-
-def test_why_shows_the_keys_of_each_tensor_argument(inferior: Start, look: Look) -> None:
-    hang = inferior("meta-mm")
-    steps = thread_of(look(hang, "dispatch-bt", "--why"), hang.tid("main"))["dispatch"]
-    linear = " | ".join(steps[-1]["evidence"])
-    assert "AutogradMeta has the highest priority of DispatchKeySet(Meta, AutogradMeta)" in linear
-    for argument, shape, tensor in (("input", "f32[2, 4, 16] meta", "x"), ("weight", "f32[8, 16] meta", "w")):
-        bits = int(hang.truth["tensor_keysets"][tensor], 16)
-        keys = "DispatchKeySet(Meta, ADInplaceOrView, AutogradMeta)"
-        assert f"argument {argument}: {shape} has {keys} {bits:#x}" in linear
-
-
-@pytest.mark.program("nested-normal")
-def test_a_thread_is_chosen_by_its_tid(inferior: Start, look: Look) -> None:
-    hang = inferior("nested-normal")
-    document = look(hang, "dispatch-bt", "--thread", str(hang.tid("python")))
-    (thread,) = document["threads"]
-    assert thread["tid"] == hang.tid("python")
-    assert [step["op"] for step in thread["dispatch"]][:1] == ["aten::cos"]
-
-
-def test_an_unknown_thread_is_a_usage_error(inferior: Start, look: Look) -> None:
-    outcome = look.outcome(inferior("meta-mm"), "dispatch-bt", "--thread", "999999999", check=False)
+    text = hang.dispatch("dispatch-bt", "--why", debugger="none", json=False).stdout
+    assert "static handle of at::_ops::mm" in text
+    assert "passed in rdx by the call in frame #" in text
+    outcome = hang.dispatch("dispatch-bt", "--thread", "999999999", debugger="none", check=False)
     assert outcome.status == 2
     assert "999999999" in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.program("meta-mm")
+def test_a_stripped_python_tells_the_same(inferior: Start, plain_look: Look) -> None:
+    hang = inferior("meta-mm", python="debian")
+    document = plain_look(hang, "dispatch-bt")
+    steps = proven_steps(hang, document, "main")
+    assert [step["key"] for step in steps] == ["Meta", "AutogradMeta", "AutogradMeta", "AutogradMeta"]
+    assert "meta_mm" in [frame["function"] for frame in thread_of(document, hang.tid("main"))["python_frames"]]
+
+
+def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start) -> None:
+    hang = inferior("debug-dispatch")
+    document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
+    for role, call in hang.truth["calls"].items():
+        steps = proven_steps(hang, document, role)
+        own = [step for step in steps if step["op"] == f"gdbext_debug::{role}"]
+        assert [step["key"] for step in own] == ["CPU", "AutogradCPU"][0 if role.startswith("layered") else 1 :]
+        assert int(own[-1]["keyset"]["bits"], 16) == int(call["bits"], 16)
+        mm = [step for step in steps if step["op"] == "aten::mm"]
+        assert [step["key"] for step in mm] == ["CPU", "AutogradCPU"]
+        assert int(mm[1]["keyset"]["bits"], 16) == int(hang.truth["mm"]["bits"], 16)
+        assert len(steps) == len(own) + len(mm)
+        assert mm[1]["event"] == ("callBoxed" if role.endswith("boxed") else "call")
+
+
+@pytest.mark.program("nested-normal")
+def test_normal_nesting_and_a_thread_chosen_by_its_tid(inferior: Start) -> None:
+    hang = inferior("nested-normal")
+    for role in ("inplace", "functorch", "python"):
+        document = hang.dispatch("dispatch-bt", "--thread", str(hang.tid(role)), debugger="none").document
+        assert [thread["tid"] for thread in document["threads"]] == [hang.tid(role)]
+        steps = proven_steps(hang, document, role)
+        assert steps[0]["op"] == hang.truth["threads"][role]["op"], role
+        if role == "inplace":
+            assert [step["key"] for step in steps] == ["CPU", "ADInplaceOrView", "AutogradCPU"]
+
+
 @pytest.mark.program("boxed-recursion")
-@pytest.mark.parametrize("kind", ["fallback", "kernel", "pair"])
-def test_a_deep_recursion_is_folded(inferior: Start, kind: str) -> None:
-    hang = inferior("boxed-recursion", kind, "300")
+def test_a_deep_recursion_is_folded(inferior: Start) -> None:
+    hang = inferior("boxed-recursion", "pair", "300")
     (thread,) = hang.truth["threads"].values()
-    tid = str(thread["tid"])
-    outcome = hang.dispatch("dispatch-bt", "--thread", tid, debugger="none", json=False)
-    assert "times in a row" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) < 60
-    document = hang.dispatch("dispatch-bt", "--thread", tid, debugger="none").document
-    steps = document["threads"][0]["dispatch"]
+    words = ("dispatch-bt", "--thread", str(thread["tid"]))
+    text = hang.dispatch(*words, debugger="none", json=False).stdout
+    assert "times in a row" in text
+    assert len(text.splitlines()) < 60
+    steps = hang.dispatch(*words, debugger="none").document["threads"][0]["dispatch"]
     assert len(steps) >= 300
     assert sum(step["confidence"] in ("exact", "verified") for step in steps) >= 0.98 * len(steps)
+
+
+BATCHED = ("FuncTorchDynamicLayerBackMode", "FuncTorchBatched", "FuncTorchDynamicLayerFrontMode")
+KEYS = {
+    "function-forward": ["CPU", "AutogradCPU"],
+    "function-backward": ["CPU", "AutogradCPU"],
+    "inference": ["CPU"],
+    "no-grad": ["CPU", "AutogradCPU"],
+    "conj": ["CPU", "Conjugate", "AutogradCPU"],
+    "overload": ["CPU", "AutogradCPU"],
+    "redispatch": ["CPU"],
+    "profiler": ["CPU", "AutogradCPU"],
+    "profiler-boxed": ["CPU", "AutogradCPU"],
+    "inplace": ["CPU", "ADInplaceOrView", "AutogradCPU"],
+    "functionalize": ["CPU", "AutogradCPU", "Functionalize", "FuncTorchDynamicLayerFrontMode"],
+    "vmap-vmap": ["CPU", "AutogradCPU", *BATCHED, *BATCHED],
+    "modes": ["CPU", "Python", "Python", "AutogradCPU", "PythonTLSSnapshot"],
+    "sparse-csr": ["CPU", "SparseCsrCPU", "AutogradCPU"],
+    "nested": ["CPU", "NestedTensorCPU", "AutogradNestedTensor"],
+}
+"""Keys of the steps of aten::sin, innermost first, where the path through PyTorch's sources tells them."""
+
+
+def proven(step: dict[str, Any]) -> bool:
+    return step["confidence"] in ("exact", "verified") and step["keyset"] is not None
+
+
+def test_every_path_to_a_kernel(inferior: Start, plain_look: Look) -> None:
+    hang = inferior("dispatch-paths")
+    document = plain_look(hang, "dispatch-bt", "--all")
+    compared = 0
+    for role, facts in hang.truth["threads"].items():
+        steps = steps_of(document, facts["tid"])
+        assert steps[0]["op"] in ("aten::sin", "aten::sin_"), (role, steps[0])
+        assert all(step["stage"] == "in-kernel" and step["op"] for step in steps), (role, steps)
+        assert "blocked" in steps[0]["kernel"]["function"], (role, steps[0])
+        assert all(proven(step) for step in steps), (role, steps)
+        assert int(steps[0]["keyset"]["bits"], 16) == int(facts["kernel_keyset"], 16), (role, steps[0])
+        of_sin = [step for step in steps if step["op"] in ("aten::sin", "aten::sin_")]
+        assert [step["key"] for step in of_sin] == KEYS.get(role, [step["key"] for step in of_sin]), (role, steps)
+        if facts["call"]:
+            wanted = int(facts["call"]["bits"], 16)
+            assert wanted in [int(step["keyset"]["bits"], 16) for step in of_sin], (role, steps)
+            compared += 1
+    assert compared >= 6
+    assert hang.truth["threads"].keys() >= KEYS.keys()
+
+
+def test_a_custom_operator_under_fake_tensors() -> None:
+    """The fallback of autograd stands below one that goes on with everything below its own key."""
+    with started("fake-tensor-call") as hang:
+        document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
+    steps = steps_of(document, hang.tid("main"))
+    assert [step["key"] for step in steps] == ["Python", "AutogradCPU", "PythonTLSSnapshot"]
+    assert goes_on_with_less(steps)
+    assert "pythonFallback" in steps[0]["kernel"]["function"]
+    assert "Python" in steps[0]["keyset"]["keys"]
+    assert_python_dispatcher(steps_of(document, hang.tid("dispatcher")))
+    zeros = [step for step in steps_of(document, hang.tid("zeros")) if step["op"].endswith("custom")]
+    assert [step["key"] for step in zeros] == ["CPU", "ZeroTensor", "AutogradCPU"]
+    assert goes_on_with_less(zeros)
+
+
+def goes_on_with_less(steps: list[dict[str, Any]]) -> bool:
+    """And each keyset is proven."""
+    bits = [int(step["keyset"]["bits"], 16) for step in steps if proven(step)]
+    return len(bits) == len(steps) and all(inner & ~outer == 0 for inner, outer in zip(bits, bits[1:]))
+
+
+def assert_python_dispatcher(steps: list[dict[str, Any]]) -> None:
+    """It stands before each kernel, calls it anew for the key, and every keyset has its key (PyInterpreter.cpp)."""
+    asked = ["Python", "AutogradCPU", "PythonTLSSnapshot"]
+    keys = [key for each in asked for key in (each, "PythonDispatcher")]
+    assert [step["key"] for step in steps] == keys
+    assert [step["event"] for step in steps] == ["callBoxed", "redispatchBoxed"] * 2 + ["callBoxed"] * 2
+    assert all(step["confidence"] == "exact" for step in steps), steps
+    bits = [int(step["keyset"]["bits"], 16) for step in steps]
+    assert {bits[0], bits[2], bits[4], bits[5]} == {0x2100001010010001}, "made of the arguments each time"
+    assert bits[1:4:2] == [0x2000000010010001, 0x2000001010010001]
+
+
+THREADS = {"thread_typed": "leaf", "thread_boxed": "many", "thread_factory": "factory"}
+LAYERED = {"leaf", "tail", "boxed", "boxed_tail", "lambda", "many", "thread_typed", "thread_boxed"}
+COMPOSITE = {"composite": ["leaf", "leaf", "composite"], "composite_boxed": ["leaf", "leaf", "composite_boxed"]}
+
+
+@pytest.mark.parametrize("library", ["dispatch_paths", "dispatch_paths_o3"])
+def test_extensions(library: str) -> None:
+    """Dispatchers that a compiler inlined into a user's functions, called from Python and from plain C++ threads."""
+    with started("extension-paths", library) as hang:
+        document = hang.dispatch("dispatch-bt", "--all", "--args", debugger="none").document
+        assert len(hang.truth["paths"]) >= 18
+        for path in hang.truth["paths"]:
+            steps = steps_of(document, path["tid"])
+            names = [step["op"].partition("::")[2] for step in steps]
+            operator = THREADS.get(path["name"], path["name"])
+            if path["name"] in LAYERED:
+                assert names == [operator] * 2, (path, steps)
+            else:  # with PyTorch's own autograd fallback, or without
+                wanted = COMPOSITE.get(path["name"], [operator])
+                assert names in (wanted, [*wanted, operator]), (path, steps)
+            assert all(proven(step) for step in steps), (path, steps)
+            assert int(steps[0]["keyset"]["bits"], 16) == int(path["keyset"], 16), (path, steps[0])
+            assert_arguments(path["name"], steps)
+
+
+GIVEN = dict(zip("abcdegijkln", ["f32[3] cpu", "None", "1", "2.0", "3", "[f32[3] cpu]", "[1]", "True", "7", "8", "3"]))
+"""What the program gives to each parameter, as text."""
+
+
+def assert_arguments(path: str, steps: list[dict[str, Any]]) -> None:
+    """None is wrong; kernels that were called unboxed have theirs, but for a SymInt that was moved on."""
+    found = [{each["name"]: each["value"] or "" for each in step["arguments"]} for step in steps]
+    given = {**GIVEN, "a": "[f32[3] cpu, f32[3] cpu]"} if path == "list" else GIVEN
+    shown = [(name, text) for each in found for name, text in each.items() if text]
+    assert [(name, text) for name, text in shown if text != given.get(name, text)] == [], path
+    if path in ("leaf", "tail", "lambda", "composite", "thread_typed", "thread_factory"):
+        assert all(found[0].values()), (path, found)
+    if path in ("many", "thread_boxed"):
+        assert {name for name, text in found[0].items() if not text} <= {"e"}, found

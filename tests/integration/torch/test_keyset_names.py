@@ -29,19 +29,17 @@ def keys(torch: Any) -> KeyNames:
     return KeyNames(store.load(layouts[0]))
 
 
-def test_every_single_key_has_the_bits_and_the_text_of_pytorch(keys: KeyNames, torch: Any) -> None:
-    for slot in keys.slots:
-        theirs = torch._C.DispatchKeySet(torch._C.DispatchKey(slot.value))
-        assert slot.bits == theirs.raw_repr(), slot
-        assert keys.text(slot.bits) == str(theirs), slot
-        assert keys.bits_of(slot.name) == slot.bits
-
-
-def test_functionalities_alone_have_pytorchs_bits(keys: KeyNames, torch: Any) -> None:
-    for value in range(1, keys.num_functionalities):
+def test_every_key_and_functionality_has_the_bits_and_the_text_of_pytorch(keys: KeyNames, torch: Any) -> None:
+    values = {slot.name: slot.value for slot in keys.slots}
+    values.update({keys.key_names[value]: value for value in range(1, keys.num_functionalities)})
+    for name, value in values.items():
         theirs = torch._C.DispatchKeySet(torch._C.DispatchKey(value))
-        assert keys.bits_of(keys.key_names[value]) == theirs.raw_repr()
-        assert keys.text(theirs.raw_repr()) == str(theirs)
+        assert keys.bits_of(name) == theirs.raw_repr(), name
+        assert keys.text(theirs.raw_repr()) == str(theirs), name
+    for slot in keys.slots[1:]:
+        assert slot.bits == keys.bits_of(slot.name)
+        theirs = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey(slot.value))
+        assert keys.full_after(slot.name) == theirs.raw_repr(), slot.name
 
 
 def test_the_table_has_one_slot_for_each_runtime_key(keys: KeyNames) -> None:
@@ -52,53 +50,22 @@ def test_the_table_has_one_slot_for_each_runtime_key(keys: KeyNames) -> None:
         assert keys.key_of_index(index) == slot.name
         assert keys.index_of_key(slot.name) == index
         assert keys.highest_key(slot.bits) == slot.name
-    with pytest.raises(BadData):
-        keys.key_of_index(keys.num_slots)
-    with pytest.raises(BadData):
-        keys.key_of_index(-1)
+    for index in (keys.num_slots, -1):
+        with pytest.raises(BadData):
+            keys.key_of_index(index)
 
 
-def test_full_set_is_pytorchs(keys: KeyNames, torch: Any) -> None:
+def test_ten_thousand_random_sets_and_the_full_one(keys: KeyNames, torch: Any) -> None:
     full = torch._C._dispatch_keyset_full()
     assert keys.known_bits == full.raw_repr()
-    assert keys.text(keys.known_bits) == str(full)
-
-
-def test_ten_thousand_random_sets(keys: KeyNames, torch: Any) -> None:
-    runtime = set(str(torch._C._dispatch_keyset_full())[len("DispatchKeySet(") : -1].split(", "))
-    for bits in random_bits(keys, 10_000):
+    runtime = set(str(full)[len("DispatchKeySet(") : -1].split(", "))
+    previous = torch._C.DispatchKeySet.from_raw_repr(0)
+    for bits in (keys.known_bits, *random_bits(keys, 10_000)):
         theirs = torch._C.DispatchKeySet.from_raw_repr(bits)
         assert keys.text(bits) == str(theirs)
         highest = torch._C._dispatch_key_name(theirs.highestPriorityTypeId())
         assert keys.highest_key(bits) == highest
         if highest in runtime:
             assert keys.key_of_index(keys.table_index(bits)) == highest
-
-
-def test_set_arithmetic_is_pytorchs(keys: KeyNames, torch: Any) -> None:
-    pairs = random_bits(keys, 400)
-    for one, other in zip(pairs[::2], pairs[1::2]):
-        theirs = (torch._C.DispatchKeySet.from_raw_repr(one) - torch._C.DispatchKeySet.from_raw_repr(other)).raw_repr()
-        assert keys.minus(one, other) == theirs
-
-
-def test_full_after_is_pytorchs(keys: KeyNames, torch: Any) -> None:
-    for slot in keys.slots[1:]:
-        theirs = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey(slot.value))
-        assert keys.full_after(slot.name) == theirs.raw_repr(), slot.name
-
-
-def test_real_tensors(keys: KeyNames, torch: Any) -> None:
-    tensors = [
-        torch.empty(2),
-        torch.empty(2, requires_grad=True),
-        torch.empty(2, device="meta", requires_grad=True),
-        torch.eye(2).to_sparse(),
-        torch.eye(2).to_sparse_csr(),
-        torch.zeros(2, dtype=torch.complex64).conj(),
-        torch.nested.nested_tensor([torch.ones(1)]),
-    ]
-    for tensor in tensors:
-        theirs = torch._C._dispatch_keys(tensor)
-        assert keys.text(theirs.raw_repr()) == str(theirs)
-        assert keys.highest_key(theirs.raw_repr()) == torch._C._dispatch_key_name(theirs.highestPriorityTypeId())
+        assert keys.minus(bits, previous.raw_repr()) == (theirs - previous).raw_repr()
+        previous = theirs

@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.layouts import store
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.tools import table
-from support.programs import harness
+from support.programs import harness, native_build
 from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]
@@ -33,10 +31,7 @@ def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
         pytest.skip("namespaces cannot be made here")
     root, inside = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("inside")
-    spec = find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    packages = Path(spec.origin).parents[1]
+    packages = native_build.torch_folder().parent
     command = [*unshare, "sh", "-c", _ENTER, str(root), str(packages), str(inside)]
     python = getattr(sys, "_base_executable", sys.executable)
     with harness.started("meta-mm", python=python, env={"PYTHONPATH": str(inside)}, command=command) as inferior:

@@ -46,17 +46,7 @@ WITH_FUNCTION = ("O3-hidden", "O3-s", "O3-s-hidden")
 """With g++, they have a call of an autograd function, too, whose header costs three seconds."""
 COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
 IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
-"""With g++, and all tests."""
-OTHERS = (
-    ("clang++", "O0-g"),
-    ("g++", "O2"),
-    ("g++", "O3-s"),
-    ("clang++", "O2"),
-    ("clang++", "O3-hidden"),
-    ("clang++", "O3-s"),
-    ("clang++", "O3-s-hidden"),
-)
-"""Passes and arguments only. All ten ways are six compilations, once for each machine."""
+"""With g++: three of the ways, that is two compilations, once for each machine."""
 PATIENCE = 240.0
 
 
@@ -159,11 +149,6 @@ def _truth(folder: Path) -> dict[str, Any] | None:
 def has(compiler: str) -> bool:
     """The machine has that compiler."""
     return shutil.which(compiler) is not None
-
-
-def clang() -> str:
-    """The machine's clang++, "" where it has none."""
-    return next((one for one in COMPILERS[1:] if has(one)), "")
 
 
 def host() -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ import pytest
 
 from gdbext.cpython.threads.frame_reader import FrameGroup, ThreadState, place_groups
 from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.session import Session
+from gdbext.engine.glibc.pthread import brief_look
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -172,3 +177,26 @@ class PythonInferior:
             if stream is not None:
                 stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def telling(version: str, name: str, *words: str) -> Iterator[tuple[int, Any]]:
+    """A running tests/inferiors/NAME.py: its pid, and the JSON that it printed first."""
+    command = [pythons.need(version), str(INFERIORS / f"{name}.py"), *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.pid, json.loads(process.stdout.readline())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def brief_threads(pid: int) -> dict[int, ThreadReport]:
+    """The threads by their ids, seen by a look that stops the process briefly; no error is met."""
+    target = brief_look(pid)
+    session, found = Session(target).settled(inspect_threads)
+    target.close()
+    assert [error.what for error in session.errors.reports()] == []
+    return {thread.tid: thread for thread in found.threads}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-
-import pytest
 
 from gdbext.engine.layouts import store
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -18,72 +15,34 @@ from gdbext.tools.info.info_report import SymbolStatus
 from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.state.setting_sources import setting_symbols
-from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
+from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 from support.source.parsed import nodes
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
-ALLOWED = (
-    "torch/assumed_symbols.py",
-    "torch/torch_symbol.py",
-    "torch/structures.py",
-    "torch/values/value_structures.py",
-    "torch/distributed/group_structures.py",
-    "torch/state/setting_structures.py",
-    "torch/state/setting_sources.py",
-    "engine/formats/demangle.py",
+TABLES = re.compile(
+    r"torch/(assumed_symbols|torch_symbol|.*structures|state/setting_sources|measure/.*)\.py|engine/formats/demangle\.py"
+    # structures of the layouts, and names that are shown to people
+    r"|tools/(tensor/cpp_(summaries|object)|info/library_settings)\.py|hosts/gdb/gdb_breakpoints\.py"
+    r"|torch/registry/(kernel|dispatch_table)\.py"
 )
-MANGLED = re.compile(r"^\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)")
-"""The beginning of a mangled name in one of torch's namespaces."""
-QUALIFIED = re.compile(r"^(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$")
-"""A function of torch; classes begin with a capital, members end in an underscore, and layouts have both."""
+NAME = re.compile(
+    r"\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)"  # mangled
+    r"|(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$"  # a function: classes are capitalized, members end in "_"
+)
 
 
-def names_in(package: Path) -> list[str]:
-    """Names of torch's symbols outside of the table, as "file:line: name"."""
-    found = []
-    for file in sorted(package.rglob("*.py")):
-        relative = file.relative_to(package).as_posix()
-        if relative not in ALLOWED and not relative.startswith("torch/measure/"):
-            found += [f"{relative}:{line}: {text}" for line, text in _texts(file.read_text())]
-    return found
-
-
-def _texts(source: str) -> Iterator[tuple[int, str]]:
-    for node in nodes(source):
-        if isinstance(node, ast.Constant):
-            text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
-            if isinstance(text, str) and (MANGLED.match(text) or QUALIFIED.match(text)):
-                yield node.lineno, text
-
-
-KNOWN = {
-    "tools/tensor/cpp_summaries.py": "c10::intrusive_ptr, a class",
-    "tools/tensor/cpp_object.py": "c10::detail::DictImpl::dict of the layouts; c10::intrusive_ptr, a class",
-    "hosts/gdb/gdb_breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
-    "tools/info/library_settings.py": "at::mt19937_engine and at::mt19937_data_pod, structures of the layouts",
-    "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
-    "torch/registry/dispatch_table.py": "shown to people",
-}
-"""Files that may have one, and why."""
+def names_in(file: Path) -> list[str]:
+    """Names of torch's symbols."""
+    constants = [node.value for node in nodes(file.read_text()) if isinstance(node, ast.Constant)]
+    texts = [each.decode("latin-1") if isinstance(each, bytes) else each for each in constants]
+    return [text for text in texts if isinstance(text, str) and NAME.match(text)]
 
 
 def test_names_stand_in_the_table_only() -> None:
-    assert [each for each in names_in(PACKAGE) if each.partition(":")[0] not in KNOWN] == []
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        '"_ZN3c1010Dispatcher4callE"',
-        'b"_ZNK5torch8autograd6Engine"',
-        '"torch::autograd::Engine::execute"',
-        'r"^_ZN4gloo"',
-        '"_ZTVN2at9functorch12FuncTorchTLSE"',
-    ],
-)
-def test_a_planted_name_is_found(tmp_path: Path, planted: str) -> None:
-    (tmp_path / "planted.py").write_text(f"NAME = {planted}\n")
-    assert len(names_in(tmp_path)) == 1
+    files = {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("*.py")}
+    found = {name: names_in(file) for name, file in files.items() if not TABLES.fullmatch(name)}
+    assert {name: names for name, names in found.items() if names} == {}
+    assert names_in(files["torch/assumed_symbols.py"])
 
 
 def test_every_row_is_whole() -> None:
@@ -97,20 +56,12 @@ def test_every_row_is_whole() -> None:
         elif not row.unoptimised:
             assert row.examples, name
         assert all(example.startswith(row.beginnings) for example in row.examples), name
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
-
-
-def test_no_name_stands_twice() -> None:
     every = [name for row in [*TORCH_SYMBOLS.values(), *setting_symbols().values()] for name in row.names]
     assert len(every) == len(set(every))
 
 
-def test_nested_names() -> None:
-    assert nested_name("c10d::Work::wait") == "4c10d4Work4wait"
-    assert nested_name("std::future::get") == "St6future3get"
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
 
 
 class Libraries:
@@ -138,29 +89,22 @@ def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
 
 
 def test_status() -> None:
-    whole = assumed_symbols.SINGLETON.names[0]
+    whole, reference = assumed_symbols.SINGLETON.names[0], assumed_symbols.SINGLETON_REFERENCE
     assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
     assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
     assert status(assumed_symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NOT_LOADED
-    assert (
-        status(assumed_symbols.SINGLETON_REFERENCE, Libraries(other=assumed_symbols.SINGLETON_REFERENCE.names))
-        is SymbolStatus.FOUND
-    )
+    assert status(reference, Libraries(other=reference.names)) is SymbolStatus.FOUND
+    older = assumed_symbols.PYTHON_DISPATCHER.names[1]
+    assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
     assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
 
 
-def test_an_older_spelling_will_do() -> None:
-    older = assumed_symbols.PYTHON_DISPATCHER.names[1]
-    assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
-
-
 def test_a_family_is_searched_for_only_without_its_examples() -> None:
-    known = Libraries(libtorch_cpu=assumed_symbols.AUTOGRAD_POP.examples)
-    assert status(assumed_symbols.AUTOGRAD_POP, known) is SymbolStatus.FOUND
-    assert known.searched == []
+    pop = assumed_symbols.AUTOGRAD_POP
+    known = Libraries(libtorch_cpu=pop.examples)
+    assert (status(pop, known), known.searched) == (SymbolStatus.FOUND, [])
     changed = Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue3popEi",))
-    assert status(assumed_symbols.AUTOGRAD_POP, changed) is SymbolStatus.FOUND
+    assert status(pop, changed) is SymbolStatus.FOUND
     assert changed.searched == ["_ZN5torch8autograd10ReadyQueue3popE"]
-    assert status(assumed_symbols.AUTOGRAD_POP, Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue4popxE",))) is (
-        SymbolStatus.MISSING
-    )
+    other = Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue4popxE",))
+    assert status(pop, other) is SymbolStatus.MISSING

@@ -1,78 +1,18 @@
-"""Free-threaded builds: wider object headers, a GIL that is not used, copies of the bytecode, and real recordings."""
+"""Recorded free-threaded builds: locks, critical sections, stops of the world, copies of the bytecode."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gdbext.cpython.abi.python_layout import layout_for
-from gdbext.cpython.abi.python_structures import (
-    DequeObject,
-    FutureIterator,
-    GilRuntimeState,
-    LockObject,
-    ParkingQueueObject,
-    PyInterpreterFrame,
-    PyInterpreterState,
-    PyObject,
-    PyThreadState,
-    WaitEntry,
-)
-from gdbext.cpython.abi.versions import abi_of_hexversion
-from gdbext.cpython.sync.locks import read_gils
+from gdbext.cpython.abi.python_structures import PyInterpreterFrame, PyThreadState
 from gdbext.cpython.sync.parking import ParkingLot
-from gdbext.cpython.threads.frame_reader import Interpreter
-from gdbext.engine.layouts.declarations import Space
-from gdbext.engine.process.memory import Memory
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
-from support.fakes.fake_target import FakeTarget
-
-HEXVERSION = 0x030D05F0
-LAYOUT = layout_for(abi_of_hexversion(HEXVERSION, free_threaded=True))
-WITH_GIL = layout_for(abi_of_hexversion(HEXVERSION))
-
-
-def test_what_follows_a_header_is_sixteen_bytes_further_on() -> None:
-    assert LAYOUT.size(PyObject) == 32
-    for kind, member in (
-        (LockObject, LockObject.lock_lock),
-        (ParkingQueueObject, ParkingQueueObject.has_threads_waiting),
-    ):
-        assert LAYOUT.find(member) == (WITH_GIL.find(member) or 0) + 16
-        assert LAYOUT.size(kind) == WITH_GIL.size(kind) + 16
-    assert LAYOUT.find(DequeObject.leftblock) == 40
-    assert LAYOUT.find(FutureIterator.future) == 32
-    assert LAYOUT.find(WaitEntry.sema) == WITH_GIL.find(WaitEntry.sema), "no object"
-    assert LAYOUT.find(PyThreadState.frame) is None
-
-
-class OneInterpreter:
-    """As much of a runtime as the GIL is read from."""
-
-    def __init__(self, layout: Any, enabled: int) -> None:
-        at = PyInterpreterState.gil.field(layout).offset
-        interpreter, gil = bytearray(0x100000), bytearray(0x1000)
-        struct.pack_into("<Q", interpreter, at, 0x900000)
-        struct.pack_into("<Q", gil, GilRuntimeState.interval.field(layout).offset, 5000)
-        if GilRuntimeState.enabled.is_in(layout):
-            struct.pack_into("<i", gil, GilRuntimeState.enabled.field(layout).offset, enabled)
-        self.memory = Memory(FakeTarget({0x1000: bytes(interpreter), 0x900000: bytes(gil)}))
-        self.layout = layout
-        self.space = Space(self.memory, layout)
-
-    def interpreters(self) -> list[Interpreter]:
-        return [Interpreter(0x1000, 0)]
-
-    def thread_states(self) -> list[Any]:
-        return []
-
-
-@pytest.mark.parametrize(("layout", "enabled", "count"), [(LAYOUT, 0, 0), (LAYOUT, 2**31 - 1, 1), (WITH_GIL, 0, 1)])
-def test_only_a_gil_that_is_used_is_one(layout: Any, enabled: int, count: int) -> None:
-    assert len(read_gils(OneInterpreter(layout, enabled))) == count  # type: ignore[arg-type]
+from support.recorded.recording_damage import patched
 
 
 @pytest.mark.parametrize(("name", "version"), [("3.13t", "3.13.15t"), ("3.14t", "3.14.4t")])
@@ -131,39 +71,19 @@ def test_who_is_in_a_critical_section_holds_the_object(replay: Callable[[str], A
     assert [(held["kind"], held["address"]) for held in threads[inside]["holds"]] == [("object-lock", wait["address"])]
 
 
-def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("damage", ["fault", "circle"])
+def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str], Any], damage: str) -> None:
     """What cannot be read costs the object lock's owner; a circle ends."""
-    for damage in ("fault", "circle"):
-        session = replay("free-threaded-section-3.14t").session
-        runtime = session.python
-        at = PyThreadState.critical_section.offset(runtime.space)
-        fields = {state.address + at for state in runtime.thread_states()}
-        read = runtime.memory.u64
-        section = next(value for value in map(read, fields) if value and not value & 1)
-        worth = 8 if damage == "fault" else section
-        runtime.memory = Patched(runtime.memory, dict.fromkeys(fields, worth), {section: section})
-        runtime.space = Space(runtime.memory, runtime.layout)
-        if damage == "fault":
-            with pytest.raises(MemoryFault):
-                ParkingLot(runtime)
-        else:
-            assert len(ParkingLot(runtime)._sections) == 1
-
-
-class Patched:
-    """Memory with some words replaced."""
-
-    def __init__(self, memory: Memory, words: dict[int, int], following: dict[int, int]) -> None:
-        self._memory = memory
-        self._words = words
-        self._following = following
-
-    def u64(self, address: int) -> int:
-        return self._words.get(address, None) or self._memory.u64(address)
-
-    def words(self, address: int, count: int) -> tuple[int, ...]:
-        found = self._memory.words(address, count)
-        return (self._following[address], *found[1:]) if address in self._following else found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._memory, name)
+    session = replay("free-threaded-section-3.14t").session
+    runtime = session.python
+    at = PyThreadState.critical_section.offset(runtime.space)
+    fields = [state.address + at for state in runtime.thread_states()]
+    section = next(value for value in map(runtime.memory.u64, fields) if value and not value & 1)
+    words = dict.fromkeys(fields, 8) if damage == "fault" else {**dict.fromkeys(fields, section), section: section}
+    damaged = Session(ReplayTarget(patched(session.target.recording, words))).python
+    assert damaged is not None
+    if damage == "fault":
+        with pytest.raises(MemoryFault):
+            ParkingLot(damaged)
+    else:
+        assert len(ParkingLot(damaged)._sections) == 1

@@ -1,13 +1,17 @@
-"""The offsets that asyncio's C module publishes of its tasks: what fits is taken, anything else is refused."""
+"""Offsets that asyncio's C module publishes of its tasks, and what a coroutine of Cython, without a frame, awaits."""
 
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gdbext.cpython.abi.python_layout import TaskLayout
+from gdbext.cpython.tasks.loops import _awaited_by_cython
 from gdbext.cpython.tasks.task_lists import parsed
+from gdbext.errors import BadData
 
 PUBLISHED = (168, 136, 96, 108, 109, 128, 152, 225864, 10880, 936, 864, 872, 880)
 """Debian's CPython 3.14.10 (a section of its _asyncio module, as readelf shows it)."""
@@ -28,3 +32,27 @@ def test_where_a_task_keeps_what_is_read_of_it():
 @pytest.mark.parametrize("changes", [{"at0": 8}, {"at6": 1 << 40}, {"at8": 1 << 60}, {"at12": 1 << 60}, {"at1": 4096}])
 def test_nonsense_is_refused(changes):
     assert parsed(offsets(**changes)) is None
+
+
+CYTHON, FUTURE, OTHER, TUPLE = 0x10000, 0x20000, 0x30000, 0x40000
+KINDS = {CYTHON: "_cython_3_2_4.coroutine", FUTURE: "_asyncio.FutureIter", OTHER: "coroutine", TUPLE: "tuple"}
+
+
+def awaited(*kept: int) -> int:
+    def type_of(address: int) -> SimpleNamespace:
+        return SimpleNamespace(name=KINDS[address], size=16 + 8 * len(kept))
+
+    memory = SimpleNamespace(words=lambda _address, count: kept[:count])
+    runtime: Any = SimpleNamespace(objects=SimpleNamespace(type_of=type_of), memory=memory)
+    return _awaited_by_cython(runtime, CYTHON)
+
+
+def test_it_awaits_the_only_object_that_can_be_awaited() -> None:
+    assert awaited(TUPLE, 7, 0, FUTURE, FUTURE + 1, TUPLE) == FUTURE
+    assert awaited(TUPLE, FUTURE, FUTURE) == FUTURE
+
+
+@pytest.mark.parametrize("kept", [(TUPLE, 0), (FUTURE, OTHER)])
+def test_none_or_two_of_them_are_no_answer(kept: tuple[int, ...]) -> None:
+    with pytest.raises(BadData):
+        awaited(*kept)

@@ -83,9 +83,10 @@ def test_an_entry() -> None:
     assert (found.state, found.is_pending) == ("scheduled", True)
 
 
-def test_a_ring_that_has_wrapped_is_read_from_its_oldest_entry() -> None:
+def test_a_ring_that_has_wrapped_is_read_from_its_oldest_entry_after_a_reset() -> None:
     made = [Made(5), Made(6), Made(3), Made(4)]
     assert [each.collective_seq for each in recorder(made, following=2).entries()] == [3, 4, 5, 6]
+    assert len(recorder([Made(1, epoch=0), Made(1, epoch=1)], epoch=1).entries()) == 1
 
 
 def test_pending_is_what_is_neither_retired_nor_completed() -> None:
@@ -93,11 +94,6 @@ def test_pending_is_what_is_neither_retired_nor_completed() -> None:
     found = recorder(made)
     assert [each.collective_seq for each in found.entries() if each.is_pending] == [3]
     assert [each.state for each in found.entries()] == ["scheduled", "completed", "scheduled"]
-
-
-def test_entries_before_a_reset_are_left_out() -> None:
-    made = [Made(1, epoch=0), Made(1, epoch=1)]
-    assert len(recorder(made, epoch=1).entries()) == 1
 
 
 def test_a_torn_entry_costs_itself() -> None:
@@ -118,36 +114,12 @@ def test_a_ring_that_makes_no_sense_is_refused(claimed: int, following: int) -> 
         recorder([Made(1)], following, claimed=claimed).entries()
 
 
-def tree(node: bytes, depth: int) -> bytes:
-    """The object of a std::map with ``depth`` nodes in a line to the right, the first of which is ``node``'s place."""
-    return bytes(16) + node + bytes(16) + struct.pack("<Q", depth)
-
-
-def test_ranks_of_groups() -> None:
-    size = LAYOUT.struct("c10d::FlightRecorder::pg_name_to_ranks_.node").size
-    raw = bytearray(RECORDER.size)
-    map_at = RECORDER.offset("pg_name_to_ranks_")
-    raw[map_at : map_at + 48] = tree(struct.pack("<Q", NODES), 2)
-    nodes = bytearray(4096)
-    for number, (name, ranks) in enumerate((("0", (0, 1, 2)), ("1", (2, 0)))):
-        at = number * size
-        struct.pack_into("<QQ", nodes, at + 16, 0, NODES + size if number == 0 else 0)
-        text(nodes, NODES, at + 32 + 32, name)
-        text(nodes, NODES, at + 32, "")
-        place = 0x800 + 0x100 * number
-        struct.pack_into(f"<{len(ranks)}Q", nodes, place, *ranks)
-        end = NODES + place + 8 * len(ranks)
-        struct.pack_into("<QQQ", nodes, at + 96, NODES + place, end, end)
-    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: bytes(nodes)}
-    found = FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE)
-    assert found.groups() == {("0", ""): (0, 1, 2), ("1", ""): (2, 0)}
-
-
 def test_a_map_whose_nodes_form_a_ring_is_refused() -> None:
+    """It has three of them, in a line to the right, as its header says."""
     raw = bytearray(RECORDER.size)
     map_at = RECORDER.offset("pg_name_to_ranks_")
-    raw[map_at : map_at + 48] = tree(struct.pack("<Q", NODES), 3)
+    raw[map_at : map_at + 48] = bytes(16) + struct.pack("<QQQQ", NODES, 0, 0, 3)
     node = struct.pack("<QQQQ", 0, 0, NODES, 0)
-    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: node + bytes(4096 - len(node))}
+    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: node.ljust(4096, b"\0")}
     with pytest.raises(BadData):
         FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE).groups()

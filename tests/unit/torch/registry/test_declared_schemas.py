@@ -1,5 +1,4 @@
-"""What dispatch-op tells without a process: schemas that releases declare (tests/integration compares them with
-PyTorch's own)."""
+"""Schemas that releases declare, as dispatch-op tells them without a process, and the results that they name."""
 
 from __future__ import annotations
 
@@ -12,15 +11,13 @@ import pytest
 
 from gdbext.errors import LayoutError
 from gdbext.hosts.cli import launcher
-from gdbext.torch.registry.operator_names import SCHEMAS, declared_schemas
+from gdbext.torch.registry.operator_names import declared_schemas
+from gdbext.torch.registry.schema import SchemaResult, aliased_arguments, schema_results
 from support.recorded.recordings import Replay
 from support.source import contract_schema
 
-LIMIT = 200_000
 
-
-def test_what_is_shipped_is_small_and_has_each_minor_release() -> None:
-    assert Path(SCHEMAS).stat().st_size < LIMIT
+def test_what_is_shipped_has_each_minor_release() -> None:
     schemas = declared_schemas()
     assert [".".join(release.split(".")[:2]) for release in schemas] == [f"2.{minor}" for minor in range(16)]
     assert all(2900 < len(found) < 3500 for found in schemas.values())
@@ -81,3 +78,16 @@ def test_a_filter_says_how_many_registrations_it_hides(replay: Callable[[str], R
     lines = hung.text("dispatch-op", "aten::mm", "--key", "CPU").splitlines()
     (whole,) = hung.document("dispatch-op", "aten::mm")["operators"]
     assert f"  1 registration, {len(whole['registrations']) - 1} under other keys" in lines
+
+
+def test_results_and_arguments_that_are_written_to() -> None:
+    for text, results in {
+        "aten::mm(Tensor self, Tensor mat2) -> Tensor": [("Tensor", "result0", "")],
+        "aten::add_(Tensor(a!) self, Tensor other) -> Tensor(a!)": [("Tensor", "result0", "a")],
+        "aten::max(Tensor self) -> (Tensor values, Tensor at)": [("Tensor", "values", ""), ("Tensor", "at", "")],
+        "aten::split(Tensor(a -> *) self, int n) -> Tensor(a)[]": [("Tensor[]", "result0", "a")],
+        "aten::f(Tensor self) -> ()": [],
+    }.items():
+        assert schema_results(text) == tuple(SchemaResult(*each) for each in results)
+    assert aliased_arguments("aten::add.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)") == {"a": "out"}
+    assert aliased_arguments("aten::view(Tensor(a) self) -> Tensor(a)") == {}

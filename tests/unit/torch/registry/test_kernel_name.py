@@ -35,38 +35,25 @@ def unboxed(functor: str) -> str:
 
 
 LAMBDA = "TORCH_LIBRARY_init_x(torch::Library&)::{lambda(at::Tensor const&, long)#1}"
-
 LAMBDA_OF_CLANG = "TORCH_LIBRARY_IMPL_init_x_Autograd_2(torch::Library&)::$_0"
+WRAPPER = "at::(anonymous namespace)::wrapper_CPU_mm"
+HOLDER = "torch::impl::dispatch::PythonKernelHolder"
+RULE = f"at::functorch::rule<1, 0, -1>(c10::OperatorHandle const&, {STACK})"
 
 
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        (unboxed(static("at::(anonymous namespace)::wrapper_CPU_mm")), "at::(anonymous namespace)::wrapper_CPU_mm"),
+        (unboxed(static(WRAPPER)), WRAPPER),
         (unboxed(static("a::plumbing<b (*)(c, d), &e::rule>")), "a::plumbing<b (*)(c, d), &e::rule>"),
         (unboxed(runtime("at::Tensor (*)(at::Tensor const&)")), FUNCTION_POINTER),
         (unboxed(runtime(LAMBDA)), LAMBDA),
         (unboxed(runtime(LAMBDA_OF_CLANG)), LAMBDA_OF_CLANG),
         (unboxed("ops::MyKernel"), "ops::MyKernel"),
-        (
-            f"c10::impl::make_boxed_from_unboxed_functor<{static('f::g')}, false>::call{BOXED}",
-            "f::g",
-        ),
-        (f"void c10::BoxedKernel::make_boxed_function<&at::negation>{BOXED}", "at::negation"),
-        (
-            f"void c10::BoxedKernel::make_boxed_function<&(anonymous namespace)::pythonFallback>{BOXED}",
-            "(anonymous namespace)::pythonFallback",
-        ),
-        (
-            "void c10::BoxedKernel::make_boxed_function<&(void at::functorch::rule<1, 0, -1>"
-            f"(c10::OperatorHandle const&, {STACK}))>{BOXED}",
-            "at::functorch::rule<1, 0, -1>",
-        ),
-        (
-            "c10::BoxedKernel::makeFromFunctor<torch::impl::dispatch::PythonKernelHolder>(std::unique_ptr<x, "
-            f"std::default_delete<x> >)::{{lambda{BOXED}#1}}::_FUN{BOXED}",
-            "torch::impl::dispatch::PythonKernelHolder",
-        ),
+        (f"c10::impl::make_boxed_from_unboxed_functor<{static('f::g')}, false>::call{BOXED}", "f::g"),
+        (f"void c10::BoxedKernel::make_boxed_function<&(anonymous namespace)::f>{BOXED}", "(anonymous namespace)::f"),
+        (f"void c10::BoxedKernel::make_boxed_function<&(void {RULE})>{BOXED}", "at::functorch::rule<1, 0, -1>"),
+        (f"c10::BoxedKernel::makeFromFunctor<{HOLDER}>(x<y, z<y> >)::{{lambda{BOXED}#1}}::_FUN{BOXED}", HOLDER),
         ("at::native::mm(at::Tensor const&)", None),
         ("c10::BoxedKernel::make_boxed_function<&unfinished", None),
     ],
@@ -82,20 +69,16 @@ def test_arguments_nest_in_every_bracket() -> None:
     assert template_arguments("a, b", 0) == []
 
 
-@pytest.mark.parametrize(
-    ("signature", "name"),
-    [
+def test_a_signature_without_types() -> None:
+    for signature, name in (
         ("at::Tensor f::g<int, long>(int, long)", "f::g<int, long>"),
         ("f::g(int) const", "f::g"),
         ("f", "f"),
-        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
         ("void (anonymous namespace)::f(std::vector<int> (*)(long))", "(anonymous namespace)::f"),
         ("x::operator()(int)", "x::operator()"),
         ("x::operator bool()", "x::operator bool"),
-    ],
-)
-def test_a_signature_without_types(signature: str, name: str) -> None:
-    assert plain_name(signature) == name
+    ):
+        assert plain_name(signature) == name
 
 
 def test_folded_code_is_named_by_key_and_operator() -> None:
@@ -106,61 +89,38 @@ def test_folded_code_is_named_by_key_and_operator() -> None:
     assert most_telling(names) == names[0]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matched"),
-    [
-        ("mm", ["aten::mm", "aten::mm.out", "other::mm"]),
-        ("aten::mm", ["aten::mm", "aten::mm.out"]),
-        ("mm.out", ["aten::mm.out"]),
-        ("aten::mm.default", ["aten::mm"]),
-        ("*mm*", ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]),
-        ("aten::*mm", ["aten::addmm", "aten::mm", "aten::mm.out"]),
-        ("*mm.out", ["aten::mm.out"]),
-        ("m", []),
-        ("MM", []),
-    ],
-)
-def test_what_a_word_means(pattern: str, matched: list[str]) -> None:
+def test_what_a_word_means() -> None:
     names = ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]
-    assert list(filter(matcher(pattern), names)) == matched
+    for pattern, matched in {
+        "mm": names[1:],
+        "aten::mm": names[1:3],
+        "mm.out": names[2:3],
+        "aten::mm.default": names[1:2],
+        "*mm*": names,
+        "aten::*mm": names[:3],
+        "*mm.out": names[2:3],
+        "m": [],
+        "MM": [],
+    }.items():
+        assert list(filter(matcher(pattern), names)) == matched, pattern
 
 
-@pytest.mark.parametrize(
-    ("word", "close"),
-    [("aten::mmm", "aten::mm"), ("adddmm", "aten::addmm"), ("aten::mm.outt", "aten::mm.out"), ("zzz", "dispatch-op")],
-)
-def test_closest_operators_are_offered(word: str, close: str) -> None:
-    error = unknown_operator(word, {"aten::mm", "aten::mm.out", "aten::addmm", "aten::bmm"})
-    assert isinstance(error, UsageError)
-    assert close in error.help
-    assert not error.why
-
-
-def test_a_namespace_whose_library_is_not_loaded_is_told_so() -> None:
+def test_closest_operators_are_offered_and_a_library_that_is_not_loaded_is_told() -> None:
+    known = {"aten::mm", "aten::mm.out", "aten::addmm", "aten::bmm"}
+    closest = {"aten::mmm": "aten::mm", "adddmm": "aten::addmm", "aten::mm.outt": "aten::mm.out", "zzz": "dispatch-op"}
+    for word, close in closest.items():
+        error = unknown_operator(word, known)
+        assert isinstance(error, UsageError)
+        assert close in error.help
+        assert not error.why
     error = unknown_operator("mylib::foo", {"aten::mm", "my::foo"})
     assert "nothing of mylib:: is: the library or module that defines it is not loaded" in error.why
     assert not unknown_operator("my*::foo", {"aten::mm"}).why
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1.0, "1."),
-        (-0.0, "-0."),
-        (0.0, "0."),
-        (1e-5, "1.0000000000000001e-05"),
-        (0.125, "0.125"),
-        (1e10, "10000000000"),
-        (1 / 3, "0.33333333333333331"),
-        (float("inf"), "inf"),
-        (float("nan"), "nan"),
-        (-2.0, "-2."),
-        (1e300, "1.0000000000000001e+300"),
-    ],
-)
-def test_numbers_as_the_jit_prints_them(value: float, text: str) -> None:
-    assert double_text(value) == text
-
-
-def test_strings_are_quoted_as_the_jit_does() -> None:
+def test_numbers_and_strings_as_the_jit_prints_them() -> None:
+    expected = {1.0: "1.", 0.0: "0.", 1e-5: "1.0000000000000001e-05", 0.125: "0.125", 1e10: "10000000000", -2.0: "-2."}
+    expected |= {1 / 3: "0.33333333333333331", float("inf"): "inf", 1e300: "1.0000000000000001e+300"}
+    assert {value: double_text(value) for value in expected} == expected
+    assert (double_text(-0.0), double_text(float("nan"))) == ("-0.", "nan")
     assert quoted("a\"b'c\\d\n\x01é") == '"a\\"b\\\'c\\\\d\\n\\001\\303\\251"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,8 @@ from zlib import crc32
 
 import pytest
 
-from gdbext.engine.arch import Architecture
-from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.arch.x86_64.architecture import X8664
 from gdbext.engine.formats import symbol_cache
-from gdbext.engine.process import code_reader
-from gdbext.torch.registry import Operator
+from gdbext.torch.registry import Dispatcher, Operator
 from gdbext.torch.stack import kernel_match
 from support.recorded.recording_damage import patched
 from support.recorded.recordings import Replay, recording
@@ -53,9 +49,6 @@ def proven(found: list[Step]) -> list[Step]:
     return [step for step in found if step["confidence"] in ("exact", "verified")]
 
 
-# --- names -------------------------------------------------------------------------------------------
-
-
 def name_of(operator: Operator) -> int:
     """Where the entry's name is: a std::string, its letters inside of it."""
     return operator.address + operator.dispatcher._name_at
@@ -65,17 +58,10 @@ def letters(text: bytes) -> int:
     return int.from_bytes(text.ljust(8, b"\0"), "little")
 
 
-@pytest.mark.parametrize(
-    ("offset", "word"),
-    [
-        (8, 0),
-        (16, letters(b"\x1b[31mm\x07\r")),
-        (16, letters(b"aten:mm\n")),
-        (16, letters(b"aten::mn")),
-        (8, 4),
-    ],
-    ids=["empty", "control", "no-name", "another", "cut"],
-)
+ANOTHER = {"control": b"\x1b[31mm\x07\r", "no name": b"aten:mm\n", "another": b"aten::mn"}
+
+
+@pytest.mark.parametrize(("offset", "word"), [(8, 0), (8, 4), *((16, letters(text)) for text in ANOTHER.values())])
 def test_an_operator_whose_name_is_not_its_own_is_unknown(offset: int, word: int) -> None:
     operator = operator_of(META)
     found = steps(META, {name_of(operator) + offset: word})
@@ -99,9 +85,6 @@ def test_an_operator_known_by_its_handle_only(letter: int) -> None:
     assert not proven(found)
     assert {step["op"] for step in found} == {None}
     assert "its name" in found[0]["evidence"][-1]
-
-
-# --- kernels -----------------------------------------------------------------------------------------
 
 
 def unboxed_of(name: str) -> int:
@@ -128,16 +111,20 @@ def test_the_kernel_that_is_shown_is_the_one_that_runs() -> None:
     assert [step["kernel"]["function"] for step in found] == [step["kernel"]["function"] for step in true]
 
 
+def entry_of(name: str, key: str) -> tuple[Dispatcher, int]:
+    """Where the table entry is that the call of OPERATOR for ``key`` leads to."""
+    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, key))
+    assert step["confidence"] == "exact"
+    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
+    assert address is not None
+    assert dispatcher is not None
+    return dispatcher, dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+
+
 def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
     """The call holds the entry's address; what it holds has been overwritten since."""
     name = "gil-mutex-debian"
-    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "AutogradCPU"))
-    assert step["confidence"] == "exact"
-    address = re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
-    dispatcher = Replay(name).session.dispatcher
-    assert address is not None
-    assert dispatcher is not None
-    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
+    dispatcher, entry = entry_of(name, "AutogradCPU")
     words = range(entry, entry + dispatcher.kernels.size, 8)
     memory = recording(name).memory
     found = steps(name, {at: 0 for at in words if memory.read(at, 8) is not None})
@@ -148,23 +135,17 @@ def test_an_entry_without_functions_is_not_the_kernel_that_runs() -> None:
 def test_a_python_kernel_without_its_functor_is_still_one() -> None:
     """Its boxed function says that it calls a Python function; which one was in the word that is gone."""
     name = "gil-mutex"
-    step = next(step for step in steps(name, {}) if (step["op"], step["key"]) == (OPERATOR, "CPU"))
-    dispatcher, address = Replay(name).session.dispatcher, re.search(r"OperatorDef (0x[0-9a-f]+)", step["evidence"][0])
-    assert address is not None
-    assert dispatcher is not None
-    entry = dispatcher.table_entry(int(address.group(1), 16), step["table_index"])
-    functor = dispatcher.kernels.read(entry).functor
-    at = next(
-        at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor.to_bytes(8, "little")
-    )
-    kernel = next(each for each in steps(name, {at: 0}) if each["key"] == step["key"])["kernel"]
-    assert kernel["function"] == "a Python function that cannot be read"
+    dispatcher, entry = entry_of(name, "CPU")
+    functor = dispatcher.kernels.read(entry).functor.to_bytes(8, "little")
+    at = next(at for at in range(entry, entry + 32, 8) if recording(name).memory.read(at, 8) == functor)
     file = 0x7F62AA43C2E0
-    nameless = next(each for each in steps(name, {file: 0}) if each["key"] == step["key"])["kernel"]
-    assert nameless["function"] == "<lambda>, a Python function whose file cannot be read"
+    functions = []
+    for place in (at, file):
+        step = next(each for each in steps(name, {place: 0}) if each["key"] == "CPU")
+        functions.append(step["kernel"]["function"])
+    lambda_text = "<lambda>, a Python function whose file cannot be read"
+    assert functions == ["a Python function that cannot be read", lambda_text]
 
-
-# --- keysets -----------------------------------------------------------------------------------------
 
 PASSED = 0x520
 """Where the frame of the boxed kernel keeps the keyset that it was called with, above the innermost stack pointer."""
@@ -173,8 +154,7 @@ PASSED = 0x520
 @pytest.mark.parametrize("keyset", [0x18001, 0x18002, 0x18003])
 def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
     """The same kernel would run; one frame further out the keyset still is what it was."""
-    architecture = Replay(META).target.architecture
-    sp = recording(META).threads[0].registers[architecture.stack_pointer]
+    sp = recording(META).threads[0].registers[Replay(META).target.architecture.stack_pointer]
     (step,) = [step for step in steps(META, {sp + PASSED: keyset}) if step["event"] == "redispatch"]
     assert (step["keyset"]["bits"], step["confidence"]) == ("0x18000", "exact")
     assert f"keyset {keyset:#x} has keys that its caller's, 0x1000018000, has not" in step["evidence"]
@@ -194,37 +174,13 @@ def test_a_small_number_is_no_keyset(number: int) -> None:
         assert [step["keyset"]["bits"] for step in found if int(step["keyset"]["bits"], 16) < 1 << 12] == []
 
 
-def test_a_second_look_at_the_same_code_decodes_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nothing is kept for another process
-    kernel_match._jumps_in.cache_clear()
-    first = steps(META, {})
-    decoded: list[int] = []
-    genuine = X8664.decode
-
-    def counted(self: X8664, code: bytes, address: int) -> Iterator[Instruction]:
-        decoded.append(address)
-        return genuine(self, code, address)
-
-    monkeypatch.setattr(X8664, "decode", counted)
-    assert steps(META, {}) == first
-    kept = len(decoded)
-    kernel_match._jumps_in.cache_clear()
-    code_reader._decoded.cache_clear()
-    assert steps(META, {}) == first
-    assert len(decoded) - kept > kept
-
-
 def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process writes its code as it likes, and a checksum of four bytes is soon met."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     met: dict[int, bytes] = {}
     for number in range(1 << 20):
-        code = (
-            b"\xe9"
-            + (1 + number).to_bytes(3, "little")
-            + b"\0"
-            + (number * 0x9E3779B1 % (1 << 64)).to_bytes(8, "little")
-        )
+        rest = (number * 0x9E3779B1 % (1 << 64)).to_bytes(8, "little")
+        code = b"\xe9" + (1 + number).to_bytes(3, "little") + b"\0" + rest
         other = met.setdefault(crc32(code), code)
         if other[:5] != code[:5]:
             break
@@ -235,24 +191,3 @@ def test_code_with_the_same_checksum_has_jumps_of_its_own(monkeypatch: pytest.Mo
         symbol_cache.kept_texts.cache_clear()
         found = kernel_match._jumps_in(architecture, each, 0x1000)
         assert found[0] == ("to", 5 + int.from_bytes(each[1:5], "little"))
-
-
-def test_jumps_that_an_earlier_process_of_ours_has_found_are_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decoded: list[int] = []
-    genuine = kernel_match._decoded_jumps
-
-    def counted(architecture: Architecture, code: bytes, start: int) -> Iterator[tuple[str, int]]:
-        decoded.append(start)
-        return genuine(architecture, code, start)
-
-    monkeypatch.setattr(kernel_match, "_decoded_jumps", counted)
-    reports = []
-    for _ in range(2):
-        kernel_match._jumps_in.cache_clear()
-        symbol_cache.kept_texts.cache_clear()
-        reports.append(steps(META, {}))
-    assert reports[0] == reports[1]
-    assert len(decoded) == len(set(decoded)) > 0, "each of them is decoded once"

@@ -12,7 +12,6 @@ from gdbext.engine.process.code_reader import Decoded
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
 from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
 from gdbext.torch.stack.hosted_events import HostedEvents
-from gdbext.torch.stack.kernel_match import TailCalls
 
 START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
 BY_POINTER = b"\xff\xd0"  # call *%rax
@@ -39,61 +38,59 @@ def code_of(*parts: bytes | int) -> bytes:
     return code
 
 
-def found(code: bytes, site: int) -> WaysBack:
-    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
-    ways = ways_back(
-        ARCHITECTURE, decoded, START + site, lambda target: target == ASKS, lambda target: target == THROWS
+def decoded(code: bytes) -> Decoded:
+    return Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+
+
+def ways_to(code: bytes, site: int) -> WaysBack | None:
+    return ways_back(
+        ARCHITECTURE, decoded(code), START + site, lambda target: target == ASKS, lambda target: target == THROWS
     )
+
+
+def found(code: bytes, site: int) -> WaysBack:
+    ways = ways_to(code, site)
     assert ways is not None
     return ways
 
 
-def test_a_call_asks_right_before() -> None:
-    code = code_of(NOP, ASKS, NOP, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-
-
-def test_a_redispatch_does_not_ask() -> None:
-    code = code_of(NOP, OTHER, NOP, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is False
-
-
-def test_a_redispatch_after_a_call_in_the_same_function() -> None:
-    first = code_of(ASKS, NOP, BY_POINTER)
-    code = first + code_of(NOP, NOP, BY_POINTER, RETURN)
-    assert found(code, len(first)).is_call is True
-    assert found(code, len(code) - 1).is_call is False
-
-
-def test_ways_that_disagree_prove_nothing() -> None:
-    code = code_of(short_jump(True, 5), ASKS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is None
-
-
-def test_a_jump_over_the_way_is_followed() -> None:
-    """The way from before the question does not lead to the call: it ends in a return."""
-    code = code_of(short_jump(True, 1), RETURN, ASKS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-
-
-@pytest.mark.parametrize(("load", "boxes"), [(LOADS_UNBOXED, True), (LOADS_OWN, False)])
-def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(load: bytes, boxes: bool) -> None:
-    code = code_of(ASKS, load, TEST, short_jump(True, 0), BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).tests_unboxed is boxes
+FIRST = code_of(ASKS, NOP, BY_POINTER)
 
 
 @pytest.mark.parametrize(
-    ("load", "boxes"),
+    ("code", "is_call"),
     [
-        (LOADS_UNBOXED, None),
-        (b"\x48\x8d\x43\x10", False),  # lea 0x10(%rbx),%rax
-        (b"\xff\x73\x10", False),  # push 0x10(%rbx)
-        (b"\x48\x89\x43\x10", False),  # mov %rax,0x10(%rbx)
+        (code_of(NOP, ASKS, NOP, BY_POINTER), True),
+        (code_of(NOP, OTHER, NOP, BY_POINTER), False),
+        (FIRST, True),
+        (FIRST + code_of(NOP, NOP, BY_POINTER), False),  # a redispatch after a call in the same function
+        (code_of(short_jump(True, 5), ASKS, BY_POINTER), None),  # ways that disagree
+        (code_of(short_jump(True, 1), RETURN, ASKS, BY_POINTER), True),  # a way that ends in a return
+        # What reports that there is no kernel stands anywhere in a function, often right before the call of one.
+        (code_of(short_jump(True, 7), ASKS, short_jump(False, 5), THROWS, BY_POINTER), True),
+        (code_of(short_jump(True, 7), ASKS, short_jump(False, 5), OTHER, BY_POINTER), None),
     ],
 )
-def test_a_word_that_is_read_long_before_a_jump_proves_nothing(load: bytes, boxes: bool | None) -> None:
-    """With -flto, stores of arguments stand between."""
-    code = code_of(ASKS, load, *[NOP] * 6, TEST, short_jump(True, 0), BY_POINTER, RETURN)
+def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | None) -> None:
+    assert found(code + RETURN, len(code)).is_call is is_call
+    assert ways_to(code + NOP + RETURN, len(code) + 1) is None, "no call there"
+
+
+@pytest.mark.parametrize(
+    ("load", "distance", "boxes"),
+    [
+        (LOADS_UNBOXED, 0, True),
+        (LOADS_OWN, 0, False),
+        (LOADS_UNBOXED, 6, None),  # long before a jump it proves nothing: with -flto, stores stand between
+        (b"\x48\x8d\x43\x10", 6, False),  # lea 0x10(%rbx),%rax
+        (b"\xff\x73\x10", 6, False),  # push 0x10(%rbx)
+        (b"\x48\x89\x43\x10", 6, False),  # mov %rax,0x10(%rbx)
+    ],
+)
+def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(
+    load: bytes, distance: int, boxes: bool | None
+) -> None:
+    code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
     assert found(code, len(code) - 1).tests_unboxed is boxes
 
 
@@ -103,26 +100,10 @@ def test_what_stands_before_the_lookup_tests_no_kernel(parts: tuple[bytes, ...],
     jump = short_jump(True, 0)
     before, behind = (*parts, jump), (() if parts else (LOADS_UNBOXED, TEST, jump))
     code = code_of(*before, SHIFT, *behind, BY_POINTER, RETURN)
-    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
-    ways = ways_back(
-        ARCHITECTURE, decoded, START + len(code) - 1, lambda _: False, selects=lambda one: one.kind == "shr"
-    )
+    site = START + len(code) - 1
+    ways = ways_back(ARCHITECTURE, decoded(code), site, lambda _: False, selects=lambda one: one.kind == "shr")
     assert ways is not None
     assert ways.tests_unboxed is tests
-
-
-def test_no_call_there() -> None:
-    code = code_of(NOP, RETURN)
-    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
-    assert ways_back(ARCHITECTURE, decoded, START + 1, lambda _: False) is None
-
-
-def test_nothing_comes_from_before_through_a_call_that_throws() -> None:
-    """What reports that there is no kernel stands anywhere in a function, often right before the call of one."""
-    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), THROWS, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is True
-    code = code_of(short_jump(True, 7), ASKS, short_jump(False, 5), OTHER, BY_POINTER, RETURN)
-    assert found(code, len(code) - 1).is_call is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +119,6 @@ def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
     """Code compiled with -fno-plt calls what it imports like this: call *slot(%rip)."""
     slot = START + 6 + 0x100
     call_slot = b"\xff\x15" + (0x100).to_bytes(4, "little")
-    decoded = Decoded(tuple(ARCHITECTURE.decode(call_slot + RETURN, START)), frozenset())
     memory: Any = SimpleNamespace(
         architecture=ARCHITECTURE,
         try_read=lambda *_: RETURN,
@@ -147,7 +127,7 @@ def test_a_lookup_that_is_called_through_the_slot_of_an_import() -> None:
     named: Any = SimpleNamespace(
         names_at=lambda address: LOOKUP.examples if address == OTHER else (), address_of=lambda *_: None
     )
-    sites: Any = SimpleNamespace(decoded=lambda _: decoded, function_at=lambda _: None)
+    sites: Any = SimpleNamespace(decoded=lambda _: decoded(call_slot + RETURN), function_at=lambda _: None)
     events = HostedEvents(memory, named, sites, 16)
     function: Any = SimpleNamespace(start=START, names=(), module=SimpleNamespace(name="ops.so"))
     assert events._dispatches(function)
@@ -163,13 +143,12 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
     for part in looks:
         code += part if isinstance(part, bytes) else call(START + len(code), part)
     code += BY_POINTER + RETURN
-    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
     names = {OTHER: LOOKUP.examples, THROWS: KERNEL_FOR_KEY.examples}
     memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=lambda *_: RETURN, try_u64=lambda _: None)
     named: Any = SimpleNamespace(names_at=lambda address: names.get(address, ()), address_of=lambda *_: None)
     sites: Any = SimpleNamespace(
-        code=lambda *_: decoded,
-        decoded=lambda _: decoded,
+        code=lambda *_: decoded(code),
+        decoded=lambda _: decoded(code),
         function=lambda *_: SimpleNamespace(start=START),
         function_at=lambda _: None,
     )
@@ -181,33 +160,3 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
         return events.is_for_key(stack, hosted)
 
     assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
-
-
-def test_a_jump_through_a_stub_leads_to_its_function_alone() -> None:
-    """Call frame information covers all stubs together; those beside it are other functions'."""
-    first, second, slots = 0x2000, 0x2010, 0x3000
-    stubs = {
-        at: b"\xff\x25" + (slots + 8 * number - at - 6).to_bytes(4, "little")
-        for number, at in enumerate((first, second))
-    }
-    jump = b"\xe9" + (second - START - 5).to_bytes(4, "little")
-    code = {
-        START: jump + NOP * 11,
-        first: stubs[first] + NOP * 10 + stubs[second] + NOP * 10,
-        second: stubs[second] + NOP * 26,
-    }
-
-    def read(address: int, size: int) -> bytes | None:
-        return code[address][:size] if address in code else None
-
-    def extent(address: int) -> Any:
-        start = START if address < first else first
-        return SimpleNamespace(start=start, size=16 if start == START else 32, names=())
-
-    memory: Any = SimpleNamespace(architecture=ARCHITECTURE, try_read=read, try_u64={slots: OTHER, slots + 8: ASKS}.get)
-    modules = SimpleNamespace(find=lambda _: None)
-    symbolizer: Any = SimpleNamespace(function=lambda _: None, modules=modules)
-    extents: Any = SimpleNamespace(extent=lambda address: extent(address) if address < slots else None)
-    calls = TailCalls(memory, symbolizer, extents)
-    assert calls.reaches(START, ASKS)
-    assert not calls.reaches(START, OTHER)

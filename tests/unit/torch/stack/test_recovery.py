@@ -1,4 +1,5 @@
-"""The keyset of a dispatch call among the arguments that a frame passes on."""
+"""The keyset of a dispatch call, among the arguments that a frame passes on and among the words of its frames: what may
+be called exact or verified. When a wrapper of the stable ABI may have written its results over its arguments."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.schema import SchemaText
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
-from gdbext.torch.stack.known_fallbacks import RecoveredCall
+from gdbext.torch.stack.known_fallbacks import RecoveredCall, returns_from_stable
 from gdbext.torch.stack.recovery import CallRecovery
 from gdbext.torch.values.key_names import KeyNames
 
 KEYS = KeyNames(store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json"))
 Places = Sequence[Collection[str | int]]
 RESULT, FUNCTOR, KEYSET, SELF = 0x7FFC00001000, 0x1C00A60, 0x1000018000, 0x7FFC00002000
-KERNEL = KernelFunction(FUNCTOR, 0x1000, 0x2000, 0)
+KERNEL, OTHER = KernelFunction(FUNCTOR, 0x1000, 0x2000, 0), KernelFunction(0x1C00B00, 0x3000, 0x4000, 0)
 INDICES = {FUNCTOR: 31, KEYSET: 111}
 """The kernel of a composite operator stands in the entries of most keys, also in that of any address in the heap."""
 
 
-class Operator:
+class Composite:
     address = 0x5000
 
     extractor = SimpleNamespace(reverse_arguments=0b1, mask=lambda *_: 0)
@@ -71,10 +72,10 @@ def recovery(values: list[int | None], places: Places = ()) -> Any:
     ],
 )
 def test_the_address_of_the_functor_is_no_keyset(values: list[int | None], expected: int | None) -> None:
-    result = RecoveredCall(Operator())  # type: ignore[arg-type]
+    result = RecoveredCall(Composite())  # type: ignore[arg-type]
     call = DispatchCall([3], "call", kernel=2)
     made = recovery(values)
-    exact = made._exact(SimpleNamespace(), call, 3, result, Operator(), made._given(Operator(), None))
+    exact = made._exact(SimpleNamespace(), call, 3, result, Composite(), made._given(Composite(), None))
     assert exact is (expected is not None)
     assert result.keyset == expected
 
@@ -84,40 +85,35 @@ A_TENSOR = SchemaText("mm(Tensor self) -> Tensor", ("self",), 1, ())
 
 
 def empty(
-    places: Places,
-    caller: int | None = None,
-    is_call: bool = False,
-    tensors: int = 0b1,
-    schema: SchemaText | None = NO_TENSOR,
+    places: Places, outer: int | None = None, tensors: int = 0b1, schema: SchemaText | None = NO_TENSOR, **more: bool
 ) -> RecoveredCall:
     """What is made of zeros in the place of the keyset; in as many frames as there are ``places``."""
-    operator: Any = Operator()
+    operator: Any = Composite()
     operator.schema = schema
     operator.extractor = SimpleNamespace(reverse_arguments=tensors, mask=lambda *_: 0)
     result = RecoveredCall(operator)
-    outer = RecoveredCall(operator) if caller is not None else None
-    if outer is not None:
-        outer.keyset, outer.index = caller, 1
     call = DispatchCall(list(range(3, 3 + len(places))), kernel=2)
     made = recovery([RESULT, FUNCTOR, 0, SELF], places)
-    made._exact(SimpleNamespace(), call, 3, result, operator, made._given(operator, outer, is_call))
+    given = made._given(operator, None if outer is None else caller(operator, outer, 1), **more)
+    made._exact(SimpleNamespace(), call, 3, result, operator, given)
     return result
 
 
+def caller(operator: Any, keyset: int, index: int | None = None) -> RecoveredCall:
+    found = RecoveredCall(operator)
+    found.keyset, found.confidence = keyset, Certainty.EXACT
+    found.index = KEYS.table_index(keyset) if index is None else index
+    return found
+
+
 @pytest.mark.parametrize(
-    "places",
-    [
-        [{"rbx"}],
-        [{0x7FFC00002000}],
-        [{"rbx"}, {"rbx"}],
-        [{0x7FFC00002000, "rbx"}, {"rbx"}],
-    ],
+    "places", [[{"rbx"}], [{0x7FFC00002000}], [{"rbx"}, {"rbx"}], [{0x7FFC00002000, "rbx"}, {"rbx"}]]
 )
 def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
     result = empty(places)
     assert result.keyset is None
     assert "nothing else says so" in result.evidence[-1]
-    assert empty(places, caller=KEYSET).keyset is None
+    assert empty(places, outer=KEYSET).keyset is None
     assert empty(places, is_call=True).keyset is None, "it has a tensor among its arguments"
     for schema in (A_TENSOR, None):
         no_bits = empty(places, is_call=True, tensors=0, schema=schema)
@@ -125,10 +121,96 @@ def test_a_word_of_zeros_is_no_keyset(places: Places) -> None:
 
 
 def test_an_empty_keyset_that_something_else_says() -> None:
-    found = [
-        empty([{"rbx"}], caller=0),
-        empty([{"rbx"}], is_call=True, tensors=0),
-        empty([{"rbx"}, {0x7FFC00002000}]),
-        empty([()]),
-    ]
+    found = [empty([{"rbx"}], outer=0), empty([{"rbx"}], is_call=True, tensors=0)]
+    found += [empty([{"rbx"}, {0x7FFC00002000}]), empty([()])]
     assert [(each.keyset, each.confidence) for each in found] == [(0, Certainty.EXACT)] * len(found)
+
+
+PYTHON = range(0x400000, 0x920000)
+"""An executable that is not position independent, as Debian's python3.11."""
+IN_CODE = 0x4FF028
+"""The address of code in it; as a keyset it is DispatchKeySet(SparseCPU, …), the key of a table entry."""
+AUTOGRAD, BACKEND, SELECT, QUANTIZED = map(KEYS.bits_of, ("AutogradCPU", "CPU", "BackendSelect", "QuantizedCPU"))
+
+
+class Operator:
+    """Its running kernel stands in the entries of these keys, or of all."""
+
+    address = 0x5000
+
+    def __init__(self, *keys: str) -> None:
+        indices = {KEYS.index_of_key(key) for key in keys} if keys else set(range(KEYS.num_slots))
+        self.table = tuple(KERNEL if index in indices else OTHER for index in range(KEYS.num_slots))
+
+    def kernel(self, index: int) -> KernelFunction:
+        return self.table[index]
+
+    def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
+        index = KEYS.table_index(keyset)
+        return index, self.table[index]
+
+
+def recover(operator: Operator, words: list[int], outer: int | None = None) -> RecoveredCall:
+    """What these words of the frame tell, with nothing known of the call's arguments."""
+    made = recovery([None] * 4)
+    made._modules = SimpleNamespace(mapping_at=lambda address: "python3.11" if address in PYTHON else None)
+    made._matcher = SimpleNamespace(
+        words=lambda *_: [(f"stack word {number}", word) for number, word in enumerate(words)],
+        matches_frame=lambda _stack, _level, kernel: kernel == KERNEL,
+        entry_of_frame=lambda _stack, _level, kernel: kernel.unboxed,
+        in_unboxed_call=lambda *_: lambda *_: False,
+        indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == KERNEL],
+    )
+    result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
+    given = made._given(operator, None if outer is None else caller(operator, outer))
+    made._find_keyset(SimpleNamespace(), DispatchCall([3], "redispatch", kernel=2), result, operator, given)
+    return result  # type: ignore[no-any-return]
+
+
+def test_the_only_word_that_leads_to_the_kernel() -> None:
+    found = recover(Operator("AutogradCPU"), [7, BACKEND, AUTOGRAD | BACKEND])
+    assert (found.keyset, found.confidence, found.entry) == (AUTOGRAD | BACKEND, Certainty.VERIFIED, KERNEL.unboxed)
+
+
+def test_an_address_of_code_is_no_keyset() -> None:
+    """Whatever its bits would mean, and even where the kernel that runs is just the one that they lead to."""
+    assert not IN_CODE & ~KEYS.known_bits
+    alone = recover(Operator(KEYS.key_of_index(KEYS.table_index(IN_CODE))), [IN_CODE])
+    assert (alone.keyset, alone.confidence) == (None, Certainty.INFERRED)
+
+
+@pytest.mark.parametrize("word", [AUTOGRAD | BACKEND, IN_CODE, BACKEND])
+def test_a_composite_kernel_proves_no_keyset(word: int) -> None:
+    found = recover(Operator(), [word])
+    assert (found.keyset, found.confidence) == (None, Certainty.INFERRED)
+    assert any("nearly any leads to this kernel" in line for line in found.evidence)
+
+
+def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:
+    """Two words lead to the kernel that runs; only one of them can be the caller's keyset without its highest key."""
+    operator = Operator("CPU", "QuantizedCPU")
+    assert recover(operator, [BACKEND, QUANTIZED]).confidence is Certainty.INFERRED
+    found = recover(operator, [BACKEND, QUANTIZED], outer=AUTOGRAD | BACKEND)
+    assert (found.keyset, found.confidence) == (BACKEND, Certainty.VERIFIED)
+    other = recover(operator, [BACKEND], outer=KEYS.bits_of("AutogradMeta") | KEYS.bits_of("Meta"))
+    assert (other.keyset, other.confidence) == (None, Certainty.INFERRED)
+    assert recover(Operator("CPU"), [BACKEND], outer=SELECT).keyset == BACKEND, "BackendSelect's kernels make keysets"
+
+
+def _stack(*names: str | None) -> SimpleNamespace:
+    functions = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
+    return SimpleNamespace(function=lambda level: functions[level])
+
+
+@pytest.mark.parametrize(
+    ("names", "returns"),
+    [
+        (("pause", "kernel_body", None, "StableIValueBoxedKernel"), False),
+        (("pause", None, None, "StableIValueBoxedKernel"), False),
+        (("free", "aoti_torch_delete_tensor_object", None, "StableIValueBoxedKernel"), True),
+        (("malloc", "_Znwm", None, "StableIValueBoxedKernel"), True),
+        ((None, "StableIValueBoxedKernel"), True),
+    ],
+)
+def test_results_may_be_there(names: tuple[str | None, ...], returns: bool) -> None:
+    assert returns_from_stable(_stack(*names), len(names) - 1) is returns  # type: ignore[arg-type]

@@ -82,38 +82,25 @@ def test_a_member_is_where_its_accessor_loads_from(process: Process) -> None:
     assert process.read()["cudnn_benchmark"].value is False
     process.context[0x3F3] = 1
     assert process.read()["cudnn_benchmark"] == Setting("cudnn_benchmark", True, False)
+    process.context[0x3F3] = 2
+    found = process.read()["cudnn_benchmark"]
+    assert (found.value, found.unknown) == (None, "cudnn_benchmark is 2, which is not a bool")
     process.generator[0x50:0x58] = (2**64 - 3).to_bytes(8, "little")
     assert process.read()["seed"].value == 2**64 - 3
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("0fb687f303000090c3", "is not a plain load"),
-        ("8b87f3030000c3", "has 4 bytes in this build"),
-        ("cc", "is not a plain load"),
-    ],
-)
-def test_an_accessor_that_does_more_or_other_things(process: Process, code: str, why: str) -> None:
-    process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = bytes.fromhex(code)
-    found = process.read()
-    assert found["cudnn_benchmark"].value is None
-    assert why in found["cudnn_benchmark"].unknown
-    assert found["cudnn_enabled"].value is False
+def test_an_accessor_that_does_more_or_other_things(process: Process) -> None:
+    for code, why in (("0fb687f303000090c3", "a plain load"), ("8b87f3030000c3", "4 bytes"), ("cc", "a plain load")):
+        process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = bytes.fromhex(code)
+        found = process.read()
+        assert found["cudnn_benchmark"].value is None
+        assert why in found["cudnn_benchmark"].unknown
+        assert found["cudnn_enabled"].value is False
 
 
-def test_what_is_no_bool_is_not_one(process: Process) -> None:
-    process.context[0x3F3] = 2
-    found = process.read()["cudnn_benchmark"]
-    assert (found.value, found.unknown) == (None, "cudnn_benchmark is 2, which is not a bool")
-
-
-def test_an_object_that_does_not_exist_yet(process: Process) -> None:
+def test_an_object_that_does_not_exist_yet_and_symbols_that_are_not_there(process: Process) -> None:
     process.bytes[sources.CONTEXT.guard] = b"\0"
     assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: the default holds"
-
-
-def test_a_symbol_that_is_not_there(process: Process) -> None:
     for name in (sources.CONTEXT.guard, "_ZN5torch8autograd11AnomalyMode8_enabledE"):
         del process.addresses[name], process.bytes[name]
     found = process.read()
@@ -123,65 +110,49 @@ def test_a_symbol_that_is_not_there(process: Process) -> None:
     assert found["anomaly_check_nan"].value is False
 
 
-@pytest.mark.parametrize(("number", "value"), [(7, 7), (-1, "default"), (-2, None)])
-def test_numbers_of_threads(process: Process, number: int, value: Any) -> None:
-    process.bytes["_ZN2at12_GLOBAL__N_119num_interop_threadsE"] = number.to_bytes(4, "little", signed=True)
-    assert process.read()["num_interop_threads"].value == value
+def test_numbers_of_threads_and_the_default_dtype(process: Process) -> None:
+    for name, symbol, values in (
+        ("num_interop_threads", "_ZN2at12_GLOBAL__N_119num_interop_threadsE", {7: 7, -1: "default", -2: None}),
+        ("default_dtype", "_ZN3c10L27default_dtype_as_scalartypeE", {2: "torch.bfloat16", 3: None}),
+    ):
+        for number, value in values.items():
+            process.bytes[symbol] = number.to_bytes(4, "little", signed=True)
+            assert process.read()[name].value == value
 
 
-@pytest.mark.parametrize(("number", "value"), [(1, "torch.float32"), (2, "torch.bfloat16"), (3, None)])
-def test_the_default_dtype(process: Process, number: int, value: str | None) -> None:
-    process.bytes["_ZN3c10L27default_dtype_as_scalartypeE"] = bytes([number])
-    assert process.read()["default_dtype"].value == value
+def test_what_is_a_plain_load_on_x86_64() -> None:
+    loads = {
+        "0fb687f3030000c3": LoadedMember(0x3F3, 1),
+        "f30f1efa0fb74705c3": LoadedMember(5, 2),
+        "8b07c3": LoadedMember(0, 4),
+        "488b47f8c3": LoadedMember(-8, 8),
+        **dict.fromkeys(("488b87f3030000", "0f", ""), None),  # cut short
+        **dict.fromkeys(("488b4650c3", "488b442408c3"), None),  # from the second argument, from the stack
+        **dict.fromkeys(("488b4f50c3", "4c8b4750c3", "0fbe4750c3"), None),  # into other registers, signed
+    }
+    assert {code: by_name("x86_64").loaded_member(bytes.fromhex(code)) for code in loads} == loads
 
 
-@pytest.mark.parametrize(
-    ("code", "load"),
-    [
-        ("0fb687f3030000c3", LoadedMember(0x3F3, 1)),
-        ("f30f1efa0fb74705c3", LoadedMember(5, 2)),
-        ("8b07c3", LoadedMember(0, 4)),
-        ("488b47f8c3", LoadedMember(-8, 8)),
-        ("488b87f3030000", None),  # cut short
-        ("0f", None),
-        ("", None),
-        ("488b4650c3", None),  # from the second argument
-        ("488b4f50c3", None),  # into another register
-        ("0fbe4750c3", None),  # signed
-        ("488b442408c3", None),  # from the stack
-        ("4c8b4750c3", None),  # into r8
-    ],
-)
-def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) -> None:
-    assert by_name("x86_64").loaded_member(bytes.fromhex(code)) == load
+def struct(name: str, size: int, *fields: tuple[str, int, int]) -> StructLayout:
+    return StructLayout(name, size, {each[0]: FieldLayout(*each) for each in fields})
 
 
 def with_members(process: Process) -> None:
     """An at::Context with two members of an enumeration and a table of precisions."""
-    fields = [
-        FieldLayout("float32_matmul_precision", 0x10, 4),
-        FieldLayout("allow_fp16_reduction_cublas", 0x18, 1),
-        FieldLayout("benchmark_limit_cudnn", 0x14, 4),
-        FieldLayout("fp32_precision", 0x20, 56),
-    ]
     process.structs = {
-        "at::Context": StructLayout("at::Context", PAGE, {each.name: each for each in fields}),
-        "at::Context::fp32_precision.entry": StructLayout(
-            "entry",
-            12,
-            {
-                "first.first": FieldLayout("first.first", 0, 4),
-                "first.second": FieldLayout("first.second", 4, 4),
-                "second": FieldLayout("second", 8, 4),
-            },
+        "at::Context": struct(
+            "at::Context",
+            PAGE,
+            ("float32_matmul_precision", 0x10, 4),
+            ("allow_fp16_reduction_cublas", 0x18, 1),
+            ("benchmark_limit_cudnn", 0x14, 4),
+            ("fp32_precision", 0x20, 56),
         ),
-        "std::unordered_map": StructLayout(
-            "std::unordered_map",
-            56,
-            {
-                "_M_h._M_before_begin": FieldLayout("_M_h._M_before_begin", 16, 8),
-                "_M_h._M_element_count": FieldLayout("_M_h._M_element_count", 24, 8),
-            },
+        "at::Context::fp32_precision.entry": struct(
+            "entry", 12, ("first.first", 0, 4), ("first.second", 4, 4), ("second", 8, 4)
+        ),
+        "std::unordered_map": struct(
+            "std::unordered_map", 56, ("_M_h._M_before_begin", 16, 8), ("_M_h._M_element_count", 24, 8)
         ),
     }
     process.enums = {
@@ -221,28 +192,21 @@ def test_members_without_an_accessor(process: Process) -> None:
     assert process.read()["cublas_fp16_reduction"].value is True, "it was a flag once"
 
 
+def flat(table: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {f"{backend}.{name}": value for backend, values in table.items() for name, value in values.items()}
+
+
 def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
     with_members(process)
     none, ieee, tf32, bf16, default = range(5)
     with_precisions(process, {(0, 0): none, (1, 0): none, (1, 1): default, (1, 3): ieee, (2, 0): none, (2, 3): none})
-    unset = {
-        "generic.all": "none",
-        "cuda.all": "none",
-        "cuda.conv": "tf32",
-        "cuda.matmul": "ieee",
-        "mkldnn.all": "none",
-        "mkldnn.matmul": "none",
-    }
-    assert process.read()["float32_precision"].value == unset
+    cuda, mkldnn = {"all": "none", "conv": "tf32", "matmul": "ieee"}, {"all": "none", "matmul": "none"}
+    unset = {"generic": {"all": "none"}, "cuda": cuda, "mkldnn": mkldnn}
+    assert process.read()["float32_precision"].value == flat(unset)
     with_precisions(process, {(0, 0): bf16, (1, 0): none, (1, 1): default, (2, 0): tf32, (2, 3): none, (2, 1): bf16})
-    assert process.read()["float32_precision"].value == {
-        "generic.all": "bf16",
-        "cuda.all": "none",
-        "cuda.conv": "none",
-        "mkldnn.all": "tf32",
-        "mkldnn.conv": "bf16",
-        "mkldnn.matmul": "tf32",
-    }
+    cuda, mkldnn = {"all": "none", "conv": "none"}, {"all": "tf32", "conv": "bf16", "matmul": "tf32"}
+    followed = {"generic": {"all": "bf16"}, "cuda": cuda, "mkldnn": mkldnn}
+    assert process.read()["float32_precision"].value == flat(followed)
 
 
 OF_2_9 = {
@@ -282,43 +246,26 @@ def with_texts(process: Process) -> None:
 
 def test_float32_precisions_as_texts(process: Process) -> None:
     with_texts(process)
-    assert process.read()["float32_precision"].value == {
-        "generic.all": "tf32",
-        "cuda.all": "none",
-        "cuda.conv": "tf32",
-        "cuda.matmul": "none",
-        "cuda.rnn": "none",
-        "mkldnn.all": "tf32",
-        "mkldnn.conv": "ieee",
-        "mkldnn.matmul": "tf32",
-        "mkldnn.rnn": "bf16",
-    }
+    cuda = {"all": "none", "conv": "tf32", "matmul": "none", "rnn": "none"}
+    mkldnn = {"all": "tf32", "conv": "ieee", "matmul": "tf32", "rnn": "bf16"}
+    followed = {"generic": {"all": "tf32"}, "cuda": cuda, "mkldnn": mkldnn}
+    assert process.read()["float32_precision"].value == flat(followed)
     process.context[:] = process.context.replace(b"ieee", b"iqqq")
     assert "other entries" in process.read()["float32_precision"].unknown
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "why"),
-    [
-        (0x20 + 24, 1, "has not the 1 elements that it claims"),
-        (0x20 + 24, 3, "has not the 3 elements that it claims"),
-        (0x20 + 24, 1000, "claims 1000 elements"),
-        (0x208, 7, "has the number 7, which has no name"),
-    ],
-)
-def test_a_table_of_precisions_that_makes_no_sense(process: Process, at: int, value: int, why: str) -> None:
-    with_members(process)
+def test_a_table_of_precisions_that_makes_no_sense(process: Process) -> None:
+    for count in (1, 3, 1000):
+        with_members(process)
+        with_precisions(process, {(0, 0): 0, (1, 0): 0})
+        process.context[0x20 + 24 : 0x20 + 32] = count.to_bytes(8, "little")
+        found = process.read()["float32_precision"]
+        why = f"has not the {count} elements that it claims" if count < 1000 else "claims 1000 elements"
+        assert found.value is None
+        assert why in found.unknown
     with_precisions(process, {(0, 0): 0, (1, 0): 0})
-    process.context[at : at + 8 if at < 0x200 else at + 4] = value.to_bytes(8 if at < 0x200 else 4, "little")
-    found = process.read()["float32_precision"]
-    assert found.value is None
-    assert why in found.unknown
-
-
-def test_every_statement_sets_what_has_none_of_its_own() -> None:
-    text = " ".join(source.statement for source in sources.SETTINGS)
-    assert [source.name for source in sources.SETTINGS if f"{{{source.name}" not in text] == []
-    assert len({source.name for source in sources.SETTINGS}) == len(sources.SETTINGS)
+    process.context[0x208] = 7
+    assert "has the number 7, which has no name" in process.read()["float32_precision"].unknown
 
 
 def test_the_script(process: Process) -> None:
@@ -334,30 +281,23 @@ def test_the_script(process: Process) -> None:
     assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
     assert "torch.set_default_dtype(torch.float32)" in lines
     assert "# num_threads: nobody set it" in lines
+    unknown = tuple(Setting(name, None, None, "no\nimport os") for name in ("float32_precision", "default_device"))
+    comments = [line for line in script(SettingsSection(unknown, {})).splitlines() if line.startswith("# ")]
+    assert comments[1:] == [f"# {setting.name} is not known: no\\nimport os" for setting in unknown]
     assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
 
 
+IN_A_MODE = {"autocast": {"cpu": "bfloat16"}, "torch_function_modes": ("AMode",)}
 SET_AGAIN: dict[str, Any] = {
     "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
     "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
-    "inductor": {
-        "cpp.threads": 1,
-        "passes": ("a", "b"),
-        "options": {"x": {"level": 2}},
-        "bounds": (float("-inf"), 1.5),
-    },
+    "inductor": {"cpp.threads": 1, "passes": ("a",), "options": {"x": {"level": 2}}, "bounds": (float("-inf"), 1.5)},
     "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
     "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
     "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
     "profiler": {"state": "KINETO_ONDEMAND"},
     "threads": (
-        {
-            "tid": 1,
-            "name": "MainThread",
-            "grad_mode": False,
-            "autocast": {"cpu": "bfloat16"},
-            "torch_function_modes": ("AMode",),
-        },
+        {"tid": 1, "name": "MainThread", "grad_mode": False, **IN_A_MODE},
         {"tid": 2, "name": "MainThread", "grad_mode": False},
     ),
     "default_device": "meta",
@@ -370,18 +310,14 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
     text = script(SettingsSection(known, {}, cpu_state=b"\1\2", main_tid=1))
     compile(text, "script", "exec")
     lines = text.splitlines()
-    precisions = [line for line in lines if "fp32_precision" in line]
-    assert [line.partition("(")[2] for line in precisions] == [
-        "'generic', 'all', 'tf32')",
-        "'cuda', 'all', 'none')",
-        "'cuda', 'conv', 'ieee')",
-    ]
+    precisions = [line.partition("(")[2] for line in lines if "fp32_precision" in line]
+    assert precisions == ["'generic', 'all', 'tf32')", "'cuda', 'all', 'none')", "'cuda', 'conv', 'ieee')"]
     for line in (
         "torch._dynamo.config.verbose = True",
         "# torch._dynamo.config.hook is set to something that cannot be written down",
         "# torch._dynamo.config.a = 1\\nimport os is set to something that cannot be written down",
         "torch._inductor.config.cpp.threads = 1",
-        "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a', 'b'])",
+        "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a'])",
         "torch._inductor.config.options = {'x': {'level': 2}}",
         """torch._inductor.config.bounds = type(torch._inductor.config.bounds or [])([float("-inf"), 1.5])""",
         'torch.set_rng_state(torch.frombuffer(bytearray.fromhex("0102"), dtype=torch.uint8))',
@@ -396,11 +332,3 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
         "torch.set_default_device('meta')",
     ):
         assert line in lines
-
-
-def test_the_script_says_what_is_not_known() -> None:
-    names = ("float32_precision", "dynamo", "default_device")
-    text = script(SettingsSection(tuple(Setting(name, None, None, "no\nimport os") for name in names), {}))
-    assert [line for line in text.splitlines() if line.startswith("# ")][1:] == [
-        f"# {name} is not known: no\\nimport os" for name in names
-    ]

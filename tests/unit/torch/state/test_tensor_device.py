@@ -1,8 +1,7 @@
-"""The device of a tensor, in each shipped layout that knows tensors."""
+"""The device of a tensor, by the layouts of an old and a new release."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -18,12 +17,10 @@ IMPLEMENTATION = 0x100000
 CUDA = 1
 
 
-@pytest.mark.parametrize("path", sorted(Path(store.DATA).glob("torch-*.json")), ids=lambda path: path.stem)
-def test_device(path: Path) -> None:
+@pytest.mark.parametrize("release", ["2.0.1+cu117", "2.13.0+cpu"])
+def test_device(release: str) -> None:
     """c10::optional of torch before 2.2 has its flag in front of the device, std::optional behind it."""
-    layout = store.load(path)
-    if not layout.has_struct("optional<c10::Device>"):
-        pytest.skip("this layout was measured without tensors")
+    layout = store.load(f"{store.DATA}/torch-{release}-cxx11.json")
     in_front = "init_" in layout.struct("optional<c10::Device>").fields
     page = bytearray(b"\xee" * 4096)
     at = layout.struct("c10::TensorImpl").field("device_opt_").offset

