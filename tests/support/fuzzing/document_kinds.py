@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from gdbext.cpython.abi import python_layout
 from gdbext.diagnosis.session import Session
@@ -72,57 +72,38 @@ def _layout(name: str) -> dict[str, Any]:
 
 def _with_layout(command: Sequence[str], found: subjects.Subject, document: Any, changes: Sequence[Change]) -> Outcome:
     """The document in the place of the file, behind whatever checks there are."""
-    damaged = json_damage.with_changes(document, changes)
-    read = store.read_document
-    name = f"{document['id']}.json"
-    with _replaced(store, "read_document", lambda path: damaged if Path(path).name == name else read(path)):
+    damaged, name, read = json_damage.with_changes(document, changes), f"{document['id']}.json", store.read_document
+    with patch.object(store, "read_document", lambda path: damaged if Path(path).name == name else read(path)):
         return _fresh(command, found)
 
 
 def _with_layout_bytes(
     command: Sequence[str], found: subjects.Subject, name: str, data: bytes, changes: Sequence[Change]
 ) -> Outcome:
-    folder = _data_folder()
+    folder = folders.scratch() / "layouts"
+    if not folder.exists():
+        shutil.copytree(store.DATA, folder)
+    defaults = tuple(folder if value == store.DATA else value for value in store.by_build_id.__defaults__ or ())
     try:
         (folder / name).write_bytes(with_bytes(data, changes))
-        with _replaced(store, "DATA", folder), _replaced_default(store.by_build_id, folder):
+        with patch.object(store, "DATA", folder), patch.object(store.by_build_id, "__defaults__", defaults):
             return _fresh(command, found)
     finally:
         (folder / name).write_bytes(data)
 
 
-def _data_folder() -> Path:
-    folder = folders.scratch() / "layouts"
-    if not folder.exists():
-        shutil.copytree(store.DATA, folder)
-    return folder
-
-
 def _fresh(command: Sequence[str], found: subjects.Subject) -> Outcome:
     """The command without any layout that was read before."""
-    store._loaded.cache_clear()
-    python_layout.layout_for.cache_clear()
+    _forget()
     try:
         return subjects.execute(command, found.recording)
     finally:
-        store._loaded.cache_clear()
-        python_layout.layout_for.cache_clear()
+        _forget()
 
 
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    kept = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, kept)
-
-
-def _replaced_default(function: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The folder that the function takes where none is named."""
-    values = tuple(folder if value == store.DATA else value for value in function.__defaults__)
-    return _replaced(function, "__defaults__", values)
+def _forget() -> None:
+    store._loaded.cache_clear()
+    python_layout.layout_for.cache_clear()
 
 
 class JobKind(Kind):
@@ -136,8 +117,7 @@ class JobKind(Kind):
         documents = _documents(name)
         output = chance.choice(("--json", "--json", "--dot", "--html", ""))
         if chance.random() < 0.2:
-            texts = [json.dumps(document) for document in documents]
-            whole = "\0".join(texts).encode()
+            whole = "\0".join(json.dumps(document) for document in documents).encode()
             changes = damage_bytes(chance, 0, len(whole), len(whole))
             return Look(f"job {name}", ("ranks", output), changes, partial(_bytes_judged, whole, output))
         changes = json_damage.damage_json(documents, chance, 60)

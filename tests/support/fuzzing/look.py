@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 
 from gdbext.tools.table import Outcome
@@ -15,6 +15,7 @@ BLOCK = 40
 """So many looks in a row, by their seeds, are at the same subject: it is read and understood once for all of them."""
 
 
+@dataclass(frozen=True)
 class Change:
     """A part of the damage that can be left out by itself; its text says what it does."""
 
@@ -32,6 +33,18 @@ class Change:
         """It changes the object at this address."""
         return False
 
+    def __str__(self) -> str:
+        shown = (f"{each.name} {_text(getattr(self, each.name))}" for each in fields(self) if each.repr)
+        return f"{type(self).__name__}: {', '.join(shown)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:#x}"
+    if isinstance(value, bytes):
+        return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}"
+    return f"{value}"[:80]
+
 
 @dataclass
 class Look:
@@ -45,9 +58,8 @@ class Look:
 
     @property
     def title(self) -> str:
-        """``dispatch-bt --all on gil-mutex, 12 changes``."""
-        count = f"{len(self.changes)} change{'s' if len(self.changes) != 1 else ''}"
-        return f"{' '.join(self.command)} on {self.subject}, {count}"
+        """``dispatch-bt --all on gil-mutex, changes: 12``."""
+        return f"{' '.join(self.command)} on {self.subject}, changes: {len(self.changes)}"
 
 
 class Kind(ABC):
@@ -74,13 +86,12 @@ class Kind(ABC):
 
 @dataclass
 class Result:
-    """What came of a look."""
+    """What came of a look; ``failures`` are (what kind of failure, what exactly)."""
 
     kind: str
     seed: int
     title: str
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """(what kind of failure, what exactly)."""
     excused: list[str] = field(default_factory=list)
     """Statements that the target does not make, and that the damage itself says."""
     status: int = 0
