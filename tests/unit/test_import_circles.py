@@ -22,7 +22,7 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 def test_there_are_no_circles() -> None:
     graph = grimp.build_graph("gdbext", cache_dir=None)
-    imports = {name: graph.find_modules_directly_imported_by(name) - {"gdbext"} for name in graph.modules}
+    imports = {name: graph.find_modules_directly_imported_by(name) - {"gdbext", name} for name in graph.modules}
     assert "gdbext.engine.arch" in imports["gdbext.engine.targets.base_target"]
     assert circle(imports) == []
 

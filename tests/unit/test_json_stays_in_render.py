@@ -22,8 +22,6 @@ ALLOWED = {
     "engine/layouts/": DOCUMENTS,
     "torch/measure/": DOCUMENTS,
     "engine/targets/recording/": DOCUMENTS,
-    "engine/vocabulary.py": DOCUMENTS,
-    "engine/terminal.py": DOCUMENTS,
     "torch/state/setting_sources.py": DOCUMENTS,
     "tools/ranks/": DOCUMENTS,
     "tools/trace/chrome_trace.py": DOCUMENTS,

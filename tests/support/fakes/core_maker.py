@@ -7,33 +7,25 @@ from dataclasses import dataclass, field
 
 R, W, X = 4, 2, 1
 REGISTERS = [
-    "r15",
-    "r14",
-    "r13",
-    "r12",
-    "rbp",
-    "rbx",
-    "r11",
-    "r10",
-    "r9",
-    "r8",
-    "rax",
-    "rcx",
-    "rdx",
-    "rsi",
-    "rdi",
-    "orig_rax",
-    "rip",
-    "cs",
-    "eflags",
-    "rsp",
-    "ss",
-    "fs_base",
-    "gs_base",
-    "ds",
-    "es",
-    "fs",
-    "gs",
+    *(
+        "r15",
+        "r14",
+        "r13",
+        "r12",
+        "rbp",
+        "rbx",
+        "r11",
+        "r10",
+        "r9",
+        "r8",
+        "rax",
+        "rcx",
+        "rdx",
+        "rsi",
+        "rdi",
+        "orig_rax",
+    ),
+    *("rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
 ]
 
 
@@ -66,12 +58,8 @@ def prstatus(tid: int, signal: int = 0, **registers: int) -> bytes:
 
 def prpsinfo(pid: int, name: bytes = b"python", arguments: bytes = b"python a.py ") -> bytes:
     """NT_PRPSINFO."""
-    return note(
-        3,
-        struct.pack("<bbbbiQIIiiii", 0, 82, 0, 0, 0, 0, 0, 0, pid, 1, 2, 3)
-        + name.ljust(16, b"\0")
-        + arguments.ljust(80, b"\0"),
-    )
+    head = struct.pack("<bbbbiQIIiiii", 0, 82, 0, 0, 0, 0, 0, 0, pid, 1, 2, 3)
+    return note(3, head + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
 
 
 def siginfo(number: int, code: int, address: int) -> bytes:
