@@ -54,7 +54,7 @@ def main() -> int:
     chosen = _chosen(kinds.available(), options.kind)
     if options.list:
         for kind in chosen:
-            print(f"{kind.name:24}{(kind.__doc__ or '').splitlines()[0]}")
+            print(f"{kind.name:24}{kind.text}")
         return 0
     if options.one:
         return max(_one(chosen, name) for name in options.one)

@@ -56,7 +56,9 @@ USED = made.CompileSection(
     guard_failures=(made.GuardFailures("step", "train.py", 8, ("1/0: n == 1", "1/0: n == 2\nmore")),),
     locks=(made.CompileLock("/c/locks/ab.lock", (7, 11), (44,)), made.CompileLock("/c/locks/cd.lock", (7,), ())),
     kernels=(
-        made.CompiledKernel("cpp_fused_add_relu_0", ("add", "relu"), "/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]")
+        made.CompiledKernel(
+            "cpp_fused_add_relu_0", ("add", "relu"), "/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]"
+        ),
     ),
     settings={"suppress_errors": True, "recompile_limit": 16},
     inductor_settings={"cpp.threads": 1, "decompose_mem_bound_mm": (1, "x")},

@@ -73,19 +73,13 @@ def _run(command: Sequence[str], data: bytes, changes: Sequence[Change]) -> Outc
     return _look_at(command, path)
 
 
-class CoreMemoryKind(Kind):
-    """What the process had in its memory, as the core has it."""
-
-    name = "core-memory"
-    share = 5
-
-    def look(self, seed: int) -> Look:
-        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
-        damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
-        changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
-        command = chance.choice(COMMANDS)
-        truth = found.truth if command in subjects.JUDGED else None
-        return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
+def _memory(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
+    changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
+    command = chance.choice(COMMANDS)
+    truth = found.truth if command in subjects.JUDGED else None
+    return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
 
 
 def _run_patched(command: Sequence[str], found: CoreFile, changes: Sequence[Change]) -> Outcome:
@@ -97,32 +91,19 @@ def _run_patched(command: Sequence[str], found: CoreFile, changes: Sequence[Chan
     return _run(command, found.data, writes)
 
 
-class CoreBytesKind(Kind):
-    """Headers, notes and any bytes of a core; where it ends."""
-
-    name = "core-bytes"
-    share = 5
-
-    def look(self, seed: int) -> Look:
-        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
-        start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
-        command = chance.choice(COMMANDS)
-        changes = damage_bytes(chance, start, end, len(found.data))
-        return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
+def _bytes(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
+    command = chance.choice(COMMANDS)
+    changes = damage_bytes(chance, start, end, len(found.data))
+    return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
 
 
-class MadeCoreKind(Kind):
-    """Cores that nobody wrote: threads, segments, files and signals as they never are together."""
-
-    name = "core-made"
-    share = 4
-
-    def look(self, seed: int) -> Look:
-        chance = self.chance(seed)
-        data = _made(chance).build()
-        command = chance.choice(COMMANDS)
-        changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
-        return Look("a made-up core", command, changes, partial(_run, command, data))
+def _made_up(chance: Random, _: Random) -> Look:
+    data = _made(chance).build()
+    command = chance.choice(COMMANDS)
+    changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
+    return Look("a made-up core", command, changes, partial(_run, command, data))
 
 
 _REAL = ("/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin")
@@ -171,24 +152,18 @@ def _entry(chance: Random, start: int) -> tuple[int, int, int, str]:
     return start, end, PAGE * chance.choice((0, 0, 1, 1 << 30)), chance.choice(_PATHS)
 
 
-class FilesKind(Kind):
-    """The ELF files of the process and the indexes of their symbols in the user's cache."""
-
-    name = "files"
-    share = 6
-
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(_NAMES)
-        found, root = core_file(name), sysroot(name)
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        cached = sorted(path for path in _cache().rglob("*") if path.is_file())
-        path = chance.choice(cached if cached and chance.random() < 0.3 else files)
-        data = path.read_bytes()
-        start, end = chance.choice(_spans(data) or [(0, len(data))])
-        changes = damage_bytes(chance, start, end, len(data))
-        command = chance.choice(COMMANDS)
-        subject = f"{name}.core with {path.name}"
-        return Look(subject, command, changes, partial(_with_file, command, found.name, root, path, data))
+def _files(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    root = sysroot(found.name)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    cached = sorted(path for path in _cache().rglob("*") if path.is_file())
+    path = chance.choice(cached if cached and chance.random() < 0.3 else files)
+    data = path.read_bytes()
+    start, end = chance.choice(_spans(data) or [(0, len(data))])
+    changes = damage_bytes(chance, start, end, len(data))
+    command = chance.choice(COMMANDS)
+    run = partial(_with_file, command, found.name, root, path, data)
+    return Look(f"{found.name}.core with {path.name}", command, changes, run)
 
 
 def _spans(data: bytes) -> list[tuple[int, int]]:
@@ -238,4 +213,9 @@ def sysroot(name: str) -> Path:
     return root
 
 
-KINDS: tuple[Kind, ...] = (CoreMemoryKind(), CoreBytesKind(), MadeCoreKind(), FilesKind())
+KINDS = (
+    Kind("core-memory", 5, "What the process had in its memory, as the core has it.", _memory),
+    Kind("core-bytes", 5, "Headers, notes and any bytes of a core; where it ends.", _bytes),
+    Kind("core-made", 4, "Cores that nobody wrote: threads, segments and files as they never are together.", _made_up),
+    Kind("files", 6, "The ELF files of the process, and the indexes of their symbols in the user's cache.", _files),
+)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -31,30 +32,20 @@ _WITH_TORCH = ("agent-polls-3.10", "idle", "gil-mutex", "meta-mm-spin", "pools")
 _WITHOUT = ("python-lock-abba", "families-join", "task-cycle-3.8", "python-lock-abba-3.13", "recv-silent-unix-3.12")
 
 
-class LayoutKind(Kind):
-    """Offsets, sizes, names and types in a layout document, and the bytes of the files that hold it."""
-
-    name = "layouts"
-    share = 8
-
-    def look(self, seed: int) -> Look:
-        chance, block = self.chance(seed), self.block_chance(seed)
-        found = subjects.subject(block.choice(_WITH_TORCH + _WITHOUT))
-        command = subjects.some_command(chance)
-        if chance.random() < 0.25:
-            name = chance.choice(sorted(path.name for path in Path(store.DATA).glob("*.json")))
-            data = (Path(store.DATA) / name).read_bytes()
-            changes = damage_bytes(chance, 0, min(len(data), chance.choice((400, 4000, len(data)))), len(data))
-            run = partial(_with_layout_bytes, command, found, name, data)
-            return Look(f"{found.name} with {name}", command, changes, run)
-        document = _layout(TORCH_LAYOUT if _has_torch(found) else _cpython_name(found))
-        changes = json_damage.damage_json(document, chance, 200)
-        run = partial(_with_layout, command, found, document)
-        return Look(f"{found.name} with {document['id']}", command, changes, run)
-
-
-def _has_torch(found: subjects.Subject) -> bool:
-    return any("libtorch_cpu" in mapping.path for mapping in found.recording.maps)
+def _layouts(chance: Random, block: Random) -> Look:
+    found = subjects.subject(block.choice(_WITH_TORCH + _WITHOUT))
+    command = subjects.some_command(chance)
+    if chance.random() < 0.25:
+        name = chance.choice(sorted(path.name for path in Path(store.DATA).glob("*.json")))
+        data = (Path(store.DATA) / name).read_bytes()
+        changes = damage_bytes(chance, 0, min(len(data), chance.choice((400, 4000, len(data)))), len(data))
+        run = partial(_with_layout_bytes, command, found, name, data)
+        return Look(f"{found.name} with {name}", command, changes, run)
+    has_torch = any("libtorch_cpu" in mapping.path for mapping in found.recording.maps)
+    document = _layout(TORCH_LAYOUT if has_torch else _cpython_name(found))
+    changes = json_damage.damage_json(document, chance, 200)
+    run = partial(_with_layout, command, found, document)
+    return Look(f"{found.name} with {document['id']}", command, changes, run)
 
 
 def _cpython_name(found: subjects.Subject) -> str:
@@ -106,22 +97,16 @@ def _forget() -> None:
     python_layout.layout_for.cache_clear()
 
 
-class JobKind(Kind):
-    """The reports of a job's ranks: each is a document that another machine wrote."""
-
-    name = "jobs"
-    share = 16
-
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(jobs.NAMES)
-        documents = _documents(name)
-        output = chance.choice(("--json", "--json", "--dot", "--html", ""))
-        if chance.random() < 0.2:
-            whole = "\0".join(json.dumps(document) for document in documents).encode()
-            changes = damage_bytes(chance, 0, len(whole), len(whole))
-            return Look(f"job {name}", ("ranks", output), changes, partial(_bytes_judged, whole, output))
-        changes = json_damage.damage_json(documents, chance, 60)
-        return Look(f"job {name}", ("ranks", output), changes, partial(_judged, documents, output))
+def _jobs(chance: Random, block: Random) -> Look:
+    name = block.choice(jobs.NAMES)
+    documents = _documents(name)
+    output = chance.choice(("--json", "--json", "--dot", "--html", ""))
+    if chance.random() < 0.2:
+        whole = "\0".join(json.dumps(document) for document in documents).encode()
+        changes = damage_bytes(chance, 0, len(whole), len(whole))
+        return Look(f"job {name}", ("ranks", output), changes, partial(_bytes_judged, whole, output))
+    changes = json_damage.damage_json(documents, chance, 60)
+    return Look(f"job {name}", ("ranks", output), changes, partial(_judged, documents, output))
 
 
 @cache
@@ -152,4 +137,7 @@ def _ranks(texts: Sequence[bytes], output: str) -> Outcome:
             return table.failure("ranks", words, error)
 
 
-KINDS: tuple[Kind, ...] = (LayoutKind(), JobKind())
+KINDS = (
+    Kind("layouts", 8, "Offsets, sizes, names and types in a layout document, and the bytes of its file.", _layouts),
+    Kind("jobs", 16, "The reports of a job's ranks: each is a document that another machine wrote.", _jobs),
+)

@@ -27,14 +27,12 @@ _LOOKS = 200
 class LiveKind(Kind):
     """A hung process whose memory changes all the time: a helper writes the damage and what was there in turn."""
 
-    name = "live"
-    share = 5
-
     def __init__(self) -> None:
+        super().__init__("live", 5, "A hung process whose memory changes all the time.", self._look)
         self._inferiors: dict[str, Inferior] = {}
 
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(("plain", "python", "python"))
+    def _look(self, chance: Random, block: Random) -> Look:
+        name = block.choice(("plain", "python", "python"))
         inferior = self._inferior(name)
         damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "pointers", "counts", "strings"))]
         changes = damage(inferior.memory, chance)
@@ -131,4 +129,4 @@ def can_trace() -> bool:
         return _look_at(pid, ("all-threads",), False).status == 0
 
 
-KINDS: tuple[Kind, ...] = (LiveKind(),)
+KINDS = (LiveKind(),)

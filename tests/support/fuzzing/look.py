@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
@@ -62,23 +61,19 @@ class Look:
         return f"{' '.join(self.command)} on {self.subject}, changes: {len(self.changes)}"
 
 
-class Kind(ABC):
-    """A kind of damage; ``share`` is its part of a campaign."""
+@dataclass
+class Kind:
+    """A kind of damage; ``share`` is its part of a campaign. ``plan`` makes a look of two sources of chance: the look's
+    own, and that of a block of looks, which chooses what they are at."""
 
     name: str
-    share: int = 1
+    share: int
+    text: str
+    plan: Callable[[Random, Random], Look]
 
-    @abstractmethod
     def look(self, seed: int) -> Look:
         """The look of that seed, the same each time."""
-
-    def chance(self, seed: int) -> Random:
-        """The source of everything that is random in a look."""
-        return Random(f"{self.name}:{seed}")
-
-    def block_chance(self, seed: int) -> Random:
-        """The same for all seeds of a block."""
-        return Random(f"{self.name} block {seed // BLOCK}")
+        return self.plan(Random(f"{self.name}:{seed}"), Random(f"{self.name} block {seed // BLOCK}"))
 
     def close(self) -> None:
         """End what was started; idempotent."""

@@ -268,17 +268,5 @@ def overwritten(known: SparseBytes, writes: Iterable[tuple[int, bytes]]) -> Spar
 
 
 def _without(known: SparseBytes, gone: set[int]) -> SparseBytes:
-    if not gone:
-        return known
-    starts: list[int] = []
-    pieces: list[bytes] = []
-    for start, piece in known:
-        end = start + len(piece)
-        cuts = sorted(page for page in gone if page < end and start < page + PAGE)
-        at = start
-        for page in [*cuts, end]:
-            if page > at:
-                starts.append(at)
-                pieces.append(piece[at - start : page - start])
-            at = max(at, page + PAGE)
-    return SparseBytes(starts, pieces)
+    starts, ends = [0, *(page + PAGE for page in sorted(gone))], [*sorted(gone), 1 << 64]
+    return known.cut_to(zip(starts, ends)) if gone else known

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdbext.engine.targets.recording import container, recorder, recording_reader
 from gdbext.engine.targets.recording.recording import RecordedFile, Recording, SparseBytes
@@ -21,29 +21,21 @@ from .look import Change, Kind, Look
 from .memory_damage import PAGE, overwritten
 from .subjects import Subject
 
-
-class Plan(NamedTuple):
-    """The damage of a look, and who opens what is damaged."""
-
-    changes: Sequence[Change]
-    load: Callable[[Sequence[Change]], Recording]
+Plan = tuple[Sequence[Change], Callable[[Sequence[Change]], Recording]]
+"""The damage, and who opens what is damaged."""
 
 
-class RecordingKind(Kind):
-    """``plan`` says what is damaged of a recording. ``is_judged``: the process is, and not the file that holds it."""
+def _kind(name: str, share: int, text: str, plan: Callable[[Subject, Random], Plan], is_judged: bool = False) -> Kind:
+    """``is_judged``: the process is damaged, and not the file that holds it."""
 
-    def __init__(
-        self, name: str, share: int, plan: Callable[[Subject, Random], Plan], text: str, is_judged: bool = False
-    ) -> None:
-        self.name, self.share, self._plan, self.__doc__, self._is_judged = name, share, plan, text, is_judged
-
-    def look(self, seed: int) -> Look:
-        found = subjects.subject(subjects.name_for(self.block_chance(seed)))
-        chance = self.chance(seed)
+    def look(chance: Random, block: Random) -> Look:
+        found = subjects.subject(subjects.name_for(block))
         command = subjects.some_command(chance)
-        changes, load = self._plan(found, chance)
-        truth = found.truth if self._is_judged and command in subjects.JUDGED else None
+        changes, load = plan(found, chance)
+        truth = found.truth if is_judged and command in subjects.JUDGED else None
         return Look(found.name, command, changes, partial(_opened, command, load), truth)
+
+    return Kind(name, share, text, look)
 
 
 def _opened(
@@ -54,28 +46,25 @@ def _opened(
 
 def _memory(name: str, found: Subject, chance: Random) -> Plan:
     changes = memory_damage.DAMAGES[name](found.memory, chance)
-    return Plan(changes, partial(memory_damage.damaged, found.recording))
+    return changes, partial(memory_damage.damaged, found.recording)
 
 
 def _named_words(found: Subject, chance: Random) -> Plan:
     numbers = sorted({each for evidence in found.truth.values() for each in evidence.numbers if each >= PAGE})
     changes = memory_damage.named(found.memory, found.recording, numbers, chance)
-    return Plan(changes, partial(memory_damage.damaged, found.recording))
+    return changes, partial(memory_damage.damaged, found.recording)
 
 
 def _registers(found: Subject, chance: Random) -> Plan:
     changes = memory_damage.registers(found.recording, found.memory, chance)
-    return Plan(changes, partial(memory_damage.damaged, found.recording))
-
-
-# --- the file ---------------------------------------------------------------------------------------------------
+    return changes, partial(memory_damage.damaged, found.recording)
 
 
 def _bytes(found: Subject, chance: Random) -> Plan:
     data = _file(found.name)
     end = container.HEADER.size if chance.random() < 0.5 else len(data)
     changes = damage_bytes(chance, 0, end, len(data))
-    return Plan(changes, lambda kept: recording_reader.decode(with_bytes(data, kept)))
+    return changes, lambda kept: recording_reader.decode(with_bytes(data, kept))
 
 
 def _contents(found: Subject, chance: Random) -> Plan:
@@ -83,13 +72,13 @@ def _contents(found: Subject, chance: Random) -> Plan:
     size = int.from_bytes(contents[:4], "little") + 8
     end = chance.choice((8, size, size, min(len(contents), size + 4096), len(contents)))
     changes = damage_bytes(chance, 0 if end == 8 else 8, end, len(contents))
-    return Plan(changes, lambda kept: recording_reader.from_parts(*container.parse(with_bytes(contents, kept))))
+    return changes, lambda kept: recording_reader.from_parts(*container.parse(with_bytes(contents, kept)))
 
 
 def _document(found: Subject, chance: Random) -> Plan:
     document, blocks = _parts(found.name)
     changes = json_damage.damage_json(document, chance)
-    return Plan(changes, lambda kept: recording_reader.from_parts(json_damage.with_changes(document, kept), blocks))
+    return changes, lambda kept: recording_reader.from_parts(json_damage.with_changes(document, kept), blocks)
 
 
 @lru_cache(maxsize=2)
@@ -111,9 +100,6 @@ def _parts(name: str) -> tuple[Any, list[SparseBytes]]:
 def _as_read(recording: Recording) -> Recording:
     """As if it came from a file: checked."""
     return recording_reader.from_parts(*recorder.parts(recording))
-
-
-# --- the files of the process that it holds -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -140,7 +126,7 @@ def _elf_files(found: Subject, chance: Random) -> Plan:
     for _ in range(chance.choice((1, 1, 3, 20)) if files else 0):
         number = chance.randrange(len(files))
         changes += _in_block(files[number].contents, number, None, chance)
-    return Plan(changes, partial(_with_files, found.recording))
+    return changes, partial(_with_files, found.recording)
 
 
 def _indexes(found: Subject, chance: Random) -> Plan:
@@ -158,7 +144,7 @@ def _indexes(found: Subject, chance: Random) -> Plan:
             changes.append(Count(number, (kind, which), max(0, count)))
         else:
             changes += _in_block(array.contents, number, (kind, which), chance)
-    return Plan(changes, partial(_with_files, found.recording))
+    return changes, partial(_with_files, found.recording)
 
 
 def _in_block(block: SparseBytes, file: int, array: tuple[str, int] | None, chance: Random) -> list[Change]:
@@ -189,9 +175,6 @@ def _changed(file: RecordedFile, change: InFile | Count) -> RecordedFile:
     return file._replace(arrays={**file.arrays, kind: (pair[0], pair[1])})
 
 
-# --- what was asked of the system ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FactChange(Change):
     """What the recording has of the system by that name, or of the auxiliary vector, or a line of the memory map."""
@@ -210,7 +193,7 @@ def _facts(found: Subject, chance: Random) -> Plan:
     changes: list[Change] = []
     for _ in range(chance.choice((1, 2, 10, 100))):
         changes.append(chance.choice((_fact, _fact, _auxv, _mapping))(found.recording, chance))
-    return Plan(changes, partial(_with_facts, found.recording))
+    return changes, partial(_with_facts, found.recording)
 
 
 def _fact(recording: Recording, chance: Random) -> FactChange:
@@ -255,17 +238,18 @@ def _with_facts(recording: Recording, changes: Sequence[Change]) -> Recording:
 
 
 _SHARES = {"bits": 14, "pointers": 18, "counts": 8, "strings": 8, "pages": 6, "holes": 6}
-KINDS: tuple[Kind, ...] = (
-    *(
-        RecordingKind(f"memory-{name}", share, partial(_memory, name), str(memory_damage.DAMAGES[name].__doc__), True)
-        for name, share in _SHARES.items()
-    ),
-    RecordingKind("registers", 10, _registers, "What its threads have in their registers.", True),
-    RecordingKind("memory-named", 10, _named_words, "The words of the locks that its reports name.", True),
-    RecordingKind("recording-bytes", 4, _bytes, "The file: its header, and the compressed stream behind it."),
-    RecordingKind("recording-contents", 6, _contents, "Bytes behind a right header: the document, tables of blocks."),
-    RecordingKind("recording-document", 8, _document, "Members of the document: others, missing, of another type."),
-    RecordingKind("recording-elf", 8, _elf_files, "Headers, unwind tables, code and symbols of the ELF files in it."),
-    RecordingKind("recording-indexes", 6, _indexes, "The arrays of the symbol indexes: numbers, and how many."),
-    RecordingKind("recording-facts", 6, _facts, "Answers of /proc, small files, the memory map, the auxiliary vector."),
+_ON_MEMORY = tuple(
+    _kind(f"memory-{name}", share, str(memory_damage.DAMAGES[name].__doc__), partial(_memory, name), True)
+    for name, share in _SHARES.items()
+)
+KINDS = (
+    *_ON_MEMORY,
+    _kind("registers", 10, "What its threads have in their registers.", _registers, True),
+    _kind("memory-named", 10, "The words of the locks that its reports name.", _named_words, True),
+    _kind("recording-bytes", 4, "The file: its header, and the compressed stream behind it.", _bytes),
+    _kind("recording-contents", 6, "Bytes behind a right header: the document, tables of blocks.", _contents),
+    _kind("recording-document", 8, "Members of the document: others, missing, of another type.", _document),
+    _kind("recording-elf", 8, "Headers, unwind tables, code and symbols of the ELF files in it.", _elf_files),
+    _kind("recording-indexes", 6, "The arrays of the symbol indexes: numbers, and how many.", _indexes),
+    _kind("recording-facts", 6, "Answers of /proc, small files, the memory map, the auxiliary vector.", _facts),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from random import Random
 from unittest.mock import patch
 
@@ -109,8 +109,8 @@ class Subject:
     def __init__(self, name: str) -> None:
         self.name = name
         self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
-        session = Session(ReplayTarget(self.recording))
-        self.truth, used = understood(lambda command: table.execute(command[0], command[1:], lambda: session))
+        open_session = cache(lambda: Session(ReplayTarget(self.recording)))  # once for all commands, and no sooner
+        self.truth, used = understood(lambda command: table.execute(command[0], command[1:], open_session))
         self.memory = Memory(self.recording.memory, used)
 
 

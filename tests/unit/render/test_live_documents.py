@@ -27,7 +27,7 @@ BREAKS = BreaksSection(
                 PlacedBreakpoint(4, "registerSchema", 0, waits_for="add is registered"),
                 PlacedBreakpoint(5, "getStepCallbacks", 0),
             ),
-        )
+        ),
     ),
     notes=("a note",),
     ending=Ending(EndingKind.EXITED, "the process exited with status 7", status=7),
@@ -43,7 +43,7 @@ TRACE = TraceSection(
             (OpenDispatch("call", "aten::mm", "Meta", "lookup"),),
             InnermostStep(DispatchEvent.CALL, "aten::mm", None, DispatchStage.IN_KERNEL, "meta_mm"),
             "it is inside",
-        )
+        ),
     ),
     notes=("slow",),
 )

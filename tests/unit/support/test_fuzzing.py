@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,10 +59,11 @@ def test_damage_excuses_what_it_says_itself() -> None:
     assert list(impossible([*wrong, OWNER, operator])) == wrong
 
 
+NOTHING = Look("nothing", ("dispatch-bt",), [], lambda _: Outcome(0, "ok"))
+
+
 class Broken(Kind):
     """Does what its seed says."""
-
-    name = "broken"
 
     def look(self, seed: int) -> Look:
         def run(_: object) -> Outcome:
@@ -75,7 +77,7 @@ class Broken(Kind):
                 worker.gc.disable()
             return Outcome(1, "", f"internal error: {len(bytearray(3 << 30))}") if seed == 5 else Outcome(0, "ok")
 
-        return Look("nothing", ("dispatch-bt",), [], run)
+        return replace(NOTHING, run=run)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -83,7 +85,7 @@ def test_a_look_costs_no_more_than_itself(monkeypatch: pytest.MonkeyPatch, jobs:
     pauses = property(lambda self: self.is_busy and procfs.syscall(self._pid, self._pid)[0] == "34")
     monkeypatch.setattr(worker.Worker, "is_late", pauses)
     results: list[Result] = []
-    rows = campaign.run([Broken()], 0, 7, 0, jobs, results.append)
+    rows = campaign.run([Broken("broken", 1, "", lambda *_: NOTHING)], 0, 7, 0, jobs, results.append)
     found = sorted((result.seed, [what for what, _ in result.failures]) for result in results)
     wrong = [[], ["uncaught"], ["died"], ["hung"], ["left behind"], ["uncaught"], []]
     assert found == list(enumerate(wrong))
