@@ -43,9 +43,7 @@ def state(changing: Iterable[str], _: str, source: str) -> Iterator[tuple[int, s
         for node in _that_change(function):
             yield from _changes(node, shared, standard)
     for node in module.body:
-        if isinstance(node, ast.ClassDef):
-            yield from _changes_of_class(node)
-        elif not isinstance(node, (ast.FunctionDef, ast.If)):
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.If)):
             yield from _kept(node, changing)
             yield from _changes_of_others(node, others)
 
@@ -67,8 +65,6 @@ def _kept(node: ast.stmt, changing: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 def _changes(node: ast.AST, shared: set[str], standard: set[str]) -> Iterator[tuple[int, str]]:
     """Changes, in a function, of what belongs to a module."""
-    if isinstance(node, ast.Global):
-        yield node.lineno, f"global {', '.join(node.names)}"
     for target in _targets(node):
         if not isinstance(target, ast.Name) and _root(target) in shared:
             yield target.lineno, f"changes {_root(target)}, which belongs to a module"
@@ -95,19 +91,6 @@ def _changes_of_others(node: ast.AST, imported: set[str]) -> Iterator[tuple[int,
         for target in _targets(each):
             if isinstance(target, (ast.Subscript, ast.Attribute)) and _root(target) in imported:
                 yield target.lineno, f"changes {_root(target)} of another module"
-
-
-def _changes_of_class(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
-    """Lists, dictionaries and sets of a class, which all its instances share, changed by a method."""
-    kinds = (ast.List, ast.Dict, ast.Set)
-    assigned = [each for each in node.body if isinstance(getattr(each, "value", None), kinds)]
-    shared = {_root(target) for each in assigned for target in _targets(each)}
-    for method in (each for each in node.body if isinstance(each, ast.FunctionDef)):
-        for each in _that_change(method):
-            changed = [target.value for target in _targets(each) if isinstance(target, ast.Subscript)]
-            for one in (*changed, _mutated(each)):
-                if isinstance(one, ast.Attribute) and _root(one) in ("self", "cls", node.name) and one.attr in shared:
-                    yield one.lineno, f"changes {node.name}.{one.attr}, which belongs to the class"
 
 
 @cache
@@ -204,7 +187,6 @@ def test_garbage_collection_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("_known = None\ndef f():\n    global _known\n    _known = 1", "global _known"),
         ("_known = {}\ndef f():\n    _known[1] = 2", "changes _known"),
         ("_known = []\ndef f():\n    def g():\n        _known.clear()\n    return g", "changes _known"),
         ("from gdbext.commands import registry\ndef f():\n    registry.output = 1", "changes registry"),
@@ -213,7 +195,6 @@ def test_garbage_collection_stays_as_it_is() -> None:
         ("import sys\ndef f():\n    sys.ps1 = ''", "changes sys"),
         ("class C:\n    pass\ndef f():\n    C.known = 1", "changes C"),
         ("class C:\n    @classmethod\n    def f(cls):\n        cls.known = 1", "changes cls"),
-        ("class C:\n    known = []\n    def f(self):\n        self.known.append(1)", "changes C.known"),
         ("class C:\n    def f(self):\n        self.known = 1\n_one = C()", "keeps a C"),
         ("class C:\n    def f(self):\n        self._all.append(1)\n_one: C = C()", "keeps a C"),
         ("NAMES = []\ndef f(NAMES):\n    NAMES.append(1)", ""),

@@ -33,14 +33,14 @@ class FakeTarget(fake_target.FakeTarget):
 
     def __init__(self, gone: Sequence[str] = ()) -> None:
         super().__init__({}, kind="core")
-        self.placed: list[Region] = []
+        self.regions: list[Region] = []  # type: ignore[assignment]
         self.gone = set(gone)
         self.auxiliary: dict[int, int] = {}
 
     def add(self, start: int, data: bytes, permissions: str, path: str = "", offset: int = 0) -> None:
         padded = data + bytes(-len(data) % PAGE)
         mapping = MemoryMapping(start, start + len(padded), offset, path, permissions)
-        self.placed.append(Region(start, padded, mapping))
+        self.regions.append(Region(start, padded, mapping))
 
     def add_elf(self, path: str, base: int) -> ElfImage:
         image = ElfImage.open(path)
@@ -52,14 +52,14 @@ class FakeTarget(fake_target.FakeTarget):
         return image
 
     def read(self, address: int, size: int) -> bytes:
-        for region in self.placed:
+        for region in self.regions:
             at = address - region.start
             if at >= 0 and at + size <= len(region.data):
                 return region.data[at : at + size]
         raise MemoryFault(address, size)
 
     def maps(self) -> Sequence[MemoryMapping]:
-        return sorted((region.mapping for region in self.placed), key=lambda mapping: mapping.start)
+        return sorted((region.mapping for region in self.regions), key=lambda mapping: mapping.start)
 
     def auxv(self) -> Mapping[int, int]:
         return self.auxiliary

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import multiprocessing
 import os
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO
 
 from support.programs import procfs
-from support.programs.harness import HarnessError, wait_until
 
 from . import folders
 from .judge import judged
@@ -41,8 +37,6 @@ class Worker:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._asked: tuple[str, int] | None = None
         self._since = 0.0
-        self._trace = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as we are
-        """Where a look that hangs says what it is at."""
 
     @property
     def is_busy(self) -> bool:
@@ -53,9 +47,8 @@ class Worker:
         """Have a look run; the process is started where there is none."""
         if self._process is None:
             folders.everything()
-            self._trace.truncate(0)
             self.connection, theirs = _FORK.Pipe()
-            self._process = _FORK.Process(target=_serve, args=(self._kinds, theirs, self._trace), daemon=True)
+            self._process = _FORK.Process(target=_serve, args=(self._kinds, theirs), daemon=True)
             self._process.start()
             theirs.close()
         self._asked, self._since = (kind, seed), time.monotonic()
@@ -85,15 +78,8 @@ class Worker:
 
     def give_up(self) -> Result:
         """The result of a look that hangs: its process is killed."""
-        os.kill(self._pid, signal.SIGUSR1)
-        with contextlib.suppress(HarnessError):  # in vain where the kernel keeps it
-            wait_until(lambda: self._told().endswith("\n"), "it has said where it is", 10)
         os.kill(self._pid, signal.SIGKILL)
         return self._ended("hung", f"no answer in {HUNG_SECONDS:.0f} s")
-
-    def _told(self) -> str:
-        self._trace.seek(0)
-        return self._trace.read()
 
     def end(self) -> None:
         """End the process; idempotent."""
@@ -108,16 +94,15 @@ class Worker:
         assert self._process is not None
         kind, seed = self._asked or ("", 0)
         self._process.join()
-        how = f"{how}\n{self._told()} (exit status {self._process.exitcode})"
+        how = f"{how} (exit status {self._process.exitcode})"
         self.connection.close()
         self._process = self._asked = None
         return Result(kind, seed, "", [(what, how)], seconds=time.monotonic() - self._since)
 
 
-def _serve(kinds: Mapping[str, Kind], connection: Connection, trace: IO[str]) -> None:
+def _serve(kinds: Mapping[str, Kind], connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.register(signal.SIGUSR1, trace)
     gc.freeze()
     folders.own_cache()
     with contextlib.suppress(EOFError):  # whoever asks was killed
