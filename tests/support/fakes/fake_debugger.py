@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class ClosingTarget(FakeTarget):
-    """Remembers that it was closed."""
-
     def __init__(self) -> None:
         super().__init__({})
         self.is_closed = False

@@ -26,8 +26,6 @@ def assemble(*instructions: tuple[int, str, str, int]) -> bytes:
 
 
 class LinkArchitecture(Architecture):
-    """See above."""
-
     name = "link"
     title = "Link"
     elf_machine = 4711

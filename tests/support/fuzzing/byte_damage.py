@@ -14,23 +14,17 @@ _NUMBERS = (1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)
 
 @dataclass(frozen=True)
 class Bytes(Change):
-    """``data`` is at ``offset``."""
-
     offset: int
     data: bytes
 
 
 @dataclass(frozen=True)
 class Cut(Change):
-    """The file ends at ``size``."""
-
     size: int
 
 
 @dataclass(frozen=True)
 class Insert(Change):
-    """``data`` is pushed in at ``offset``."""
-
     offset: int
     data: bytes
 

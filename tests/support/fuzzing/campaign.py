@@ -14,8 +14,6 @@ from .worker import Worker, wait_for
 
 @dataclass
 class Row:
-    """What is counted of a kind."""
-
     looks: int = 0
     refused: int = 0
     """The command said that it could not, and why."""
@@ -26,7 +24,6 @@ class Row:
     largest: int = 0
 
     def add(self, result: Result) -> None:
-        """Count a look."""
         self.looks += 1
         self.refused += result.status != 0
         self.failures.update({what for what, _ in result.failures})
@@ -87,7 +84,6 @@ _LINE = "{:24}{:>8}{:>9}{:>9}{:>10}{:>9}{:>9}{:>6}"
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """The campaign, a line a kind."""
     lines = [_LINE.format("kind", "looks", "refused", "excused", "failures", "ms/look", "slowest", "MB")]
     for name, row in rows.items():
         mean, failures = f"{1000 * row.seconds / max(1, row.looks):.1f}", sum(row.failures.values())

@@ -14,7 +14,6 @@ KEPT = Path(__file__).resolve().parents[3] / "build" / "fuzz"
 
 
 def kept() -> Path:
-    """The folder of what stays."""
     KEPT.mkdir(parents=True, exist_ok=True)
     return KEPT
 
@@ -29,7 +28,6 @@ def everything() -> Path:
 
 
 def scratch() -> Path:
-    """A folder of this process."""
     folder = everything() / str(os.getpid())
     folder.mkdir(exist_ok=True)
     return folder

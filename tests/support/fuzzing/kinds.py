@@ -9,7 +9,6 @@ from .look import Kind
 
 
 def available() -> list[Kind]:
-    """Those that this machine can do."""
     found = [*recording_kinds.KINDS, *document_kinds.KINDS]
     if shutil.which("gdb") and shutil.which("gcc"):
         found += core_kinds.KINDS

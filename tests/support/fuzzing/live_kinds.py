@@ -90,16 +90,13 @@ class Inferior:
             _restore(self.pid, patches, self.memory)
 
     def is_well(self) -> bool:
-        """It still hangs as it did."""
         return self._looks < _LOOKS and self._process.poll() is None and live_programs.is_asleep(self.pid)
 
     def end(self) -> None:
-        """Kill it."""
         live_programs.end(self._process)
 
 
 def _scribble(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
-    """Write for as long as we live."""
     live_programs.end_with_parent()
     chance = Random(len(patches))
     try:
@@ -124,7 +121,6 @@ def _look_at(pid: int, command: Sequence[str], brief: bool) -> Outcome:
 
 
 def can_trace() -> bool:
-    """We may trace a process of ours."""
     with live_programs.running("python") as pid:
         return _look_at(pid, ("all-threads",), False).status == 0
 

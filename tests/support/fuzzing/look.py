@@ -25,11 +25,9 @@ class Change:
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts that stand there."""
         return ()
 
     def is_near(self, address: int) -> bool:  # noqa: ARG002
-        """It changes the object at this address."""
         return False
 
     def __str__(self) -> str:
@@ -57,7 +55,6 @@ class Look:
 
     @property
     def title(self) -> str:
-        """``dispatch-bt --all on gil-mutex, changes: 12``."""
         return f"{' '.join(self.command)} on {self.subject}, changes: {len(self.changes)}"
 
 
@@ -98,5 +95,4 @@ class Result:
 
     @property
     def name(self) -> str:
-        """``registers:17``."""
         return f"{self.kind}:{self.seed}"

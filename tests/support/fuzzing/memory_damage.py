@@ -52,15 +52,11 @@ class Patch(Change):
 
 @dataclass(frozen=True)
 class Hole(Change):
-    """A page that cannot be read."""
-
     page: int
 
 
 @dataclass(frozen=True)
 class Register(Change):
-    """A register of a thread."""
-
     tid: int
     name: str
     value: int
@@ -83,7 +79,6 @@ class Memory:
         self.pages = list(pages.values())
 
     def value(self, word: int) -> int:
-        """What is there."""
         return int.from_bytes(self.known.read(word, 8) or b"", "little")
 
     def contents(self, page: int) -> bytes:
@@ -102,14 +97,12 @@ class Memory:
         return sorted({chance.choice(chance.choice(self.pages)) for _ in range(count)})
 
     def patch(self, address: int, data: bytes) -> Patch:
-        """The change that puts ``data`` there."""
         start, end = address & -8, -(-(address + len(data)) // 8) * 8
         around = bytearray(self.known.read(start, end - start) or bytes(end - start))
         around[address - start : address - start + len(data)] = data
         return Patch(address, data, bytes(around), self.known.read(start - 8, 8) or b"")
 
     def put(self, word: int, value: int) -> Patch:
-        """The change of a whole word."""
         return self.patch(word, (value & WORD).to_bytes(8, "little"))
 
 
@@ -237,7 +230,6 @@ def registers(recording: Recording, memory: Memory, chance: Random) -> list[Chan
 
 
 def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
-    """The recording with the changes in it."""
     writes = [(change.address, change.data) for change in changes if isinstance(change, Patch)]
     gone = {change.page for change in changes if isinstance(change, Hole)}
     values = {(change.tid, change.name): change.value for change in changes if isinstance(change, Register)}

@@ -113,8 +113,6 @@ class InFile(Change):
 
 @dataclass(frozen=True)
 class Count(Change):
-    """An array claims so many numbers."""
-
     file: int
     array: tuple[str, int]
     count: int

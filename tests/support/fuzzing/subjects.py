@@ -55,7 +55,6 @@ def look(command: Sequence[str], open_target: Callable[[], Target]) -> Outcome:
 
 
 def execute(command: Sequence[str], recording: Recording) -> Outcome:
-    """The command on a recording."""
     return look(command, lambda: ReplayTarget(recording))
 
 
@@ -122,11 +121,9 @@ SHARES = [1 / (recordings.FOLDER / f"{name}.rec").stat().st_size / _SLOW.get(nam
 
 
 def name_for(chance: Random) -> str:
-    """One of the recordings."""
     return chance.choices(NAMES, SHARES)[0]
 
 
 @lru_cache(maxsize=3)
 def subject(name: str) -> Subject:
-    """That recording; the last few are kept."""
     return Subject(name)

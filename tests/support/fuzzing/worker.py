@@ -40,7 +40,6 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """An answer is still to come."""
         return self._asked is not None
 
     def ask(self, kind: str, seed: int) -> None:
@@ -82,7 +81,6 @@ class Worker:
         return self._ended("hung", f"no answer in {HUNG_SECONDS:.0f} s")
 
     def end(self) -> None:
-        """End the process; idempotent."""
         if self._process is not None:
             with contextlib.suppress(ConnectionError):
                 self.connection.send(None)

@@ -1,4 +1,4 @@
-"""A report says whether its process was stopped, which calls that may have ended, and which threads ran on meanwhile."""
+"""A report says if its process was stopped, which calls that may have ended, and which threads ran on meanwhile."""
 
 from __future__ import annotations
 
