@@ -7,25 +7,8 @@ from dataclasses import dataclass, field
 
 R, W, X = 4, 2, 1
 REGISTERS = [
-    *(
-        "r15",
-        "r14",
-        "r13",
-        "r12",
-        "rbp",
-        "rbx",
-        "r11",
-        "r10",
-        "r9",
-        "r8",
-        "rax",
-        "rcx",
-        "rdx",
-        "rsi",
-        "rdi",
-        "orig_rax",
-    ),
-    *("rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
 ]
 
 

@@ -33,33 +33,23 @@ NODE = made.AutogradNode(
 )
 SIGMOID = made.NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
 STALE = made.StaleTensor(SIGMOID, made.SavedTensor("result", "f32[2] cpu", 0, 2))
+TASK, CLIP = Hexadecimal(0x6000), "train.py:41 (clip)"
 THREADS = (
-    made.AutogradThread(
-        7,
-        "main",
-        made.Phase.BACKWARD,
-        NODE,
-        57,
-        Hexadecimal(0x6000),
-        False,
-        "aten::mm",
-        "train.py:41 (clip)",
-        outer=(SIGMOID,),
-    ),
+    made.AutogradThread(7, "main", made.Phase.BACKWARD, NODE, 57, TASK, False, "aten::mm", CLIP, outer=(SIGMOID,)),
     made.AutogradThread(8, None, made.Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
     made.AutogradThread(9, "waits", made.Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
     made.AutogradThread(10, "idle", made.Phase.NONE, None, 0, None, True, None, ""),
 )
 TASKS = (
-    made.GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
+    made.GraphTask(TASK, 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
     made.GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
 )
 BACKWARD = ThreadReport(
     7,
     "main",
-    python=(
-        Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
-        Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50),
+    python=tuple(
+        Frame(level, FrameKind.PYTHON, name, file="train.py", line=line)
+        for level, name, line in ((3, "clip", 41), (30, "<module>", 50))
     ),
     nodes=(
         BackwardNode(9, "Mul\x1bBackward0", 4),

@@ -7,6 +7,10 @@ from gdbext.torch.compile import compile_section as made
 AGAIN = made.Compilation("1/1", "step", "train.py", 8, "1/0: n == 1\nUser stack trace:", None, None, False, True)
 REASON = "backend='x' raised:\nRuntimeError: no\nmore"
 FAILED = made.Compilation("2/0", "lo\x1bss", "train.py", 20, None, "BackendCompilerFailed", REASON, True, False)
+GRAPH, ATEN = "__compiled_fn_1_0a2d9dcf_da3d_4572_b706_5e8df09fdf86", "[y], Original ATen: [aten.sin]"
+STEP, LOSS = made.SourcePlace("step", "train.py", 8, exact=False), made.SourcePlace("lo\x1bss", "train.py", 21)
+TRITON = made.CompilingThread(13, "Triton", "k", "k.py", 2)
+KERNEL_FILES = ("/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]")
 USED = made.CompileSection(
     imported=True,
     enabled=True,
@@ -19,47 +23,20 @@ USED = made.CompileSection(
     failures=(FAILED,),
     codes=(made.CompiledCode("step", "train.py", 8, 2), *[made.CompiledCode("f", "f.py", None, 1)] * 11),
     frames=(
-        made.CompileFrame(
-            7,
-            0,
-            made.FrameState.COMPILED,
-            "step",
-            "train.py",
-            9,
-            "__compiled_fn_1_0a2d9dcf_da3d_4572_b706_5e8df09fdf86",
-            "0/0",
-            made.SourcePlace("step", "train.py", 8, exact=False),
-        ),
-        made.CompileFrame(
-            10,
-            0,
-            made.FrameState.COMPILED,
-            "call",
-            "/c/ab.py",
-            105,
-            "1_inference",
-            None,
-            made.SourcePlace("lo\x1bss", "train.py", 21),
-            "[y], Original ATen: [aten.sin]",
-        ),
+        made.CompileFrame(7, 0, made.FrameState.COMPILED, "step", "train.py", 9, GRAPH, "0/0", STEP),
+        made.CompileFrame(10, 0, made.FrameState.COMPILED, "call", "/c/ab.py", 105, "1_inference", None, LOSS, ATEN),
         made.CompileFrame(7, 1, made.FrameState.EAGER, "<module>", "train.py", 30),
         made.CompileFrame(8, 0, made.FrameState.COMPILING, "_compile", "torch/_dynamo/convert_frame.py", None),
     ),
     now=(made.CompilingThread(8, "Inductor", "loss", "train.py", 20), made.CompilingThread(9, "", "", None, None)),
     processes=(
         made.CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs", 11, "kernel.cpp"),
-        made.CompilingProcess(
-            13, "python", "python compile_worker", "in wait4", 7, "", made.CompilingThread(13, "Triton", "k", "k.py", 2)
-        ),
+        made.CompilingProcess(13, "python", "python compile_worker", "in wait4", 7, "", TRITON),
     ),
     pools=(made.CompilePool(15, 13, 1), made.CompilePool(16, None, None)),
     guard_failures=(made.GuardFailures("step", "train.py", 8, ("1/0: n == 1", "1/0: n == 2\nmore")),),
     locks=(made.CompileLock("/c/locks/ab.lock", (7, 11), (44,)), made.CompileLock("/c/locks/cd.lock", (7,), ())),
-    kernels=(
-        made.CompiledKernel(
-            "cpp_fused_add_relu_0", ("add", "relu"), "/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]"
-        ),
-    ),
+    kernels=(made.CompiledKernel("cpp_fused_add_relu_0", ("add", "relu"), *KERNEL_FILES),),
     settings={"suppress_errors": True, "recompile_limit": 16},
     inductor_settings={"cpp.threads": 1, "decompose_mem_bound_mm": (1, "x")},
     unshown_settings=("post_grad_custom_post_pass",),
