@@ -13,7 +13,7 @@ from functools import cache, partial
 
 import pytest
 
-from support.source.parsed import breaches, calls, sources, tree, walk
+from support.source.parsed import breaches, sources, tree, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -26,12 +26,6 @@ MUTATORS = {
 
 CHANGES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.Global, ast.Call)
 """All that can change anything; a twentieth of what is in a file."""
-
-COLLECTING = {
-    "engine/targets/budget.py": "the door: off for the duration of a block",
-    "tools/ranks/collector.py": "a child of our own, for as long as it lives",
-}
-"""Who may switch garbage collection off: it is the whole process's, and a library's user goes on with it."""
 
 
 def state(changing: Iterable[str], _: str, source: str) -> Iterator[tuple[int, str]]:
@@ -46,13 +40,6 @@ def state(changing: Iterable[str], _: str, source: str) -> Iterator[tuple[int, s
         if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.If)):
             yield from _kept(node, changing)
             yield from _changes_of_others(node, others)
-
-
-def collecting(_: str, source: str) -> Iterator[tuple[int, str]]:
-    """Calls that switch off what everybody shares."""
-    for call in calls(source):
-        if ast.unparse(call.func) in ("gc.disable", "gc.freeze", "gc.set_threshold"):
-            yield call.lineno, ast.unparse(call.func)
 
 
 def _kept(node: ast.stmt, changing: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -178,10 +165,6 @@ def _changes_itself(method: ast.FunctionDef) -> bool:
 def test_no_module_keeps_state() -> None:
     changing = {name for source in sources().values() for name in changing_classes(source)}
     assert breaches(partial(state, changing)) == []
-
-
-def test_garbage_collection_stays_as_it_is() -> None:
-    assert breaches(collecting, COLLECTING) == []
 
 
 @pytest.mark.parametrize(
