@@ -25,16 +25,8 @@ Place = Union[str, tuple[Any, object]]
 Check = Callable[[Any, Place], Sequence[str]]
 """(value, where it stands) to its faults. Most have none: of these no text is made."""
 
-_PLAIN = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
-_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-}
+_SCALARS: Mapping[str, tuple[type, ...]] = {"string": (str,), "boolean": (bool,), "null": (type(None),)}
+_CLASSES = {"object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), **_SCALARS}
 _ANNOTATIONS = {"$schema", "$id", "$defs", "title", "description"}
 _OBJECTS = {"properties", "required", "additionalProperties"}
 
@@ -165,20 +157,19 @@ def _plain(allowed: Callable[[Any], object], what: str) -> Check:
 
 def _type(names: str | list[str]) -> Check:
     every = [names] if isinstance(names, str) else names
-    tests = [_TYPES[name] for name in every]
-    usual = frozenset(_PLAIN[name] for name in every if name in _PLAIN)
-    return _plain(lambda value: type(value) in usual or any(test(value) for test in tests), f"of type {names}")
+    usual = frozenset(each for name in every for each in _CLASSES[name])
+    return _plain(lambda value: type(value) in usual or any(_is(name, value) for name in every), f"of type {names}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is(name: str, value: Any) -> bool:
+    return isinstance(value, _CLASSES[name]) and (name == "boolean" or not isinstance(value, bool))
 
 
 _SIMPLE: Mapping[str, Callable[[Any], Check]] = {
     "type": _type,
     "enum": lambda values: _plain(lambda value: value in values, f"one of {values}"),
     "const": lambda one: _plain(lambda value: value == one, repr(one)),
-    "minimum": lambda least: _plain(lambda value: not _TYPES["number"](value) or value >= least, f"at least {least}"),
-    "minLength": lambda least: _plain(lambda value: not _is_text(value) or len(value) >= least, "long enough"),
-    "pattern": lambda text: _plain(lambda value: not _is_text(value) or re.search(text, value), f"like {text}"),
+    "minimum": lambda least: _plain(lambda value: not _is("number", value) or value >= least, f"at least {least}"),
+    "minLength": lambda least: _plain(lambda value: not _is("string", value) or len(value) >= least, "long enough"),
+    "pattern": lambda text: _plain(lambda value: not _is("string", value) or re.search(text, value), f"like {text}"),
 }
