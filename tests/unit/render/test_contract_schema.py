@@ -95,20 +95,6 @@ def test_every_section_of_the_code_is_a_member_of_the_report() -> None:
     assert sections == set(report["properties"]) - set(report["required"])
 
 
-def references(node: Any) -> set[str]:
-    """The names of all definitions that are referred to."""
-    if isinstance(node, dict):
-        here = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
-        return here.union(*map(references, node.values()))
-    return set().union(*map(references, node)) if isinstance(node, list) else set()
-
-
-def test_every_definition_is_used_and_there() -> None:
-    alone = {"chrome_trace"}
-    """Documents of their own."""
-    assert references(contract_schema.schema()) | alone == set(DEFINITIONS)
-
-
 WENT = {"tid": 1, "progress": "went", "moved": [], "place": ""}
 FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("verdict", "kind"), "deadlok", "document.verdict.kind is 'deadlok', not one of"),
