@@ -54,15 +54,15 @@ def main() -> int:
     chosen = _chosen(kinds.available(), options.kind)
     if options.list:
         for kind in chosen:
-            print(f"{kind.name:24}{(type(kind).__doc__ or '').splitlines()[0]}")
+            print(f"{kind.name:24}{kind.text}")
         return 0
     if options.one:
         return max(_one(chosen, name) for name in options.one)
-    limits = campaign.Limits(options.looks, options.seconds or (0.0 if options.looks else SECONDS))
+    seconds = options.seconds or (0.0 if options.looks else SECONDS)
     report = _Report(options.excused)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        rows = campaign.run(chosen, options.seed, limits, options.jobs, report.show)
+        rows = campaign.run(chosen, options.seed, options.looks, seconds, options.jobs, report.show)
     finally:
         for kind in chosen:
             kind.close()

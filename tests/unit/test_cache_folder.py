@@ -10,21 +10,22 @@ import pytest
 from gdbext.cache import cache_folder, may_fill, open_ours
 
 
-def test_it_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == "/somewhere/gdbext"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "/home/x")
-    assert cache_folder() == "/home/x/.cache/gdbext"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == "/home/x/.cache/gdbext"
-
-
-@pytest.mark.parametrize("home", ["", "relative"])
-def test_without_a_home_nothing_is_made_where_we_happen_to_be(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+@pytest.mark.parametrize(
+    ("xdg", "home", "expected"),
+    [
+        ("/somewhere", "/home/x", "/somewhere/gdbext"),
+        ("relative", "/home/x", "/home/x/.cache/gdbext"),
+        (None, "/home/x", "/home/x/.cache/gdbext"),
+        (None, "", "/.cache/gdbext"),  # nothing is made where we happen to be
+        (None, "relative", "/.cache/gdbext"),
+    ],
+)
+def test_it_follows_xdg(monkeypatch: pytest.MonkeyPatch, xdg: str | None, home: str, expected: str) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if xdg is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     monkeypatch.setenv("HOME", home)
-    assert cache_folder() == "/.cache/gdbext"
+    assert cache_folder() == expected
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes folders of other users")

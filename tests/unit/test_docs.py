@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from support.source import script_module
+from support.source.parsed import nodes, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,15 +37,8 @@ LINK = re.compile(r"\]\(([^)#:]+)[^)]*\)")
 CHECKED = (".py", ".md", ".json", ".sh", "/")
 """How the paths end that are taken for files and folders of the repository."""
 NOT_OURS = {
-    "Objects/locations.md",
-    "syscalls.py",
-    "engine/arch/aarch64/",
-    "model.py",
-    "train.py",
-    "version.py",
-    "gdbext/gdbext/init.py",
-    "gdbext/gdbext/lldb_init.py",
-    "threadpoolctl.py",
+    *("Objects/locations.md", "syscalls.py", "engine/arch/aarch64/", "model.py", "train.py", "version.py"),
+    *("gdbext/gdbext/init.py", "gdbext/gdbext/lldb_init.py", "threadpoolctl.py"),
 }
 """Files of CPython and of the reader, and one that is yet to be written."""
 
@@ -88,3 +83,20 @@ def test_a_file_that_is_not_there_is_found(files: set[str]) -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_no_sample_shows_the_machine_that_made_it(page: Path) -> None:
     assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", page.read_text()) == []
+
+
+def test_classes_of_the_architecture_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    ours = {node.name for source in sources().values() for node in nodes(source) if isinstance(node, ast.ClassDef)}
+    named = set(re.findall(r"`([A-Z][a-z]\w*[a-z])(?:\(.*?\))?`", text))
+    assert "Session" in named & ours
+    assert named <= ours
+
+
+def test_who_finds_return_addresses_on_the_stack_is_named() -> None:
+    """On aarch64 they are in a register at first, so each of these places needs a word then."""
+    asking = re.compile(r"architecture\.return_(slot|address)\(")
+    places = {file for file, text in sources().items() if asking.search(text) and not file.startswith("engine/arch/")}
+    assert "tools/breaks/break_set.py" in places
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert [path for path in sorted(places) if path not in text] == []

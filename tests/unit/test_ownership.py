@@ -96,9 +96,3 @@ def test_root_takes_no_program_that_a_stranger_may_change(folder: Path, monkeypa
     program(folder / "a/g++")
     monkeypatch.setenv("PATH", f"{folder}/theirs:{folder}/a")
     assert find_program("g++") == f"{folder}/a/g++"
-
-
-def test_programs_are_found_by_one_function() -> None:
-    """shutil.which takes what lies in the folder that we are in, and what a stranger may change."""
-    package = Path(__file__).resolve().parents[2] / "gdbext"
-    assert [str(file) for file in package.rglob("*.py") if "shutil.which" in file.read_text()] == []

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from support.source.parsed import PACKAGE, breaches
 from support.source.suggested_commands import in_source, refusal, suggested
 
 pytestmark = pytest.mark.xdist_group("laws")
-"""One worker parses the package for all of them."""
-
-ROOT = Path(__file__).resolve().parents[2]
 
 FORMS = re.compile("scripts/dispatch COMMAND --help|gdbext --init-path")
 """A form with any command in it, and an option that comes before everything else."""
@@ -24,44 +21,35 @@ def refusals(text: str) -> list[str]:
 
 
 def test_every_suggestion_is_a_command() -> None:
-    found, count = [], 0
-    for file in sorted((ROOT / "gdbext").rglob("*.py")):
-        for line, text in in_source(file.read_text()):
-            count += sum(1 for _ in suggested(text))
-            found += [f"{file.relative_to(ROOT)}:{line}: {each}" for each in refusals(text)]
-    assert found == []
+    count = 0
+
+    def refused(_: str, source: str) -> list[tuple[int, str]]:
+        nonlocal count
+        texts = list(in_source(source))
+        count += sum(1 for _, text in texts for _ in suggested(text))
+        return [(line, each) for line, text in texts for each in refusals(text)]
+
+    assert breaches(refused) == []
     assert count > 150
 
 
 def test_reports_suggest_commands() -> None:
-    reports = [*(ROOT / "tests" / "golden").glob("*.txt"), ROOT / "README.md"]
+    reports = [*(PACKAGE.parent / "tests" / "golden").glob("*.txt"), PACKAGE.parent / "README.md"]
     assert [each for file in reports for each in refusals(file.read_text()) if not FORMS.match(each)] == []
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "is_refused"),
     [
-        "try scripts/dispatch -p PID dispatch-bt --localz",
-        "dispatch-trace OP --engine breakpoint",
-        "look again: scripts/dispatch nonsense -p 7",
-        "scripts/dispatch -r FILE dispatch-trace mm",
-        "scripts/no_such.py --index",
-        "dispatch ranks --nonsense 1 says it",
-        "dispatch-nothing shows it",
+        ("try scripts/dispatch -p PID dispatch-bt --localz", True),
+        ("look again: scripts/dispatch nonsense -p 7", True),
+        ("scripts/no_such.py --index", True),
+        ("dispatch ranks --nonsense 1 says it", True),
+        ("dispatch-nothing shows it", True),
+        ("dispatch-bt --native shows the same stack; or install lldb-22", False),
+        ("find the process with: dispatch ps", False),
+        ("look at it with a dispatch table of 3 entries", False),
     ],
 )
-def test_a_planted_suggestion_is_found(text: str) -> None:
-    assert refusals(text) != []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "dispatch-bt --native shows the same stack; or install lldb-22",
-        "dispatch-info names the files that could not be used",
-        "find the process with: dispatch ps",
-        "look at it with a dispatch table of 3 entries",
-    ],
-)
-def test_what_is_allowed(text: str) -> None:
-    assert refusals(text) == []
+def test_planted_suggestions(text: str, is_refused: bool) -> None:
+    assert bool(refusals(text)) is is_refused

@@ -34,10 +34,9 @@ def test_flags_are_what_argparse_makes_of_them(data: st.DataObject) -> None:
     assert vars(quick) == vars(parser.full().parse(argv))
 
 
-@pytest.mark.parametrize("argv", [[], ["--json"], ["--why"], ["--json", "--why"], ["--why", "--why"]])
-@pytest.mark.parametrize("command", ["dispatch-bt", "all-threads", "dispatch-diagnose", "dispatch-info"])
-def test_the_ordinary_look_needs_no_argparse(command: str, argv: list[str]) -> None:
-    assert flags_of(PARSERS[command]._declarations, argv) is not None
+@pytest.mark.parametrize("argv", [[], ["--json", "--why"], ["--why", "--why"]])
+def test_the_ordinary_look_needs_no_argparse(argv: list[str]) -> None:
+    assert flags_of(PARSERS["dispatch-bt"]._declarations, argv) is not None
 
 
 @pytest.mark.parametrize(

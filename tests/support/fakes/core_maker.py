@@ -7,33 +7,8 @@ from dataclasses import dataclass, field
 
 R, W, X = 4, 2, 1
 REGISTERS = [
-    "r15",
-    "r14",
-    "r13",
-    "r12",
-    "rbp",
-    "rbx",
-    "r11",
-    "r10",
-    "r9",
-    "r8",
-    "rax",
-    "rcx",
-    "rdx",
-    "rsi",
-    "rdi",
-    "orig_rax",
-    "rip",
-    "cs",
-    "eflags",
-    "rsp",
-    "ss",
-    "fs_base",
-    "gs_base",
-    "ds",
-    "es",
-    "fs",
-    "gs",
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
 ]
 
 
@@ -58,24 +33,17 @@ def note(kind: int, description: bytes, owner: bytes = b"CORE\0") -> bytes:
 
 
 def prstatus(tid: int, signal: int = 0, **registers: int) -> bytes:
-    """NT_PRSTATUS."""
     values = struct.pack("<27Q", *(registers.get(name, index + 1) for index, name in enumerate(REGISTERS)))
     head = struct.pack("<iiihhQQiiii", signal, 0, 0, signal, 0, 0, 0, tid, 1, 2, 3)
     return note(1, head.ljust(112, b"\0") + values + struct.pack("<ii", 1, 0))
 
 
 def prpsinfo(pid: int, name: bytes = b"python", arguments: bytes = b"python a.py ") -> bytes:
-    """NT_PRPSINFO."""
-    return note(
-        3,
-        struct.pack("<bbbbiQIIiiii", 0, 82, 0, 0, 0, 0, 0, 0, pid, 1, 2, 3)
-        + name.ljust(16, b"\0")
-        + arguments.ljust(80, b"\0"),
-    )
+    head = struct.pack("<bbbbiQIIiiii", 0, 82, 0, 0, 0, 0, 0, 0, pid, 1, 2, 3)
+    return note(3, head + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
 
 
 def siginfo(number: int, code: int, address: int) -> bytes:
-    """NT_SIGINFO."""
     return note(0x53494749, struct.pack("<iiiiQ", number, 0, code, 0, address).ljust(128, b"\0"))
 
 
@@ -105,7 +73,6 @@ class Core:
     extended: bool = False
 
     def build(self) -> bytes:
-        """The file."""
         count = len(self.loads) + 1
         extended = self.extended or count >= 0xFFFF
         data_at = 64 + 56 * count + (64 if extended else 0)

@@ -46,7 +46,6 @@ class Machine:
         self._registers[1] = 2 << _ROOM
 
     def run(self) -> None:
-        """To its end."""
         while not self.step():
             pass
 
@@ -100,8 +99,6 @@ class Machine:
         else:
             new = {0x7A: immediate & _MASK, 0x7B: registers[source], 0xDB: old + registers[source]}[opcode]
             struct.pack_into("<Q", buffer, at, new & _MASK)
-
-    # --- helpers ---------------------------------------------------------------------------------
 
     def _call(self, helper: int) -> int:
         if helper == 14:

@@ -63,23 +63,9 @@ def make_elf(
         (1, 6, 0, DATA_START, DATA_START, 64, 0x1000, 0x1000),
         (4, 4, 0x200, 0x200, 0x200, len(note), len(note), 4),
     ]
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        3,
-        machine,
-        1,
-        TEXT_START,
-        64,
-        sections_at if with_sections else 0,
-        0,
-        64,
-        56,
-        len(segments),
-        64,
-        len(_NAMES) if with_sections else 0,
-        len(_NAMES) - 1 if with_sections else 0,
-    )
+    table = (sections_at, len(_NAMES), len(_NAMES) - 1) if with_sections else (0, 0, 0)
+    kind = (3, machine, 1, TEXT_START, 64, table[0], 0, 64, 56, len(segments), 64, *table[1:])
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", *kind)
     programs = b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in segments)
     sections = [
         (0, 0, 0, 0, 0, 0, 0, 0),
@@ -99,15 +85,8 @@ def make_elf(
         for name, (kind, flags, address, offset, size, link, extra, entsize) in zip(offsets, sections)
     )
     image = bytearray(sections_at + (len(raw) if with_sections else 0))
-    for at, piece in (
-        (0, header),
-        (64, programs),
-        (0x200, note),
-        (TEXT_START, text[:0x1000]),
-        (dynamic_at, dynsym + dynstr),
-        (symtab_at, symtab + strtab),
-        (shstrtab_at, shstrtab),
-    ):
+    pieces = [(0, header), (64, programs), (0x200, note), (TEXT_START, text[:0x1000]), (dynamic_at, dynsym + dynstr)]
+    for at, piece in (*pieces, (symtab_at, symtab + strtab), (shstrtab_at, shstrtab)):
         image[at : at + len(piece)] = piece
     if with_sections:
         image[sections_at:] = raw

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class ClosingTarget(FakeTarget):
-    """Remembers that it was closed."""
-
     def __init__(self) -> None:
         super().__init__({})
         self.is_closed = False
@@ -68,10 +66,9 @@ class FakeSetter:
     def set_call(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
         return self._make(address, reached)
 
-    def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
-        return self._make(address, reached)
+    set_trap = set_call
 
-    def set_trap(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
+    def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
         return self._make(address, reached)
 
     def text_of(self, condition: object) -> str:

@@ -7,14 +7,11 @@ instructions from its own address.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from gdbext.engine.arch import AddressUse, Architecture, FrameRecord, SignalFrame, TlsRelocations
+from gdbext.engine.arch import Architecture, FrameRecord, SignalFrame, TlsRelocations
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from gdbext.engine.arch import ReadCode
 
 NAMES = ("a0", "a1", "a2", "a3", "s0", "s1", "fp", "sp", "lr")
 MOVE, LOAD, STORE, ADD, CALL, CALL_BY_POINTER, RETURN, JUMP, OTHER = range(1, 10)
@@ -29,8 +26,6 @@ def assemble(*instructions: tuple[int, str, str, int]) -> bytes:
 
 
 class LinkArchitecture(Architecture):
-    """See above."""
-
     name = "link"
     title = "Link"
     elf_machine = 4711
@@ -56,25 +51,12 @@ class LinkArchitecture(Architecture):
     kernel_mappings: Mapping[int, str] = {}
     syscall_names: Mapping[int, str] = {5: "futex"}
 
-    def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+    def _unused(self, *_: object) -> Any:
         raise NotImplementedError
 
-    def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
-        raise NotImplementedError
-
-    def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
-        raise NotImplementedError
-
-    def sleeping_registers(
-        self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
-    ) -> dict[str, int]:
-        raise NotImplementedError
-
-    def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
-        raise NotImplementedError
-
-    def keeps_vectors(self, code: bytes) -> bool:
-        raise NotImplementedError
+    blocked_syscall = restarted_syscall = syscall_end = sleeping_registers = _unused
+    stopped_at_trap = keeps_vectors = called = stub_slot = _unused
+    stubs = direct_calls = has_operand = address_uses = _unused
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         for at in range(0, len(code) - SIZE + 1, SIZE):
@@ -89,26 +71,8 @@ class LinkArchitecture(Architecture):
     def follows_call_by_pointer(self, before: bytes) -> bool:
         return before[-SIZE:-3] == bytes((CALL_BY_POINTER,))
 
-    def called(self, before: bytes, returns_to: int) -> int | None:
-        raise NotImplementedError
-
     def return_address_offset(self, at: bytes, before: bytes) -> int | None:  # noqa: ARG002
         return 0 if at[:SIZE] == assemble((ADD, "sp", "sp", -2)) or at[:1] == bytes((RETURN,)) else None
-
-    def stub_slot(self, code: bytes, address: int) -> int | None:
-        raise NotImplementedError
-
-    def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
-        raise NotImplementedError
-
-    def direct_calls(self, code: bytes, targets: Collection[int]) -> Iterator[tuple[int, int]]:
-        raise NotImplementedError
-
-    def has_operand(self, code: bytes, value: int) -> bool:
-        raise NotImplementedError
-
-    def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:
-        raise NotImplementedError
 
 
 LINK = LinkArchitecture()

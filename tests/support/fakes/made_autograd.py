@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from gdbext.diagnosis.report.thread_report import BackwardNode, Frame, FrameKind, ThreadReport
 from gdbext.engine.vocabulary import Hexadecimal
-from gdbext.tools.autograd.autograd_section import (
-    AutogradNode,
-    AutogradSection,
-    AutogradThread,
-    DeviceQueue,
-    GraphFile,
-    GraphTask,
-    HookKind,
-    NextFunction,
-    NodeHook,
-    NodeReference,
-    Phase,
-    SavedTensor,
-    StaleTensor,
-)
+from gdbext.tools.autograd import autograd_section as made
 
-LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] cpu")
-NODE = AutogradNode(
+LEAF = made.NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] cpu")
+NODE = made.AutogradNode(
     name="AddmmBackward0",
     address=Hexadecimal(0x4000),
     sequence_nr=42,
@@ -35,45 +21,35 @@ NODE = AutogradNode(
     source="x = self.fc(x)\x1b",
     line_known_by="anomaly mode",
     hooks=(
-        NodeHook(HookKind.TENSOR, "clip", "train.py", 40, runs=True),
-        NodeHook(HookKind.NODE_AFTER, "c10d::Reducer::Hook"),
+        made.NodeHook(made.HookKind.TENSOR, "clip", "train.py", 40, runs=True),
+        made.NodeHook(made.HookKind.NODE_AFTER, "c10d::Reducer::Hook"),
     ),
     saved=(
-        SavedTensor("mat1", "f32[2, 6] cpu", 0, 2),
-        SavedTensor("mat2", "f32[6, 6] cpu", 1, 1),
-        SavedTensor("bias", "none", None, None),
+        made.SavedTensor("mat1", "f32[2, 6] cpu", 0, 2),
+        made.SavedTensor("mat2", "f32[6, 6] cpu", 1, 1),
+        made.SavedTensor("bias", "none", None, None),
     ),
-    next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
+    next_functions=(made.NextFunction(LEAF, 0), made.NextFunction(None, 0), *[made.NextFunction(LEAF, 1)] * 6),
 )
-SIGMOID = NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
-STALE = StaleTensor(SIGMOID, SavedTensor("result", "f32[2] cpu", 0, 2))
+SIGMOID = made.NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
+STALE = made.StaleTensor(SIGMOID, made.SavedTensor("result", "f32[2] cpu", 0, 2))
+TASK, CLIP = Hexadecimal(0x6000), "train.py:41 (clip)"
 THREADS = (
-    AutogradThread(
-        7,
-        "main",
-        Phase.BACKWARD,
-        NODE,
-        57,
-        Hexadecimal(0x6000),
-        False,
-        "aten::mm",
-        "train.py:41 (clip)",
-        outer=(SIGMOID,),
-    ),
-    AutogradThread(8, None, Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
-    AutogradThread(9, "waits", Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
-    AutogradThread(10, "idle", Phase.NONE, None, 0, None, True, None, ""),
+    made.AutogradThread(7, "main", made.Phase.BACKWARD, NODE, 57, TASK, False, "aten::mm", CLIP, outer=(SIGMOID,)),
+    made.AutogradThread(8, None, made.Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
+    made.AutogradThread(9, "waits", made.Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
+    made.AutogradThread(10, "idle", made.Phase.NONE, None, 0, None, True, None, ""),
 )
 TASKS = (
-    GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
-    GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
+    made.GraphTask(TASK, 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
+    made.GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
 )
 BACKWARD = ThreadReport(
     7,
     "main",
-    python=(
-        Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
-        Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50),
+    python=tuple(
+        Frame(level, FrameKind.PYTHON, name, file="train.py", line=line)
+        for level, name, line in ((3, "clip", 41), (30, "<module>", 50))
     ),
     nodes=(
         BackwardNode(9, "Mul\x1bBackward0", 4),
@@ -81,6 +57,8 @@ BACKWARD = ThreadReport(
         BackwardNode(20, "TwiceBackward", None),
     ),
 )
-GRAPH = GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg"), (STALE,), saved_known=False)
-BUSY = AutogradSection(THREADS, TASKS, True, GRAPH, (DeviceQueue(0, 1, (SIGMOID,)), DeviceQueue(1, None, ())))
-QUIET = AutogradSection(THREADS[3:], (), None)
+GRAPH = made.GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg"), (STALE,), saved_known=False)
+BUSY = made.AutogradSection(
+    THREADS, TASKS, True, GRAPH, (made.DeviceQueue(0, 1, (SIGMOID,)), made.DeviceQueue(1, None, ()))
+)
+QUIET = made.AutogradSection(THREADS[3:], (), None)

@@ -31,7 +31,6 @@ ORIGIN = Origin(f"python {EVIL}", "node1", "dispatch -p 1", "0.1", 1.0)
 
 
 def result(op: str, event: str = "call", key: str = "CPU", kernel: str = "") -> LookupResult:
-    """What a lookup found."""
     return LookupResult(event, op, "", 1, (key,), key, 1, kernel, "", True, True, True, False)
 
 
@@ -40,7 +39,6 @@ ODD = result(f"evil::{EVIL}", "callBoxed")
 
 
 def dispatch(found: LookupResult, started: float, ended: float | None, depth: int, tid: int = 7) -> TracedDispatch:
-    """One that was traced."""
     return TracedDispatch(found, tid, depth, 0, 0, (0, 0), 0, started, ended)
 
 
@@ -55,7 +53,6 @@ DISPATCHES = (
 
 
 def timeline(dispatches: tuple[TracedDispatch, ...] = DISPATCHES, now: float = 200.0) -> str:
-    """A trace."""
     written: list[bytes] = []
     page = TimelinePage(written.append, 4, lambda: now, ORIGIN)
     for each in dispatches:
@@ -74,18 +71,15 @@ ROWS = tuple(
 
 
 def top() -> str:
-    """Counts."""
     return top_view.render_page(TopSection(2.0, "probes", 159, 7, 3, ROWS, 5), None, ORIGIN)
 
 
 def tensor() -> str:
-    """A tensor with odd numbers."""
     part = TensorSlice((1,), 3, 4, 1, 2, ((1.0, math.nan), (-2.0, math.inf), (0.5, -math.inf)))
     return tensor_files.render(replace(made_tensors.FLOATS, label=EVIL), part, "", ORIGIN)
 
 
 def ranks() -> str:
-    """A job that hangs."""
     return ranks_views.render_page(judge(jobs.recorded_rows("late-lock"), None), ORIGIN)
 
 
@@ -109,7 +103,6 @@ def deadlocked(secret: str = "") -> Report:
 
 
 def diagnosis() -> str:
-    """A deadlock."""
     return diagnose_page.render_page(deadlocked(), ORIGIN)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.stack import DispatchKeySet
@@ -44,34 +45,27 @@ FLOATS = TensorSection(
 )
 """With everything that a plain tensor can have."""
 
-ODD = TensorSection(
+_UNKNOWN = (
+    *("python_type", "strides", "storage_offset", "device", "numel", "requires_grad", "is_leaf", "is_view", "grad_fn"),
+    *("grad", "version", "names", "storage", "statistics", "histogram", "saved"),
+)
+ODD = replace(
+    FLOATS,
+    **dict.fromkeys(_UNKNOWN),
     label="0x55\x1b60",
-    address=0x5560,
     implementation="at::SparseTensorImpl",
-    python_type=None,
     sizes=(4, None),
-    strides=None,
-    storage_offset=None,
     dtype="quint8",
-    device=None,
     layout="sparse_coo",
     keyset=DispatchKeySet(0x800001, ("SparseCPU",)),
-    numel=None,
-    requires_grad=None,
-    is_leaf=None,
-    is_view=None,
-    grad_fn=None,
-    grad=None,
-    version=None,
-    names=None,
     contiguity=(),
     conjugate=True,
     negative=True,
-    storage=None,
     quantization=Quantization("per_channel_affine", (0.5, 0.25), (1, 2), 1),
     wraps=(Part("inner", 0x6000, "c64[2] cpu", (2,)),),
     parts=(Part("values", 0x6100, "c64[1] cpu", (1,), Statistics(1, None, None, 1 - 2j, None, 0, 0, 0)),),
     notes=("nothing to read: it is sparse",),
     values=[1 - 2j],
+    problems=(),
 )
 """With what only odd ones have."""

@@ -6,14 +6,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import NativeFrame
 from gdbext.errors import MemoryFault
+from support.fakes import fake_target
 
 PAGE = 4096
 STACK = 0x7FFC_0000_0000
@@ -26,16 +26,14 @@ class Region(NamedTuple):
     mapping: MemoryMapping
 
 
-class FakeTarget(Target):
+class FakeTarget(fake_target.FakeTarget):
     """Memory from regions; ``gone`` are paths whose files cannot be opened."""
 
-    kind = "core"
-    debugger = "none"
     pid = 1
 
     def __init__(self, gone: Sequence[str] = ()) -> None:
-        self.architecture = by_name("x86_64")
-        self.regions: list[Region] = []
+        super().__init__({}, kind="core")
+        self.regions: list[Region] = []  # type: ignore[assignment]
         self.gone = set(gone)
         self.auxiliary: dict[int, int] = {}
 
@@ -59,12 +57,6 @@ class FakeTarget(Target):
             if at >= 0 and at + size <= len(region.data):
                 return region.data[at : at + size]
         raise MemoryFault(address, size)
-
-    def threads(self) -> Sequence[TargetThread]:
-        return []
-
-    def selected_thread(self) -> TargetThread | None:
-        return None
 
     def maps(self) -> Sequence[MemoryMapping]:
         return sorted((region.mapping for region in self.regions), key=lambda mapping: mapping.start)

@@ -9,38 +9,24 @@ from random import Random
 from .look import Change
 
 _EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
+_NUMBERS = (1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)
 
 
 @dataclass(frozen=True)
 class Bytes(Change):
-    """``data`` is at ``offset``."""
-
     offset: int
     data: bytes
-
-    def __str__(self) -> str:
-        return f"offset {self.offset:#x}: {self.data[:32].hex()}{'…' if len(self.data) > 32 else ''}"
 
 
 @dataclass(frozen=True)
 class Cut(Change):
-    """The file ends at ``size``."""
-
     size: int
-
-    def __str__(self) -> str:
-        return f"cut off at {self.size:#x}"
 
 
 @dataclass(frozen=True)
 class Insert(Change):
-    """``data`` is pushed in at ``offset``."""
-
     offset: int
     data: bytes
-
-    def __str__(self) -> str:
-        return f"inserted at {self.offset:#x}: {self.data[:32].hex()}"
 
 
 def scatter(data: bytearray, start: int, size: int, count: int, chance: Random) -> None:
@@ -55,13 +41,8 @@ def damage_bytes(chance: Random, start: int, end: int, size: int, cuts: bool = T
     for _ in range(chance.choice((1, 1, 2, 4, 16, 100))):
         at = chance.randrange(start, max(end, start + 1))
         width = chance.choice((1, 1, 2, 4, 8))
-        data = chance.choice(
-            (
-                bytes([chance.choice(_EXTREMES)]) * width,
-                chance.randbytes(width),
-                chance.choice((1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)).to_bytes(8, "little")[:width],
-            )
-        )
+        same, noise = bytes([chance.choice(_EXTREMES)]) * width, chance.randbytes(width)
+        data = chance.choice((same, noise, chance.choice(_NUMBERS).to_bytes(8, "little")[:width]))
         found.append(Bytes(at, data[: size - at]))
     if cuts and chance.random() < 0.15:
         found.append(Cut(chance.randrange(size + 1)))
@@ -72,15 +53,13 @@ def damage_bytes(chance: Random, start: int, end: int, size: int, cuts: bool = T
 
 
 def with_bytes(data: bytes, changes: Sequence[Change]) -> bytes:
-    """The file with the changes in it."""
+    """The file with the changes in it: bytes are overwritten before any are pushed in, and it is cut last."""
     found = bytearray(data)
-    for change in changes:
+    for change in sorted(changes, key=lambda each: (Bytes, Insert, Cut).index(type(each))):
         if isinstance(change, Bytes):
             found[change.offset : change.offset + len(change.data)] = change.data
-    for change in changes:
-        if isinstance(change, Insert):
+        elif isinstance(change, Insert):
             found[change.offset : change.offset] = change.data
-    for change in changes:
-        if isinstance(change, Cut):
+        elif isinstance(change, Cut):
             del found[change.size :]
     return bytes(found)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from .look import BLOCK, Kind, Result
 from .worker import Worker, wait_for
@@ -13,34 +14,23 @@ from .worker import Worker, wait_for
 
 @dataclass
 class Row:
-    """What is counted of a kind."""
-
     looks: int = 0
     refused: int = 0
     """The command said that it could not, and why."""
     failures: Counter[str] = field(default_factory=Counter)
     excused: int = 0
     seconds: float = 0.0
-    slowest: tuple[float, str] = (0.0, "")
-    largest: tuple[int, str] = (0, "")
+    slowest: float = 0.0
+    largest: int = 0
 
     def add(self, result: Result) -> None:
-        """Count a look."""
         self.looks += 1
         self.refused += result.status != 0
         self.failures.update({what for what, _ in result.failures})
         self.excused += len(result.excused)
         self.seconds += result.seconds
-        self.slowest = max(self.slowest, (result.seconds, result.name))
-        self.largest = max(self.largest, (result.megabytes, result.name))
-
-
-@dataclass
-class Limits:
-    """When a campaign ends: after so many looks or seconds, whichever is first; 0 is no limit."""
-
-    looks: int = 0
-    seconds: float = 0.0
+        self.slowest = max(self.slowest, result.seconds)
+        self.largest = max(self.largest, result.megabytes)
 
 
 def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[str, int]]:
@@ -61,37 +51,28 @@ def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[st
 
 
 def run(
-    kinds: Sequence[Kind], first: int, limits: Limits, jobs: int, on_result: Callable[[Result], None]
+    kinds: Sequence[Kind], first: int, looks: int, seconds: float, jobs: int, on_result: Callable[[Result], None]
 ) -> Mapping[str, Row]:
-    """Run looks until a limit is reached, or Ctrl+C; ``on_result`` is told each result."""
+    """Run so many looks, or for so long (0: no limit), or until Ctrl+C; ``on_result`` is told each result."""
     by_name = {kind.name: kind for kind in kinds}
-    rows = {name: Row() for name in by_name}
+    rows = {name: Row() for name in (*by_name, "all")}
     workers = [Worker(by_name) for _ in range(jobs)]
-    busy: list[Worker] = []
-    plan = schedule(kinds, first, limits.looks)
-    asked, end = 0, time.monotonic() + limits.seconds
-
-    def take(worker: Worker, result: Result) -> None:
-        busy.remove(worker)
-        rows[result.kind].add(result)
-        on_result(result)
-
+    plan = islice(schedule(kinds, first, looks), looks or None)
+    end = time.monotonic() + seconds if seconds else float("inf")
     try:
         while True:
-            is_over = bool(limits.looks and asked >= limits.looks) or bool(limits.seconds and time.monotonic() > end)
             for worker in workers:
-                if worker not in busy and not is_over and (not limits.looks or asked < limits.looks):
-                    worker.ask(*next(plan))
-                    busy.append(worker)
-                    asked += 1
+                if not worker.is_busy and time.monotonic() < end and (look := next(plan, None)) is not None:
+                    worker.ask(*look)
+            busy = [worker for worker in workers if worker.is_busy]
             if not busy:
                 return rows
-            for worker in wait_for(busy, 1.0):
-                result = worker.answer()
-                if result is not None:
-                    take(worker, result)
-            for worker in [each for each in busy if each.is_late]:
-                take(worker, worker.give_up())
+            results = [worker.answer() for worker in wait_for(busy, 1.0)]
+            results += [worker.give_up() for worker in busy if worker.is_late]
+            for result in results:
+                rows[result.kind].add(result)
+                rows["all"].add(result)
+                on_result(result)
     except KeyboardInterrupt:
         return rows
     finally:
@@ -99,31 +80,15 @@ def run(
             worker.end()
 
 
-_COLUMNS = (("looks", 8), ("refused", 9), ("excused", 9), ("failures", 10), ("ms/look", 9), ("slowest", 9), ("MB", 6))
+_LINE = "{:24}{:>8}{:>9}{:>9}{:>10}{:>9}{:>9}{:>6}"
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """The campaign, a line a kind."""
-    lines = [f"{'kind':24}" + "".join(f"{name:>{width}}" for name, width in _COLUMNS)]
-    total = Row()
+    lines = [_LINE.format("kind", "looks", "refused", "excused", "failures", "ms/look", "slowest", "MB")]
     for name, row in rows.items():
-        lines.append(_line(name, row))
-        total.looks += row.looks
-        total.refused += row.refused
-        total.excused += row.excused
-        total.failures.update(row.failures)
-        total.seconds += row.seconds
-        total.slowest = max(total.slowest, row.slowest)
-        total.largest = max(total.largest, row.largest)
-    lines.append(_line("all", total))
-    if total.failures:
-        lines.append("failures: " + ", ".join(f"{count} {what}" for what, count in total.failures.most_common()))
+        mean, failures = f"{1000 * row.seconds / max(1, row.looks):.1f}", sum(row.failures.values())
+        slowest = f"{row.slowest:.2f}s"
+        lines.append(_LINE.format(name, row.looks, row.refused, row.excused, failures, mean, slowest, row.largest))
+    if failed := rows["all"].failures.most_common():
+        lines.append("failures: " + ", ".join(f"{count} {what}" for what, count in failed))
     return "\n".join(lines)
-
-
-def _line(name: str, row: Row) -> str:
-    mean = 1000 * row.seconds / row.looks if row.looks else 0.0
-    return (
-        f"{name:24}{row.looks:8}{row.refused:9}{row.excused:9}{sum(row.failures.values()):10}{mean:9.1f}"
-        f"{row.slowest[0]:8.2f}s{row.largest[0]:6}"
-    )

@@ -4,55 +4,53 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
 
-from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.recording.recording import SparseBytes
-from gdbext.tools import table
 from gdbext.tools.table import Outcome
 from support.fakes import core_maker
 from support.fakes.core_maker import R, W, X
 from support.programs import plain_program
 
 from . import folders, live_programs, memory_damage, subjects
-from .byte_damage import damage_bytes, with_bytes
+from .byte_damage import Bytes, damage_bytes, with_bytes
 from .look import Change, Kind, Look
 from .memory_damage import PAGE, Memory, Patch
-from .statements import Evidence, Statement, of_output
 
 COMMANDS = (*subjects.JUDGED, *subjects.JUDGED, ("dispatch-info", "--json"), ("dispatch-diagnose",), ("dispatch-tls",))
 _NAMES = ("plain", "python")
 
 
-@dataclass
 class CoreFile:
     """A core that gdb wrote of a small program, and what is true of it."""
 
-    name: str
-    data: bytes
-    memory: Memory
-    offsets: dict[int, int]
-    """Where each loaded segment begins in the file."""
-    truth: dict[Statement, Evidence]
-
-    @property
-    def headers(self) -> int:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.data = core_path(name).read_bytes()
+        headers = list(_program_headers(self.data))
+        self.headers = 64 + 56 * len(headers)
         """Bytes of the ELF header and the program headers."""
-        return int(64 + 56 * struct.unpack_from("<H", self.data, 56)[0])
+        self.notes = next((at, at + size) for kind, at, _, size in headers if kind == 4)
+        segments = sorted((start, at, size) for kind, at, start, size in headers if kind == 1 and size)
+        self.offsets = {start: at for start, at, _ in segments}
+        """Where each loaded segment begins in the file."""
+        pieces = [self.data[at : at + size] for _, at, size in segments]
+        self.truth, used = subjects.understood(lambda command: _look_at(command, core_path(name)))
+        self.memory = Memory(SparseBytes(list(self.offsets), pieces), used)
 
-    @property
-    def notes(self) -> tuple[int, int]:
-        """Where the notes begin and end."""
-        for at in range(64, self.headers, 56):
-            kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", self.data, at)
-            if kind == 4:
-                return offset, offset + size
-        raise AssertionError("gdb wrote no notes")
+
+def _program_headers(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(type, offset, address, size in the file) of each."""
+    for at in range(64, 64 + 56 * struct.unpack_from("<H", data, 56)[0], 56):
+        kind, _, offset, start, _, size = struct.unpack_from("<IIQQQQ", data, at)
+        yield kind, offset, start, size
+
+
+core_file = lru_cache(maxsize=2)(CoreFile)
 
 
 @cache
@@ -65,38 +63,8 @@ def core_path(name: str) -> Path:
     return path
 
 
-@lru_cache(maxsize=2)
-def core_file(name: str) -> CoreFile:
-    """The core, understood."""
-    path = core_path(name)
-    data = path.read_bytes()
-    segments = []
-    for at in range(64, 64 + 56 * struct.unpack_from("<H", data, 56)[0], 56):
-        kind, _, offset, start, _, size = struct.unpack_from("<IIQQQQ", data, at)
-        if kind == 1 and size:
-            segments.append((start, offset, size))
-    segments.sort()
-    known = SparseBytes([start for start, _, _ in segments], [data[at : at + size] for _, at, size in segments])
-    truth: dict[Statement, Evidence] = {}
-    with subjects.words_used() as used:
-        for command in subjects.JUDGED:
-            truth.update(of_output(_look_at(command, path).output))
-    memory = Memory(known, used)
-    return CoreFile(name, data, memory, {start: offset for start, offset, _ in segments}, truth)
-
-
 def _look_at(command: Sequence[str], path: Path, sysroot: str = "") -> Outcome:
-    opened: list[CoreTarget] = []
-
-    def open_session() -> Session:
-        opened.append(CoreTarget(str(path), sysroot))
-        return Session(opened[0])
-
-    try:
-        return table.execute(command[0], command[1:], open_session)
-    finally:
-        for target in opened:
-            target.close()
+    return subjects.look(command, lambda: CoreTarget(str(path), sysroot))
 
 
 def _run(command: Sequence[str], data: bytes, changes: Sequence[Change]) -> Outcome:
@@ -105,77 +73,42 @@ def _run(command: Sequence[str], data: bytes, changes: Sequence[Change]) -> Outc
     return _look_at(command, path)
 
 
-class CoreMemoryKind(Kind):
-    """What the process had in its memory, as the core has it."""
-
-    name = "core-memory"
-    share = 5
-
-    def look(self, seed: int) -> Look:
-        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
-        damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
-        changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
-        command = chance.choice(COMMANDS)
-        truth = found.truth if command in subjects.JUDGED else None
-        return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
+def _memory(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
+    changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
+    command = chance.choice(COMMANDS)
+    truth = found.truth if command in subjects.JUDGED else None
+    return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
 
 
 def _run_patched(command: Sequence[str], found: CoreFile, changes: Sequence[Change]) -> Outcome:
-    data = bytearray(found.data)
+    writes: list[Change] = []
     for change in changes:
         if isinstance(change, Patch):
             start = max(start for start in found.offsets if start <= change.address)
-            at = found.offsets[start] + change.address - start
-            data[at : at + len(change.data)] = change.data
-    return _run(command, bytes(data), [])
+            writes.append(Bytes(found.offsets[start] + change.address - start, change.data))
+    return _run(command, found.data, writes)
 
 
-class CoreBytesKind(Kind):
-    """Headers, notes and any bytes of a core; where it ends."""
-
-    name = "core-bytes"
-    share = 5
-
-    def look(self, seed: int) -> Look:
-        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
-        start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
-        command = chance.choice(COMMANDS)
-        changes = damage_bytes(chance, start, end, len(found.data))
-        return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
+def _bytes(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
+    command = chance.choice(COMMANDS)
+    changes = damage_bytes(chance, start, end, len(found.data))
+    return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
 
 
-class MadeCoreKind(Kind):
-    """Cores that nobody wrote: threads, segments, files and signals as they never are together."""
-
-    name = "core-made"
-    share = 4
-
-    def look(self, seed: int) -> Look:
-        chance = self.chance(seed)
-        data = _made(chance).build()
-        command = chance.choice(COMMANDS)
-        changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
-        return Look("a made-up core", command, changes, partial(_run, command, data))
+def _made_up(chance: Random, _: Random) -> Look:
+    data = _made(chance).build()
+    command = chance.choice(COMMANDS)
+    changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
+    return Look("a made-up core", command, changes, partial(_run, command, data))
 
 
-_PATHS = (
-    "/usr/bin/python3.11",
-    "/lib/x86_64-linux-gnu/libc.so.6",
-    "/etc/passwd",
-    "/dev/zero",
-    "/dev/stdin",
-    "/proc/self/mem",
-    "/",
-    "",
-    "x" * 5000,
-    "/../../../etc/passwd",
-    "/tmp",
-    "/x/torch/lib/libtorch_cpu.so",
-    "/x/libpython3.11.so.1.0",
-    "[vdso]",
-    "\x1b[31m",
-    "/SYSV00000000 (deleted)",
-)
+_REAL = ("/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin")
+_ODD = ("/proc/self/mem", "/", "", "x" * 5000, "/../../../etc/passwd", "/tmp", "/x/torch/lib/libtorch_cpu.so")
+_PATHS = (*_REAL, *_ODD, "/x/libpython3.11.so.1.0", "[vdso]", "\x1b[31m", "/SYSV00000000 (deleted)")
 
 
 def _made(chance: Random) -> core_maker.Core:
@@ -219,28 +152,18 @@ def _entry(chance: Random, start: int) -> tuple[int, int, int, str]:
     return start, end, PAGE * chance.choice((0, 0, 1, 1 << 30)), chance.choice(_PATHS)
 
 
-# --- files ------------------------------------------------------------------------------------------------------
-
-
-class FilesKind(Kind):
-    """The ELF files of the process and the indexes of their symbols in the user's cache."""
-
-    name = "files"
-    share = 6
-
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(_NAMES)
-        found, root = core_file(name), sysroot(name)
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        cached = sorted(path for path in _cache().rglob("*") if path.is_file())
-        path = chance.choice(cached if cached and chance.random() < 0.3 else files)
-        data = path.read_bytes()
-        spans = _spans(data) or [(0, len(data))]
-        start, end = chance.choice(spans)
-        changes = damage_bytes(chance, start, end, len(data))
-        command = chance.choice(COMMANDS)
-        subject = f"{name}.core with {path.name}"
-        return Look(subject, command, changes, partial(_with_file, command, found.name, root, path, data))
+def _files(chance: Random, block: Random) -> Look:
+    found = core_file(block.choice(_NAMES))
+    root = sysroot(found.name)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    cached = sorted(path for path in _cache().rglob("*") if path.is_file())
+    path = chance.choice(cached if cached and chance.random() < 0.3 else files)
+    data = path.read_bytes()
+    start, end = chance.choice(_spans(data) or [(0, len(data))])
+    changes = damage_bytes(chance, start, end, len(data))
+    command = chance.choice(COMMANDS)
+    run = partial(_with_file, command, found.name, root, path, data)
+    return Look(f"{found.name}.core with {path.name}", command, changes, run)
 
 
 def _spans(data: bytes) -> list[tuple[int, int]]:
@@ -290,9 +213,9 @@ def sysroot(name: str) -> Path:
     return root
 
 
-def can_take_cores() -> bool:
-    """gdb and gcc are here."""
-    return bool(shutil.which("gdb") and shutil.which("gcc"))
-
-
-KINDS: tuple[Kind, ...] = (CoreMemoryKind(), CoreBytesKind(), MadeCoreKind(), FilesKind())
+KINDS = (
+    Kind("core-memory", 5, "What the process had in its memory, as the core has it.", _memory),
+    Kind("core-bytes", 5, "Headers, notes and any bytes of a core; where it ends.", _bytes),
+    Kind("core-made", 4, "Cores that nobody wrote: threads, segments and files as they never are together.", _made_up),
+    Kind("files", 6, "The ELF files of the process, and the indexes of their symbols in the user's cache.", _files),
+)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from gdbext.cpython.abi import python_layout
 from gdbext.diagnosis.session import Session
@@ -31,30 +32,20 @@ _WITH_TORCH = ("agent-polls-3.10", "idle", "gil-mutex", "meta-mm-spin", "pools")
 _WITHOUT = ("python-lock-abba", "families-join", "task-cycle-3.8", "python-lock-abba-3.13", "recv-silent-unix-3.12")
 
 
-class LayoutKind(Kind):
-    """Offsets, sizes, names and types in a layout document, and the bytes of the files that hold it."""
-
-    name = "layouts"
-    share = 8
-
-    def look(self, seed: int) -> Look:
-        chance, block = self.chance(seed), self.block_chance(seed)
-        found = subjects.subject(block.choice(_WITH_TORCH + _WITHOUT))
-        command = subjects.some_command(chance)
-        if chance.random() < 0.25:
-            name = chance.choice(sorted(path.name for path in Path(store.DATA).glob("*.json")))
-            data = (Path(store.DATA) / name).read_bytes()
-            changes = damage_bytes(chance, 0, min(len(data), chance.choice((400, 4000, len(data)))), len(data))
-            run = partial(_with_layout_bytes, command, found, name, data)
-            return Look(f"{found.name} with {name}", command, changes, run)
-        document = _layout(TORCH_LAYOUT if _has_torch(found) else _cpython_name(found))
-        changes = json_damage.damage_json(document, chance, 200)
-        run = partial(_with_layout, command, found, document)
-        return Look(f"{found.name} with {document['id']}", command, changes, run)
-
-
-def _has_torch(found: subjects.Subject) -> bool:
-    return any("libtorch_cpu" in mapping.path for mapping in found.recording.maps)
+def _layouts(chance: Random, block: Random) -> Look:
+    found = subjects.subject(block.choice(_WITH_TORCH + _WITHOUT))
+    command = subjects.some_command(chance)
+    if chance.random() < 0.25:
+        name = chance.choice(sorted(path.name for path in Path(store.DATA).glob("*.json")))
+        data = (Path(store.DATA) / name).read_bytes()
+        changes = damage_bytes(chance, 0, min(len(data), chance.choice((400, 4000, len(data)))), len(data))
+        run = partial(_with_layout_bytes, command, found, name, data)
+        return Look(f"{found.name} with {name}", command, changes, run)
+    has_torch = any("libtorch_cpu" in mapping.path for mapping in found.recording.maps)
+    document = _layout(TORCH_LAYOUT if has_torch else _cpython_name(found))
+    changes = json_damage.damage_json(document, chance, 200)
+    run = partial(_with_layout, command, found, document)
+    return Look(f"{found.name} with {document['id']}", command, changes, run)
 
 
 def _cpython_name(found: subjects.Subject) -> str:
@@ -72,76 +63,50 @@ def _layout(name: str) -> dict[str, Any]:
 
 def _with_layout(command: Sequence[str], found: subjects.Subject, document: Any, changes: Sequence[Change]) -> Outcome:
     """The document in the place of the file, behind whatever checks there are."""
-    damaged = json_damage.with_changes(document, changes)
-    read = store.read_document
-    name = f"{document['id']}.json"
-    with _replaced(store, "read_document", lambda path: damaged if Path(path).name == name else read(path)):
+    damaged, name, read = json_damage.with_changes(document, changes), f"{document['id']}.json", store.read_document
+    with patch.object(store, "read_document", lambda path: damaged if Path(path).name == name else read(path)):
         return _fresh(command, found)
 
 
 def _with_layout_bytes(
     command: Sequence[str], found: subjects.Subject, name: str, data: bytes, changes: Sequence[Change]
 ) -> Outcome:
-    folder = _data_folder()
+    folder = folders.scratch() / "layouts"
+    if not folder.exists():
+        shutil.copytree(store.DATA, folder)
+    defaults = tuple(folder if value == store.DATA else value for value in store.by_build_id.__defaults__ or ())
     try:
         (folder / name).write_bytes(with_bytes(data, changes))
-        with _replaced(store, "DATA", folder), _replaced_default(store.by_build_id, folder):
+        with patch.object(store, "DATA", folder), patch.object(store.by_build_id, "__defaults__", defaults):
             return _fresh(command, found)
     finally:
         (folder / name).write_bytes(data)
 
 
-def _data_folder() -> Path:
-    folder = folders.scratch() / "layouts"
-    if not folder.exists():
-        shutil.copytree(store.DATA, folder)
-    return folder
-
-
 def _fresh(command: Sequence[str], found: subjects.Subject) -> Outcome:
     """The command without any layout that was read before."""
-    store._loaded.cache_clear()
-    python_layout.layout_for.cache_clear()
+    _forget()
     try:
         return subjects.execute(command, found.recording)
     finally:
-        store._loaded.cache_clear()
-        python_layout.layout_for.cache_clear()
+        _forget()
 
 
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    kept = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, kept)
+def _forget() -> None:
+    store._loaded.cache_clear()
+    python_layout.layout_for.cache_clear()
 
 
-def _replaced_default(function: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The folder that the function takes where none is named."""
-    values = tuple(folder if value == store.DATA else value for value in function.__defaults__)
-    return _replaced(function, "__defaults__", values)
-
-
-class JobKind(Kind):
-    """The reports of a job's ranks: each is a document that another machine wrote."""
-
-    name = "jobs"
-    share = 16
-
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(jobs.NAMES)
-        documents = _documents(name)
-        output = chance.choice(("--json", "--json", "--dot", "--html", ""))
-        if chance.random() < 0.2:
-            texts = [json.dumps(document) for document in documents]
-            whole = "\0".join(texts).encode()
-            changes = damage_bytes(chance, 0, len(whole), len(whole))
-            return Look(f"job {name}", ("ranks", output), changes, partial(_bytes_judged, whole, output))
-        changes = json_damage.damage_json(documents, chance, 60)
-        return Look(f"job {name}", ("ranks", output), changes, partial(_judged, documents, output))
+def _jobs(chance: Random, block: Random) -> Look:
+    name = block.choice(jobs.NAMES)
+    documents = _documents(name)
+    output = chance.choice(("--json", "--json", "--dot", "--html", ""))
+    if chance.random() < 0.2:
+        whole = "\0".join(json.dumps(document) for document in documents).encode()
+        changes = damage_bytes(chance, 0, len(whole), len(whole))
+        return Look(f"job {name}", ("ranks", output), changes, partial(_bytes_judged, whole, output))
+    changes = json_damage.damage_json(documents, chance, 60)
+    return Look(f"job {name}", ("ranks", output), changes, partial(_judged, documents, output))
 
 
 @cache
@@ -172,4 +137,7 @@ def _ranks(texts: Sequence[bytes], output: str) -> Outcome:
             return table.failure("ranks", words, error)
 
 
-KINDS: tuple[Kind, ...] = (LayoutKind(), JobKind())
+KINDS = (
+    Kind("layouts", 8, "Offsets, sizes, names and types in a layout document, and the bytes of its file.", _layouts),
+    Kind("jobs", 16, "The reports of a job's ranks: each is a document that another machine wrote.", _jobs),
+)

@@ -14,32 +14,21 @@ KEPT = Path(__file__).resolve().parents[3] / "build" / "fuzz"
 
 
 def kept() -> Path:
-    """The folder of what stays."""
     KEPT.mkdir(parents=True, exist_ok=True)
     return KEPT
 
 
 @cache
-def _all() -> Path:
-    memory = Path("/dev/shm")
+def everything() -> Path:
+    """The folder, in memory where there is such a thing, of this process and all that are forked from it."""
+    memory, pid = Path("/dev/shm"), os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="gdbext-fuzz-", dir=memory if memory.is_dir() else None))
-    atexit.register(_remove, folder, os.getpid())
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == pid else None)
     return folder
 
 
-def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def prepare() -> None:
-    """Make the folder of all processes that are forked from this one, which goes with this one."""
-    _all()
-
-
 def scratch() -> Path:
-    """A folder of this process, in memory where there is such a thing."""
-    folder = _all() / str(os.getpid())
+    folder = everything() / str(os.getpid())
     folder.mkdir(exist_ok=True)
     return folder
 

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from random import Random
 from typing import Any
 
@@ -13,37 +15,11 @@ from .look import Change
 
 Path = tuple[Any, ...]
 
-_VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    0,
-    1,
-    -1,
-    1 << 31,
-    1 << 63,
-    1 << 64,
-    10**40,
-    0.5,
-    -1e300,
-    float("inf"),
-    float("nan"),
-    "",
-    "\0",
-    "\x1b[31mred",
-    "x" * 5000,
-    "\u202e",
-    "\ud800",
-    [],
-    {},
-    [[]],
-    [None],
-    {"": None},
-    "0x",
-    "0xffffffffffffffff",
-    "-1",
-    [1 << 40] * 3,
-    {"tid": "x"},
-)
+_NUMBERS = (None, True, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 10**40, 0.5, -1e300, float("inf"), float("nan"))
+_TEXTS = ("", "\0", "\x1b[31mred", "x" * 5000, "\u202e", "\ud800")
+_SHAPES: tuple[Any, ...] = ([], {}, [[]], [None], {"": None})
+_VALUES = (*_NUMBERS, *_TEXTS, *_SHAPES, "0x", "0xffffffffffffffff", "-1", [1 << 40] * 3, {"tid": "x"})
+_NAMES = ("", "x", "\0", "x" * 300, "\x1b[0m", "tid", "-1")
 
 
 @dataclass(frozen=True)
@@ -53,10 +29,6 @@ class Member(Change):
     path: Path
     how: str
     value: Any = None
-
-    def __str__(self) -> str:
-        place = "/".join(map(str, self.path))
-        return f"{place} {self.how} {self.value!r:.60}" if self.how in ("value", "renamed") else f"{place} {self.how}"
 
 
 def damage_json(document: Any, chance: Random, most: int = 20) -> list[Change]:
@@ -68,10 +40,10 @@ def damage_json(document: Any, chance: Random, most: int = 20) -> list[Change]:
         if not path:
             continue
         if how == "near":
-            found.append(Member(path, "value", _near(value_at(document, path), chance)))
+            found.append(Member(path, "value", _near(reduce(getitem, path, document), chance)))
         else:
-            value = chance.choice(_VALUES) if how == "value" else _name(chance) if how == "renamed" else None
-            found.append(Member(path, how, value))
+            choices = {"value": _VALUES, "renamed": _NAMES}.get(how)
+            found.append(Member(path, how, chance.choice(choices) if choices else None))
     return found
 
 
@@ -83,13 +55,6 @@ def _somewhere(document: Any, chance: Random) -> Path:
         path.append(key)
         value = value[key]
     return tuple(path)
-
-
-def value_at(document: Any, path: Path) -> Any:
-    """What is at a path."""
-    for key in path:
-        document = document[key]
-    return document
 
 
 def _near(value: Any, chance: Random) -> Any:
@@ -108,10 +73,6 @@ def _near(value: Any, chance: Random) -> Any:
     return value
 
 
-def _name(chance: Random) -> str:
-    return chance.choice(("", "x", "\0", "x" * 300, "\x1b[0m", "tid", "-1"))
-
-
 def with_changes(document: Any, changes: Sequence[Change]) -> Any:
     """The document with the changes in it; what one of them took away the others leave alone. Whatever is not on the
     way to a change is shared with the undamaged document."""
@@ -119,19 +80,14 @@ def with_changes(document: Any, changes: Sequence[Change]) -> Any:
     for change in changes:
         if isinstance(change, Member):
             with suppress(KeyError, IndexError, TypeError):  # another change has been here
-                _apply(_own_holder(found, change.path[:-1]), change)
+                _apply(found, change)
     return found
 
 
-def _own_holder(document: Any, path: Path) -> Any:
-    """The value at the path, it and all around it copied."""
-    for key in path:
-        document[key] = document = copy.copy(document[key])
-    return document
-
-
 def _apply(holder: Any, change: Member) -> None:
-    key = change.path[-1]
+    *above, key = change.path
+    for each in above:
+        holder[each] = holder = copy.copy(holder[each])
     if change.how == "value":
         holder[key] = change.value
     elif change.how == "gone":

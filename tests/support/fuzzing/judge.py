@@ -22,7 +22,6 @@ Failure = tuple[str, str]
 
 
 def judged(look: Look, result: Result, shrink: bool) -> None:
-    """Run it, and fill in the result."""
     begin = time.process_time()
     outcome, failures = _run(look, look.changes)
     result.seconds = time.process_time() - begin

@@ -6,21 +6,18 @@ import os
 import signal
 import subprocess
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 
-from gdbext.diagnosis.session import Session
-from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.recording.recording import SparseBytes
-from gdbext.tools import table
 from gdbext.tools.table import Outcome
 
 from . import live_programs, memory_damage, subjects
 from .look import Change, Kind, Look
 from .memory_damage import PAGE, Memory, Patch
-from .statements import Evidence, Statement, of_output
 
 COMMANDS = (*subjects.JUDGED, ("dispatch-info", "--json"), ("all-threads", "--stacks"), ("dispatch-diagnose",))
 _LOOKS = 200
@@ -30,14 +27,12 @@ _LOOKS = 200
 class LiveKind(Kind):
     """A hung process whose memory changes all the time: a helper writes the damage and what was there in turn."""
 
-    name = "live"
-    share = 5
-
     def __init__(self) -> None:
+        super().__init__("live", 5, "A hung process whose memory changes all the time.", self._look)
         self._inferiors: dict[str, Inferior] = {}
 
-    def look(self, seed: int) -> Look:
-        chance, name = self.chance(seed), self.block_chance(seed).choice(("plain", "python", "python"))
+    def _look(self, chance: Random, block: Random) -> Look:
+        name = block.choice(("plain", "python", "python"))
         inferior = self._inferior(name)
         damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "pointers", "counts", "strings"))]
         changes = damage(inferior.memory, chance)
@@ -66,26 +61,19 @@ class Inferior:
     def __init__(self, name: str) -> None:
         self._process: subprocess.Popen[bytes] = live_programs.start(name)
         self.pid = self._process.pid
-        self.truth: dict[Statement, Evidence] = {}
         self._looks = 0
-        with subjects.words_used() as used:
-            for command in subjects.JUDGED:
-                self.truth.update(of_output(_look_at(self.pid, command, False).output))
+        self.truth, used = subjects.understood(lambda command: _look_at(self.pid, command, False))
         self.memory = Memory(self._writable(used), used)
 
     def _writable(self, used: Collection[int]) -> SparseBytes:
         """The pages that the process may write itself, of those that are used."""
-        pages = sorted({word & -PAGE for word in used})
-        pieces = []
         with open(f"/proc/{self.pid}/maps") as file:
-            spans = [line.split()[:2] for line in file]
-        ranges = [tuple(int(each, 16) for each in span.split("-")) for span, rights in spans if rights[1] == "w"]
-        with open(f"/proc/{self.pid}/mem", "rb") as memory:
-            for page in pages:
-                if any(start <= page < end for start, end in ranges):
-                    memory.seek(page)
-                    pieces.append((page, memory.read(PAGE)))
-        return SparseBytes.merged(pieces)
+            spans = [line.split()[0].split("-") for line in file if line.split()[1][1] == "w"]
+        ranges = [(int(start, 16), int(end, 16)) for start, end in spans]
+        pages = sorted({word & -PAGE for word in used})
+        with open(f"/proc/{self.pid}/mem", "rb", 0) as memory:
+            mine = [page for page in pages if any(start <= page < end for start, end in ranges)]
+            return SparseBytes.merged((page, os.pread(memory.fileno(), PAGE, page)) for page in mine)
 
     def run(self, command: Sequence[str], brief: bool, changes: Sequence[Change]) -> Outcome:
         """The command while a helper writes; afterwards all is as it was."""
@@ -102,16 +90,13 @@ class Inferior:
             _restore(self.pid, patches, self.memory)
 
     def is_well(self) -> bool:
-        """It still hangs as it did."""
         return self._looks < _LOOKS and self._process.poll() is None and live_programs.is_asleep(self.pid)
 
     def end(self) -> None:
-        """Kill it."""
         live_programs.end(self._process)
 
 
 def _scribble(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
-    """Write for as long as we live."""
     live_programs.end_with_parent()
     chance = Random(len(patches))
     try:
@@ -126,37 +111,18 @@ def _scribble(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
 
 
 def _restore(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
-    try:
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR)
-    except OSError:
-        return
-    try:
+    with suppress(OSError), open(f"/proc/{pid}/mem", "r+b", 0) as file:
         for patch in patches:
-            os.pwrite(descriptor, memory.known.read(patch.address, len(patch.data)) or b"", patch.address)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+            os.pwrite(file.fileno(), memory.known.read(patch.address, len(patch.data)) or b"", patch.address)
 
 
 def _look_at(pid: int, command: Sequence[str], brief: bool) -> Outcome:
-    opened: list[Target] = []
-
-    def open_session() -> Session:
-        opened.append(brief_stop(pid) if brief else ProcTarget(pid))
-        return Session(opened[0])
-
-    try:
-        return table.execute(command[0], command[1:], open_session)
-    finally:
-        for target in opened:
-            target.close()
+    return subjects.look(command, lambda: brief_stop(pid) if brief else ProcTarget(pid))
 
 
 def can_trace() -> bool:
-    """We may trace a process of ours."""
     with live_programs.running("python") as pid:
         return _look_at(pid, ("all-threads",), False).status == 0
 
 
-KINDS: tuple[Kind, ...] = (LiveKind(),)
+KINDS = (LiveKind(),)

@@ -40,8 +40,7 @@ threads[0].join()
 """
 
 
-_ALL = 0x40000000
-"""__WALL of waitpid(2)."""
+_ALL = 0x40000000  # __WALL of waitpid(2)
 
 
 @cache
@@ -69,7 +68,6 @@ def start(name: str) -> subprocess.Popen[bytes]:
 
 
 def is_asleep(pid: int) -> bool:
-    """All of its threads wait."""
     try:
         return {procfs.state(pid, tid) for tid in procfs.threads(pid)} == {"S"}
     except OSError:
@@ -92,7 +90,6 @@ def running(name: str) -> Iterator[int]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and collect it."""
     process.kill()
     while process.poll() is None:  # its threads, too, are ours to collect, where they ended while we traced them
         os.waitpid(-1, _ALL)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 
 from gdbext.tools.table import Outcome
@@ -15,6 +14,7 @@ BLOCK = 40
 """So many looks in a row, by their seeds, are at the same subject: it is read and understood once for all of them."""
 
 
+@dataclass(frozen=True)
 class Change:
     """A part of the damage that can be left out by itself; its text says what it does."""
 
@@ -25,12 +25,22 @@ class Change:
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts that stand there."""
         return ()
 
     def is_near(self, address: int) -> bool:  # noqa: ARG002
-        """It changes the object at this address."""
         return False
+
+    def __str__(self) -> str:
+        shown = (f"{each.name} {_text(getattr(self, each.name))}" for each in fields(self) if each.repr)
+        return f"{type(self).__name__}: {', '.join(shown)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:#x}"
+    if isinstance(value, bytes):
+        return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}"
+    return f"{value}"[:80]
 
 
 @dataclass
@@ -45,28 +55,22 @@ class Look:
 
     @property
     def title(self) -> str:
-        """``dispatch-bt --all on gil-mutex, 12 changes``."""
-        count = f"{len(self.changes)} change{'s' if len(self.changes) != 1 else ''}"
-        return f"{' '.join(self.command)} on {self.subject}, {count}"
+        return f"{' '.join(self.command)} on {self.subject}, changes: {len(self.changes)}"
 
 
-class Kind(ABC):
-    """A kind of damage; ``share`` is its part of a campaign."""
+@dataclass
+class Kind:
+    """A kind of damage; ``share`` is its part of a campaign. ``plan`` makes a look of two sources of chance: the look's
+    own, and that of a block of looks, which chooses what they are at."""
 
     name: str
-    share: int = 1
+    share: int
+    text: str
+    plan: Callable[[Random, Random], Look]
 
-    @abstractmethod
     def look(self, seed: int) -> Look:
         """The look of that seed, the same each time."""
-
-    def chance(self, seed: int) -> Random:
-        """The source of everything that is random in a look."""
-        return Random(f"{self.name}:{seed}")
-
-    def block_chance(self, seed: int) -> Random:
-        """The same for all seeds of a block."""
-        return Random(f"{self.name} block {seed // BLOCK}")
+        return self.plan(Random(f"{self.name}:{seed}"), Random(f"{self.name} block {seed // BLOCK}"))
 
     def close(self) -> None:
         """End what was started; idempotent."""
@@ -74,13 +78,12 @@ class Kind(ABC):
 
 @dataclass
 class Result:
-    """What came of a look."""
+    """What came of a look; ``failures`` are (what kind of failure, what exactly)."""
 
     kind: str
     seed: int
     title: str
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """(what kind of failure, what exactly)."""
     excused: list[str] = field(default_factory=list)
     """Statements that the target does not make, and that the damage itself says."""
     status: int = 0
@@ -92,5 +95,4 @@ class Result:
 
     @property
     def name(self) -> str:
-        """``registers:17``."""
         return f"{self.kind}:{self.seed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from gdbext.engine.targets.recording.recording import Recording, SparseBytes
@@ -25,8 +25,8 @@ class Patch(Change):
 
     address: int
     data: bytes
-    around: bytes
-    before: bytes = b""
+    around: bytes = field(repr=False)
+    before: bytes = field(repr=False)
 
     @property
     def words(self) -> Sequence[int]:
@@ -49,24 +49,14 @@ class Patch(Change):
         """Some of it lies in the object at ``address``."""
         return self.address < address + _OBJECT and address < self.address + len(self.data)
 
-    def __str__(self) -> str:
-        return f"{self.address:#x}: {self.data[:32].hex()}{'…' if len(self.data) > 32 else ''}"
-
 
 @dataclass(frozen=True)
 class Hole(Change):
-    """A page that cannot be read."""
-
     page: int
-
-    def __str__(self) -> str:
-        return f"page {self.page:#x} cannot be read"
 
 
 @dataclass(frozen=True)
 class Register(Change):
-    """A register of a thread."""
-
     tid: int
     name: str
     value: int
@@ -75,12 +65,6 @@ class Register(Change):
     def words(self) -> Sequence[int]:
         """The value, and its lower half."""
         return (self.value, self.value & 0xFFFFFFFF)
-
-    def __str__(self) -> str:
-        return f"{self.name} of thread {self.tid} is {self.value:#x}"
-
-
-# --- what to change -------------------------------------------------------------------------------------------
 
 
 class Memory:
@@ -95,7 +79,6 @@ class Memory:
         self.pages = list(pages.values())
 
     def value(self, word: int) -> int:
-        """What is there."""
         return int.from_bytes(self.known.read(word, 8) or b"", "little")
 
     def contents(self, page: int) -> bytes:
@@ -114,14 +97,12 @@ class Memory:
         return sorted({chance.choice(chance.choice(self.pages)) for _ in range(count)})
 
     def patch(self, address: int, data: bytes) -> Patch:
-        """The change that puts ``data`` there."""
         start, end = address & -8, -(-(address + len(data)) // 8) * 8
         around = bytearray(self.known.read(start, end - start) or bytes(end - start))
         around[address - start : address - start + len(data)] = data
         return Patch(address, data, bytes(around), self.known.read(start - 8, 8) or b"")
 
     def put(self, word: int, value: int) -> Patch:
-        """The change of a whole word."""
         return self.patch(word, (value & WORD).to_bytes(8, "little"))
 
 
@@ -140,24 +121,10 @@ def pointers(memory: Memory, chance: Random) -> list[Change]:
 
     def replaced(word: int) -> int:
         before, other = memory.value(word), chance.choice(memory.used)
-        value: int = chance.choice(
-            (
-                0,
-                1,
-                WORD,
-                word,
-                word - 8,
-                other,
-                before + 8,
-                before - 16,
-                before ^ 1 << chance.randrange(64),
-                chance.getrandbits(64),
-                chance.getrandbits(47),
-                memory.value(other),
-                memory.value(other),
-            )
-        )
-        return value
+        flipped, noise = before ^ 1 << chance.randrange(64), (chance.getrandbits(64), chance.getrandbits(47))
+        there = memory.value(other)
+        places = (0, 1, WORD, word, word - 8, other, before + 8, before - 16)
+        return chance.choice((*places, flipped, *noise, there, there))
 
     chosen = memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000)))
     return [memory.put(word, replaced(word)) for word in chosen]
@@ -166,36 +133,17 @@ def pointers(memory: Memory, chance: Random) -> list[Change]:
 def counts(memory: Memory, chance: Random) -> list[Change]:
     """Small numbers that become huge, negative or off by one."""
     found: list[Change] = []
+    huge = (1 << 16, 1 << 31, 1 << 32, (1 << 31) - 1, 1 << 40, 1 << 63, WORD)
     for word in memory.words(chance, chance.choice((20, 200, 2000))):
         before = memory.value(word)
         if before < 1 << 20:
-            new = chance.choice(
-                (0, 1, before + 1, before - 1, 1 << 16, 1 << 31, 1 << 32, (1 << 31) - 1, 1 << 40, 1 << 63, WORD)
-            )
-            found.append(memory.put(word, new))
+            found.append(memory.put(word, chance.choice((0, 1, before + 1, before - 1, *huge))))
     return found[: chance.choice((1, 3, 20, 200))]
 
 
-_TEXTS = (
-    b"",
-    b"\x1b[31m",
-    b"\x1b]0;x\x07",
-    b"\0",
-    b"\xff\xfe",
-    b"\xe2\x80\xae",
-    b"%n%s",
-    b"../",
-    b"A" * 64,
-    b"\r\n",
-    b'"}',
-    b"\xed\xa0\x80",
-    b"aten::",
-    b"::",
-    b"torch/",
-    b"<string>",
-    b"MainThread",
-    b"/proc/self/mem",
-)
+_CONTROLS = (b"", b"\x1b[31m", b"\x1b]0;x\x07", b"\0", b"\xff\xfe", b"\xe2\x80\xae")
+_WORDS = (b"%n%s", b"../", b"A" * 64, b"\r\n", b'"}', b"\xed\xa0\x80", b"aten::", b"::", b"torch/", b"<string>")
+_TEXTS = (*_CONTROLS, *_WORDS, b"MainThread", b"/proc/self/mem")
 
 
 def strings(memory: Memory, chance: Random) -> list[Change]:
@@ -249,35 +197,19 @@ def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: 
         raw = memory.known.read(at, 8)
         if raw is None:
             continue
-        new = chance.choice(
-            (
-                chance.choice(tids),
-                chance.choice(tids) + chance.randrange(-3, 4),
-                chance.randrange(1 << 22),
-                0,
-                1,
-                2,
-                chance.randrange(64),
-                1 << chance.randrange(32),
-                memory.value(chance.choice(memory.used)),
-                chance.choice(memory.used),
-                0x7F0000000000 | chance.getrandbits(39) & -64,
-                chance.getrandbits(64),
-                int.from_bytes(raw, "little") ^ 1 << chance.randrange(64),
-            )
-        )
+        ids = (chance.choice(tids), chance.choice(tids) + chance.randrange(-3, 4), chance.randrange(1 << 22))
+        few = (0, 1, 2, chance.randrange(64), 1 << chance.randrange(32))
+        used = (memory.value(chance.choice(memory.used)), chance.choice(memory.used))
+        noise = (0x7F0000000000 | chance.getrandbits(39) & -64, chance.getrandbits(64))
+        flipped = int.from_bytes(raw, "little") ^ 1 << chance.randrange(64)
+        new = chance.choice((*ids, *few, *used, *noise, flipped))
         size = 4 if new < 1 << 32 and chance.random() < 0.7 else 8
         found[at] = memory.patch(at, (new & WORD).to_bytes(8, "little")[:size])
     return list(found.values())
 
 
 DAMAGES: dict[str, Callable[[Memory, Random], list[Change]]] = {
-    "bits": bits,
-    "pointers": pointers,
-    "counts": counts,
-    "strings": strings,
-    "pages": pages,
-    "holes": holes,
+    each.__name__: each for each in (bits, pointers, counts, strings, pages, holes)
 }
 
 
@@ -289,36 +221,21 @@ def registers(recording: Recording, memory: Memory, chance: Random) -> list[Chan
         thread, other = chance.choice(threads), chance.choice(threads)
         name = chance.choice(sorted(thread.registers))
         before = thread.registers[name]
-        value = chance.choice(
-            (
-                0,
-                1,
-                WORD,
-                before + 8,
-                before - 8,
-                before ^ 1 << chance.randrange(64),
-                chance.getrandbits(64),
-                chance.getrandbits(47),
-                other.registers.get(name, 0),
-                chance.choice(sorted(thread.registers.values())),
-                chance.choice(memory.used) if memory.used else 0,
-            )
-        )
+        flipped, noise = before ^ 1 << chance.randrange(64), (chance.getrandbits(64), chance.getrandbits(47))
+        others = (other.registers.get(name, 0), chance.choice(sorted(thread.registers.values())))
+        used = chance.choice(memory.used) if memory.used else 0
+        value = chance.choice((0, 1, WORD, before + 8, before - 8, flipped, *noise, *others, used))
         found.append(Register(thread.tid, name, value & WORD))
     return found
 
 
-# --- the damaged recording ------------------------------------------------------------------------------------
-
-
 def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
-    """The recording with the changes in it."""
-    patches = [change for change in changes if isinstance(change, Patch)]
+    writes = [(change.address, change.data) for change in changes if isinstance(change, Patch)]
     gone = {change.page for change in changes if isinstance(change, Hole)}
     values = {(change.tid, change.name): change.value for change in changes if isinstance(change, Register)}
     found = recording
-    if patches or gone:
-        known = _without(_patched(found.memory, patches), gone)
+    if writes or gone:
+        known = _without(overwritten(found.memory, writes), gone)
         found = found._replace(memory=known, unreadable=found.unreadable | gone)
     if values:
         threads = (
@@ -329,30 +246,19 @@ def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
     return found
 
 
-def _patched(known: SparseBytes, patches: Sequence[Patch]) -> SparseBytes:
+def overwritten(known: SparseBytes, writes: Iterable[tuple[int, bytes]]) -> SparseBytes:
+    """The bytes with others at these places, as far as there are any."""
     pieces: list[bytes | bytearray] = list(known.pieces)
-    for patch in patches:
-        index = bisect_right(known.starts, patch.address) - 1
+    for address, data in writes:
+        index = bisect_right(known.starts, address) - 1
         piece = pieces[index]
         if not isinstance(piece, bytearray):
             piece = pieces[index] = bytearray(piece)
-        at = patch.address - known.starts[index]
-        piece[at : at + len(patch.data)] = patch.data[: max(0, len(piece) - at)]
+        at = address - known.starts[index]
+        piece[at : at + len(data)] = data[: max(0, len(piece) - at)]
     return SparseBytes(known.starts, [bytes(piece) if isinstance(piece, bytearray) else piece for piece in pieces])
 
 
 def _without(known: SparseBytes, gone: set[int]) -> SparseBytes:
-    if not gone:
-        return known
-    starts: list[int] = []
-    pieces: list[bytes] = []
-    for start, piece in known:
-        end = start + len(piece)
-        cuts = sorted(page for page in gone if page < end and start < page + PAGE)
-        at = start
-        for page in [*cuts, end]:
-            if page > at:
-                starts.append(at)
-                pieces.append(piece[at - start : page - start])
-            at = max(at, page + PAGE)
-    return SparseBytes(starts, pieces)
+    starts, ends = [0, *(page + PAGE for page in sorted(gone))], [*sorted(gone), 1 << 64]
+    return known.cut_to(zip(starts, ends)) if gone else known

@@ -46,7 +46,6 @@ class Evidence(NamedTuple):
 
 
 def evidence_of(*texts: object) -> Evidence:
-    """The evidence in texts."""
     text = "\n".join(map(str, texts))
     return Evidence(
         frozenset(int(each, 0) for each in _NUMBER.findall(text) if each == "0" or each[0] != "0" or "x" in each), text
@@ -54,7 +53,6 @@ def evidence_of(*texts: object) -> Evidence:
 
 
 def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:
-    """All of a document."""
     found: dict[Statement, Evidence] = {}
     for thread in document.get("threads") or ():
         for step in thread.get("dispatch") or ():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import ExitStack, contextmanager
+from functools import cache, lru_cache
 from random import Random
 from unittest.mock import patch
 
@@ -19,7 +19,6 @@ from gdbext.tools import table
 from gdbext.tools.table import Outcome
 from support.recorded import recordings
 
-from .look import Change, Look
 from .memory_damage import Memory
 from .statements import Evidence, Statement, of_output
 
@@ -29,23 +28,13 @@ JUDGED = (
     ("all-threads", "--stacks", "--why", "--json"),
 )
 """What makes statements."""
-OTHERS = (
-    ("dispatch-bt", "--all", "--args"),
-    ("dispatch-bt", "--all", "--values", "--json"),
-    ("dispatch-diagnose", "--why"),
-    ("all-threads", "--stacks"),
-    ("all-threads", "--tasks", "--json"),
-    ("dispatch-tls",),
-    ("dispatch-tls", "--json"),
-    ("dispatch-info", "--json"),
-    ("dispatch-info", "--settings"),
-    ("dispatch-collectives", "--json"),
-    ("dispatch-autograd", "--json"),
-    ("dispatch-compile", "--json"),
-    ("dispatch-op", "aten::mm", "--json"),
-    ("dispatch-lookup", "aten::mm", "Meta,AutogradMeta", "--json"),
-    ("dispatch-tensor", "--py", "x", "--json"),
+_OTHERS = (
+    "dispatch-bt --all --args|dispatch-bt --all --values --json|dispatch-diagnose --why|all-threads --stacks|"
+    "all-threads --tasks --json|dispatch-tls|dispatch-tls --json|dispatch-info --json|dispatch-info --settings|"
+    "dispatch-collectives --json|dispatch-autograd --json|dispatch-compile --json|dispatch-op aten::mm --json|"
+    "dispatch-lookup aten::mm Meta,AutogradMeta --json|dispatch-tensor --py x --json"
 )
+OTHERS = tuple(tuple(line.split()) for line in _OTHERS.split("|"))
 
 
 def some_command(chance: Random) -> tuple[str, ...]:
@@ -53,9 +42,29 @@ def some_command(chance: Random) -> tuple[str, ...]:
     return chance.choice(JUDGED if chance.random() < 0.7 else OTHERS)
 
 
+def look(command: Sequence[str], open_target: Callable[[], Target]) -> Outcome:
+    """The command on a target, which is closed then."""
+    with ExitStack() as opened:
+
+        def open_session() -> Session:
+            target = open_target()
+            opened.callback(target.close)
+            return Session(target)
+
+        return table.execute(command[0], command[1:], open_session)
+
+
 def execute(command: Sequence[str], recording: Recording) -> Outcome:
-    """The command on a recording."""
-    return table.execute(command[0], command[1:], lambda: Session(ReplayTarget(recording)))
+    return look(command, lambda: ReplayTarget(recording))
+
+
+def understood(run: Callable[[Sequence[str]], Outcome]) -> tuple[dict[Statement, Evidence], set[int]]:
+    """What an undamaged target states, and the words of its memory that this takes; ``run`` runs a command on it."""
+    truth: dict[Statement, Evidence] = {}
+    with words_used() as used:
+        for command in JUDGED:
+            truth.update(of_output(run(command).output))
+    return truth, used
 
 
 @contextmanager
@@ -99,12 +108,8 @@ class Subject:
     def __init__(self, name: str) -> None:
         self.name = name
         self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
-        self.truth: dict[Statement, Evidence] = {}
-        with words_used() as used:
-            session = Session(ReplayTarget(self.recording))
-            for command in JUDGED:
-                outcome = table.execute(command[0], command[1:], lambda: session)
-                self.truth.update(of_output(outcome.output))
+        open_session = cache(lambda: Session(ReplayTarget(self.recording)))  # once for all commands, and no sooner
+        self.truth, used = understood(lambda command: table.execute(command[0], command[1:], open_session))
         self.memory = Memory(self.recording.memory, used)
 
 
@@ -116,18 +121,9 @@ SHARES = [1 / (recordings.FOLDER / f"{name}.rec").stat().st_size / _SLOW.get(nam
 
 
 def name_for(chance: Random) -> str:
-    """One of the recordings."""
     return chance.choices(NAMES, SHARES)[0]
 
 
 @lru_cache(maxsize=3)
 def subject(name: str) -> Subject:
-    """That recording; the last few are kept."""
     return Subject(name)
-
-
-def look_at(
-    found: Subject, command: tuple[str, ...], changes: Sequence[Change], run: Callable[[Sequence[Change]], Outcome]
-) -> Look:
-    """The look; it is compared with the truth where the command makes statements."""
-    return Look(found.name, command, changes, run, found.truth if command in JUDGED else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
@@ -23,18 +23,10 @@ LONGEST = 400
 Place = Union[str, tuple[Any, object]]
 """Where a value stands: the document's name, or (the place of what it is in, its name or number there)."""
 Check = Callable[[Any, Place], Sequence[str]]
-"""(value, where it stands) to its faults. Most have none: of these no text is made, and no generator."""
+"""(value, where it stands) to its faults. Most have none: of these no text is made."""
 
-_PLAIN = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
-_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-}
+_SCALARS: Mapping[str, tuple[type, ...]] = {"string": (str,), "boolean": (bool,), "null": (type(None),)}
+_CLASSES = {"object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), **_SCALARS}
 _ANNOTATIONS = {"$schema", "$id", "$defs", "title", "description"}
 _OBJECTS = {"properties", "required", "additionalProperties"}
 
@@ -87,11 +79,11 @@ class Compiler:
     def compile(self, node: Mapping[str, Any] | bool) -> Check:
         """The check of one (sub)schema. Raises ValueError for a keyword that is not known here."""
         if isinstance(node, bool):
-            return _nothing if node else lambda _, at: [f"{_text(at)} is not allowed"]
+            return lambda _, at: () if node else [f"{_text(at)} is not allowed"]
         checks = [self._keyword(word, node) for word in node if word not in _ANNOTATIONS | _OBJECTS]
         if _OBJECTS & node.keys():
             checks.append(self._object(node))
-        return checks[0] if len(checks) == 1 else _all_of(checks)
+        return checks[0] if len(checks) == 1 else lambda value, at: _all((each, value, at) for each in checks)
 
     def _keyword(self, word: str, node: Mapping[str, Any]) -> Check:
         argument = node[word]
@@ -101,10 +93,9 @@ class Compiler:
             return _any_of([self.compile(each) for each in argument])
         if word == "items":
             return _items(self.compile(argument))
-        maker = _SIMPLE.get(word)
-        if maker is None:
+        if word not in _SIMPLE:
             raise ValueError(f"{word!r} is not a keyword that tests/support/source/contract_schema.py knows")
-        return maker(argument)
+        return _SIMPLE[word](argument)
 
     def _object(self, node: Mapping[str, Any]) -> Check:
         members = {name: self.compile(each) for name, each in node.get("properties", {}).items()}
@@ -115,11 +106,7 @@ class Compiler:
             if not isinstance(value, dict):
                 return ()
             found = [f"{_text(at)}.{name} is missing" for name in required if name not in value]
-            for name, each in value.items():
-                faults = members.get(name, others)(each, (at, name))
-                if faults:
-                    found += faults
-            return found
+            return found + _all((members.get(name, others), each, (at, name)) for name, each in value.items())
 
         return check
 
@@ -131,44 +118,21 @@ def _text(at: Place) -> str:
     return f"{_text(inside)}[{name}]" if isinstance(name, int) else f"{_text(inside)}.{name}"
 
 
-def _nothing(value: Any, at: Place) -> Sequence[str]:  # noqa: ARG001 - a Check
-    return ()
+def _all(checks: Iterable[tuple[Check, Any, Place]]) -> list[str]:
+    found: list[str] = []
+    for check, value, at in checks:
+        faults = check(value, at)
+        if faults:
+            found += faults
+    return found
 
 
-def _all_of(checks: list[Check]) -> Check:
-    def check(value: Any, at: Place) -> Sequence[str]:
-        found: Sequence[str] = ()
-        for one in checks:
-            faults = one(value, at)
-            if faults:
-                found = [*found, *faults]
-        return found
+def _items(check: Check) -> Check:
+    def check_items(value: Any, at: Place) -> Sequence[str]:
+        size = len(value) if isinstance(value, list) else 0
+        return _all((check, value[index], (at, index)) for index in range(0, size, max(1, size // LONGEST)))
 
-    return check
-
-
-def _plain(allowed: Callable[[Any], bool], what: str) -> Check:
-    return lambda value, at: () if allowed(value) else [f"{_text(at)} is {value!r:.80}, not {what}"]
-
-
-def _type(names: str | list[str]) -> Check:
-    every = [names] if isinstance(names, str) else names
-    tests = [_TYPES[name] for name in every]
-    usual = frozenset(_PLAIN[name] for name in every if name in _PLAIN)
-    return _plain(lambda value: type(value) in usual or any(test(value) for test in tests), f"of type {names}")
-
-
-def _items(check_item: Check) -> Check:
-    def check(value: Any, at: Place) -> Sequence[str]:
-        found: list[str] = []
-        if isinstance(value, list):
-            for index in range(0, len(value), max(1, len(value) // LONGEST)):
-                faults = check_item(value[index], (at, index))
-                if faults:
-                    found += faults
-        return found
-
-    return check
+    return check_items
 
 
 def _any_of(checks: list[Check]) -> Check:
@@ -187,16 +151,25 @@ def _any_of(checks: list[Check]) -> Check:
     return check
 
 
-def _pattern(text: str) -> Check:
-    search = re.compile(text).search
-    return _plain(lambda value: not isinstance(value, str) or bool(search(value)), f"like {text}")
+def _plain(allowed: Callable[[Any], object], what: str) -> Check:
+    return lambda value, at: () if allowed(value) else [f"{_text(at)} is {value!r:.80}, not {what}"]
+
+
+def _type(names: str | list[str]) -> Check:
+    every = [names] if isinstance(names, str) else names
+    usual = frozenset(each for name in every for each in _CLASSES[name])
+    return _plain(lambda value: type(value) in usual or any(_is(name, value) for name in every), f"of type {names}")
+
+
+def _is(name: str, value: Any) -> bool:
+    return isinstance(value, _CLASSES[name]) and (name == "boolean" or not isinstance(value, bool))
 
 
 _SIMPLE: Mapping[str, Callable[[Any], Check]] = {
     "type": _type,
     "enum": lambda values: _plain(lambda value: value in values, f"one of {values}"),
     "const": lambda one: _plain(lambda value: value == one, repr(one)),
-    "minimum": lambda least: _plain(lambda value: not _TYPES["number"](value) or value >= least, f"at least {least}"),
-    "minLength": lambda least: _plain(lambda value: not isinstance(value, str) or len(value) >= least, "long enough"),
-    "pattern": _pattern,
+    "minimum": lambda least: _plain(lambda value: not _is("number", value) or value >= least, f"at least {least}"),
+    "minLength": lambda least: _plain(lambda value: not _is("string", value) or len(value) >= least, "long enough"),
+    "pattern": lambda text: _plain(lambda value: not _is("string", value) or re.search(text, value), f"like {text}"),
 }

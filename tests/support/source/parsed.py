@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
 
 
 @cache
@@ -16,6 +19,16 @@ def tree(source: str) -> ast.Module:
 def nodes(source: str) -> Sequence[ast.AST]:
     """Everything in it, as ``walk`` gives it."""
     return walk(tree(source))
+
+
+def calls(source: str) -> Iterator[ast.Call]:
+    """All calls in it."""
+    return (node for node in nodes(source) if isinstance(node, ast.Call))
+
+
+def last_name(node: ast.AST) -> str:
+    """``c`` of ``a.b.c``; "" where it is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 _NO_NODES = {"ctx", "id", "attr", "kind", "type_comment", "lineno", "level", "module", "asname", "is_async", "simple"}
@@ -51,3 +64,22 @@ def forget() -> None:
     """Drop all trees: they are half of what a garbage collection at the end of a run would look through."""
     tree.cache_clear()
     walk.cache_clear()
+
+
+def sources() -> dict[str, str]:
+    """The source of each file of gdbext, by its path in it."""
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def breaches(
+    find: Callable[[str, str], Iterable[tuple[int, str]]], declared: Mapping[str, str] | None = None
+) -> list[str]:
+    """What ``find`` finds in gdbext, given a file's path and source, as "file:line: what", but in files and folders
+    (with a slash) that are declared; and each of these in which there is nothing."""
+    found, needed, declared = [], set(), declared or {}
+    for file, source in sources().items():
+        findings = list(find(file, source))
+        rows = {name for name in declared if name == file or (name.endswith("/") and file.startswith(name))}
+        needed |= rows if findings else set()
+        found += [] if rows else [f"{file}:{line}: {what}" for line, what in findings]
+    return found + [f"{name}: must not be declared" for name in sorted(declared.keys() - needed)]

@@ -22,16 +22,7 @@ COMMAND = re.compile(
     r"|(?:dispatch-[a-z]+|all-threads)(?![\w-])|scripts/(?!dispatch)\w+(?:\.\w+)?)([^\n;)(`]*)"
 )
 """A program or a command at its beginning, and what follows it up to the end of the clause."""
-PLACEHOLDERS = {
-    "PID": "1",
-    "TID": "1",
-    "N": "1",
-    "N|FUNCTION": "1",
-    "SECONDS": "1",
-    "GB": "1",
-    "S": "1",
-    "DURATION": "30s",
-}
+PLACEHOLDERS = {**dict.fromkeys(("PID", "TID", "N", "N|FUNCTION", "SECONDS", "GB", "S"), "1"), "DURATION": "30s"}
 
 
 def in_source(source: str) -> Iterator[tuple[int, str]]:
@@ -43,24 +34,22 @@ def in_source(source: str) -> Iterator[tuple[int, str]]:
         if id(node) in docs or id(node) in parts:
             continue
         if isinstance(node, ast.JoinedStr):
-            yield (
-                node.lineno,
-                "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values),
-            )
+            texts = (str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+            yield node.lineno, "".join(texts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
 def suggested(text: str) -> Iterator[list[str]]:
     """The words of each command in the text, and those behind it in its clause: where it ends, prose does not say."""
+    end = re.compile(r"[,:.] |\||</|   or   | or (?=dispatch|all-)| and (?=dispatch|all-)|#")
     for match in COMMAND.finditer(text):
-        words = re.split(r"(?:[,:.] |\||</|   or   | or (?=dispatch|all-)| and (?=dispatch|all-)|#)", match[2])[
-            0
-        ].rstrip("\\ ")
+        words = end.split(match[2])[0].rstrip("\\ ")
         try:
-            yield [*match[1].split(), *_filled(shlex.split(words))]
+            found = shlex.split(words)
         except ValueError:  # an apostrophe of prose
-            yield [*match[1].split(), *_filled(words.split())]
+            found = words.split()
+        yield [*match[1].split(), *_filled(found)]
 
 
 def _filled(words: list[str]) -> Iterator[str]:

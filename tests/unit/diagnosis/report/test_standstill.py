@@ -1,43 +1,51 @@
-"""A report says whether its process was stopped, and which calls that may have ended."""
+"""A report says if its process was stopped, which calls that may have ended, and which threads ran on meanwhile."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from gdbext.diagnosis import all_threads
 from gdbext.diagnosis.report import Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import ThreadReport
-from gdbext.render import Style
 
 
-def _nothing(_report: Report, _style: Style) -> Iterator[str]:
-    yield from ()
-
-
-def report(stops: int | None, cut_short: tuple[tuple[int, str], ...] = (), paused: float = 0.0) -> Report:
-    target = TargetReport("live", 100, "none", paused_ms=paused, stops=stops, cut_short=cut_short)
-    return Report("all-threads", target, view=_nothing, threads=(ThreadReport(100),))
+def shown(**more: Any) -> tuple[str, dict[str, Any]]:
+    """The text, and what the document says of the target."""
+    target = TargetReport("live", 100, "none", **more)
+    report = Report("all-threads", target, view=all_threads.render, threads=(ThreadReport(100),))
+    return render_text(report), json.loads(json_report.render(report))["target"]
 
 
 def test_nobody_was_stopped() -> None:
-    assert "Nothing was stopped: every thread slept" in render_text(report(0))
-    target = json.loads(json_report.render(report(0)))["target"]
+    text, target = shown(stops=0, paused_ms=0.0)
+    assert "Nothing was stopped: every thread slept" in text
     assert target["stops"] == 0
-    assert "cut_short" not in target
+    assert target.keys().isdisjoint({"cut_short", "moved"})
 
 
 def test_calls_that_a_stop_may_have_ended_are_named() -> None:
-    stopped = report(2, ((101, "epoll_wait"), (102, "write")), paused=3.25)
-    text = render_text(stopped)
+    text, target = shown(stops=2, cut_short=((101, "epoll_wait"), (102, "write")), paused_ms=3.25)
     assert "stood still for 3.2 ms, 2 stops together" in text
     assert "epoll_wait of 101, write of 102" in text
-    cut = json.loads(json_report.render(stopped))["target"]["cut_short"]
-    assert cut == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
+    assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
 
 
 @pytest.mark.parametrize("stops", [1, None])
 def test_no_calls_are_named_where_none_was_cut_short(stops: int | None) -> None:
-    assert "ended system calls" not in render_text(report(stops))
-    assert ("stood still" in render_text(report(stops))) is (stops == 1)
+    text, target = shown(stops=stops, paused_ms=2.5)
+    assert "ended system calls" not in text
+    assert "moments" not in text
+    assert ("stood still" in text) is (stops == 1)
+    assert target["paused_ms"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("moved", "named"), [((101, 102), "101, 102"), (tuple(range(1, 12)), "1, 2, 3, 4, 5, 6, 7, 8, …")]
+)
+def test_threads_that_ran_on_are_named(moved: tuple[int, ...], named: str) -> None:
+    text, target = shown(paused_ms=2.5, moved=moved)
+    assert f"may mix two moments: {named}\n" in text
+    assert target["moved"] == list(moved)
