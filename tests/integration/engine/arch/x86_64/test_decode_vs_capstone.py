@@ -1,11 +1,7 @@
-"""The decoder against capstone: boundaries, operands, targets and effects, in libc and in all of at::_ops.
-
-All of libc, and of at::_ops every tenth function; GDBEXT_ALL_FUNCTIONS=1 compares all of these, too.
-"""
+"""The decoder against capstone: boundaries, operands, targets and effects, in libc and in a tenth of at::_ops."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,7 +19,7 @@ from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from support.installed.machine import own_libc, torch_library
 
-STRIDE = 1 if os.environ.get("GDBEXT_ALL_FUNCTIONS") == "1" else 10
+STRIDE = 10
 _MODE = capstone.CS_ARCH_X86, capstone.CS_MODE_64
 
 PARTS = {name: name for name in REGISTERS}
