@@ -1,14 +1,10 @@
-"""Call frame information against pyelftools on real libraries, and every operation on assembled code."""
+"""Every operation of call frame information on assembled code; test_emulation_unwind.py has real libraries."""
 
 from __future__ import annotations
 
-import random
 import subprocess
-from typing import Any
 
 import pytest
-from elftools.dwarf.callframe import FDE
-from elftools.elf.elffile import ELFFile
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.cfi_program import (
@@ -19,81 +15,19 @@ from gdbext.engine.formats.cfi_program import (
     UNDEFINED,
     VAL_EXPRESSION,
     VAL_OFFSET,
-    CfiRow,
     Rule,
     row_at,
 )
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.unwind_row import InterpretedRow, compile_row
-from support.installed.machine import own_libc, torch_library
 
 pytestmark = pytest.mark.compiler
-
-
-KINDS = {
-    "UNDEFINED": UNDEFINED,
-    "SAME_VALUE": SAME,
-    "OFFSET": OFFSET,
-    "VAL_OFFSET": VAL_OFFSET,
-    "REGISTER": REGISTER,
-    "EXPRESSION": EXPRESSION,
-    "VAL_EXPRESSION": VAL_EXPRESSION,
-}
 
 
 def search_table(image: ElfImage) -> SearchTable:
     assert image.eh_frame_hdr is not None
     return SearchTable(image.read, image.eh_frame_hdr.vaddr)
-
-
-Row = tuple[object, dict[int, tuple[int, object]]]
-
-
-def oracle_row(line: dict[object, Any]) -> Row:
-    """(CFA, rules) of one line of pyelftools' table in our terms."""
-    cfa = line["cfa"]
-    place = bytes(cfa.expr) if cfa.expr is not None else (cfa.reg, cfa.offset)
-    rules = {}
-    for register, rule in line.items():
-        if isinstance(register, int):
-            rules[register] = KINDS[rule.type], bytes(rule.arg) if isinstance(rule.arg, list) else rule.arg
-    return place, rules
-
-
-def our_row(row: CfiRow) -> Row:
-    arguments = {kind: lambda rule: rule.number for kind in (OFFSET, VAL_OFFSET, REGISTER)}
-    arguments |= {kind: lambda rule: rule.code for kind in (EXPRESSION, VAL_EXPRESSION)}
-    rules = {number: (rule.kind, arguments.get(rule.kind, lambda _: None)(rule)) for number, rule in row.rules.items()}
-    return row.cfa_code if row.cfa_code is not None else (row.cfa_register, row.cfa_offset), rules
-
-
-@pytest.mark.parametrize("name", ["libc", pytest.param("libc10.so", marks=pytest.mark.torch)])
-def test_rows_equal_pyelftools(name: str) -> None:
-    path = own_libc() if name == "libc" else torch_library(name)
-    image = ElfImage.open(path)
-    table = search_table(image)
-    with open(path, "rb") as stream:
-        dwarf = ELFFile(stream).get_dwarf_info(relocate_dwarf_sections=False)
-        fdes = [entry for entry in dwarf.EH_CFI_entries() if isinstance(entry, FDE)]
-        assert len(fdes) > 1000
-        generator = random.Random(path)
-        compared = 0
-        for entry in generator.sample(fdes, 1000):
-            if any(int(instruction.opcode) == 0x2E for instruction in entry.instructions):
-                continue  # DW_CFA_GNU_args_size: pyelftools cannot make a table of it
-            start, size = entry["initial_location"], entry["address_range"]
-            found = table.find(start)
-            assert found is not None, hex(start)
-            assert (found.start, found.end) == (start, start + size)
-            lines = entry.get_decoded().table
-            for line, following in zip(lines, [*lines[1:], {"pc": start + size}]):
-                if line["pc"] >= following["pc"]:
-                    continue
-                for vaddr in (line["pc"], following["pc"] - 1):
-                    assert our_row(row_at(found, vaddr)) == oracle_row(line), hex(vaddr)
-                    compared += 1
-    assert compared > 3000
 
 
 SOURCE = r"""

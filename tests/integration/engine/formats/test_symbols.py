@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import random
 import struct
 import subprocess
 from collections import defaultdict
@@ -62,30 +61,11 @@ def test_index_equals_nm(library: str, tmp_path: Path) -> None:
     for name, places in listing.by_name.items():
         assert {symbol.vaddr for symbol in index.lookup(name)} == places
         assert all((symbol.type == STT_TLS) == (name in listing.thread_local) for symbol in index.lookup(name))
-
-
-@pytest.mark.torch
-def test_containing_equals_a_linear_search(tmp_path: Path) -> None:
-    index = SymbolIndex(ElfImage.open(torch_library("libc10.so")), SymbolCache(tmp_path))
-    symbols = (index.tables[0].symbol(number) for number in range(index.tables[0].count))
-    sized = [symbol for symbol in symbols if symbol is not None and symbol.size and symbol.type in (FUNC, IFUNC)]
-    generator = random.Random(5)
-    for chosen in generator.choices(sized, k=1500):
-        vaddr = chosen.vaddr + generator.randrange(chosen.size)
-        around = [symbol for symbol in sized if symbol.vaddr <= vaddr < symbol.vaddr + symbol.size]
-        innermost = max(symbol.vaddr for symbol in around)
-        assert {each.name for each in index.containing(vaddr)} == {s.name for s in around if s.vaddr == innermost}
-
-
-def test_exported_equals_lookup_for_all_exported_names() -> None:
-    path = own_libc()
-    index = SymbolIndex(ElfImage.open(path), NO_CACHE)
-    for name, places in nm(path, "-D").by_name.items():
-        symbol = index.exported(name)
-        assert symbol is not None, name
-        assert symbol.vaddr in places
-    assert index.exported("no_such_function") is None
-    assert index.exported("") is None
+        if library == "libc":
+            exported = index.exported(name)
+            assert exported is not None, name
+            assert exported.vaddr in places
+    assert index.exported("no_such_function") is index.exported("") is None
 
 
 def compile_library(folder: Path, source: str, *options: str) -> Path:
