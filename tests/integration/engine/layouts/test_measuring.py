@@ -17,7 +17,7 @@ from gdbext.engine.layouts import store
 from gdbext.errors import LayoutError
 from gdbext.torch.measure import child, measurement
 from support.programs import native_build, procfs
-from support.programs.harness import NO_SYMBOLS, ROOT, Inferior, wait_until
+from support.programs.harness import ROOT, Inferior, wait_until
 
 pytestmark = [pytest.mark.torch]
 
@@ -40,22 +40,13 @@ class Place:
     tree: Path
     record: Path
     scratch: Path
-    cache: Path
-
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PATH": f"{self.tree / 'bin'}:{os.environ['PATH']}",
-            "TMPDIR": str(self.scratch),
-            "XDG_CACHE_HOME": str(self.cache),
-            "GDBEXT_PYTHON": sys.executable,
-        }
+    environment: dict[str, str]
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """A command as in a shell, whatever the caller of the tests does with SIGINT."""
         return subprocess.Popen(
             words,
-            env=self.environment(),
+            env={**os.environ, **self.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,7 +72,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
     (tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX).write_text(
         '{"build_ids": {}, "torch": {}}'
     )
-    found = Place(tree, tmp_path / "record", tmp_path / "scratch", tmp_path / "cache")
+    environment = {
+        "PATH": f"{tree / 'bin'}:{os.environ['PATH']}",
+        "TMPDIR": str(tmp_path / "scratch"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "GDBEXT_PYTHON": sys.executable,
+    }
+    found = Place(tree, tmp_path / "record", tmp_path / "scratch", environment)
     found.scratch.mkdir()
     compiler = tree / "bin/g++"
     compiler.parent.mkdir()
@@ -122,22 +119,6 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(
         dispatch.communicate(timeout=30)
 
 
-@pytest.mark.gdb
-def test_in_a_gdb_that_is_attached_already(inferior: Start, place: Place) -> None:
-    hang = inferior("meta-mm")
-    words = ["gdb", "-nx", "-q", "-readnever", *NO_SYMBOLS]
-    with place.start(*words, "-p", str(hang.pid), "-ex", f"source {place.tree}/gdbext/init.py") as gdb:
-        assert gdb.stdin is not None
-        gdb.stdin.write(b"dispatch-bt\n")
-        gdb.stdin.flush()
-        place.compilers()
-        gdb.send_signal(signal.SIGINT)
-        place.assert_nothing_is_left()
-        said, _ = gdb.communicate(b"echo still here\\n\ndetach\nquit\n", timeout=60)
-        assert b"still here" in said
-    hang.assert_undisturbed()
-
-
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """For lack of memory, say: its compilers go with it."""
 
@@ -145,7 +126,7 @@ def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: p
         place.compilers()
         process._process.kill()
 
-    for name, value in place.environment().items():
+    for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(child.MeasuringProcess, "_follow", kill_when_compiling)
     with pytest.raises(LayoutError, match="killed by signal 9"):
@@ -157,7 +138,7 @@ def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch:
     """Every stop in gdb makes a new session, and each would compile for half a minute."""
     compiler = place.tree / "bin/g++"
     compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
-    for name, value in {**place.environment(), measurement.FAILED: ""}.items():
+    for name, value in {**place.environment, measurement.FAILED: ""}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)
     for _ in range(3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 
@@ -89,14 +88,9 @@ def compare(expected: CfiRow, found: CfiRow, registers: dict[int, int]) -> str:
     return "same"
 
 
-TORCH = [pytest.param(name, marks=pytest.mark.torch) for name in ("libc10.so", "libgomp.so.1")]
-
-
-@pytest.mark.parametrize("name", ["libc", *TORCH, "/usr/bin/python3"])
+@pytest.mark.parametrize("name", ["libc", pytest.param("libgomp.so.1", marks=pytest.mark.torch)])
 def test_agrees_with_call_frame_information(name: str) -> None:
-    if not name.startswith("/"):
-        name = own_libc() if name == "libc" else torch_library(name)
-    image = ElfImage.open(os.path.realpath(name))
+    image = ElfImage.open(own_libc() if name == "libc" else torch_library(name))
     assert image.eh_frame_hdr is not None
     table = SearchTable(image.read, image.eh_frame_hdr.vaddr)
 
@@ -104,7 +98,7 @@ def test_agrees_with_call_frame_information(name: str) -> None:
         fde = table.find(address)
         return fde is not None and fde.start == address
 
-    generator = random.Random(os.path.basename(name))  # noqa: PTH119 - the same addresses wherever torch is installed
+    generator = random.Random(name)
     results: Counter[str] = Counter()
     examples = []
     for _ in range(600):
