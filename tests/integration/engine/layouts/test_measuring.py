@@ -77,6 +77,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         "TMPDIR": str(tmp_path / "scratch"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "GDBEXT_PYTHON": sys.executable,
+        measurement.FAILED: "",
     }
     found = Place(tree, tmp_path / "record", tmp_path / "scratch", environment)
     found.scratch.mkdir()
@@ -138,7 +139,7 @@ def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch:
     """Every stop in gdb makes a new session, and each would compile for half a minute."""
     compiler = place.tree / "bin/g++"
     compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
-    for name, value in {**place.environment, measurement.FAILED: ""}.items():
+    for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)
     for _ in range(3):
