@@ -26,7 +26,7 @@ from gdbext.hosts.gdb.gdb_target import GdbTarget
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])
-limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "100"))
+limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "250"))
 
 active: list[tuple[int, int, int]] = []  # (stack pointer, OperatorDef, keyset), outermost first
 passed: dict[int, list[int]] = {}  # stack pointer → the tensors that were passed

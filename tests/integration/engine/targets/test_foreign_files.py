@@ -20,8 +20,7 @@ from gdbext.engine.targets.rooted_paths import Rights, rights_of
 from support.programs.harness import DISPATCH, run
 
 PYTHON = "/usr/bin/python3"
-NOBODY = 65534
-GROUP = 54321
+NOBODY, GROUP = 65534, 54321
 PROGRAM = """
 import ctypes, os, sys
 _, groups, *names = sys.argv
@@ -33,9 +32,9 @@ functions = []
 for number, name in enumerate(names):
     if name.endswith(".so"):
         ctypes.CDLL(name)
-        continue
-    exec(compile(code.format(number), name, "exec"))
-    functions.append(globals()[f"f{number}"])
+    else:
+        exec(compile(code.format(number), name, "exec"))
+        functions.append(globals()[f"f{number}"])
 functions[0](*functions[1:])
 """
 """Each name that is given is the file of a function, so its second or third line is asked for."""

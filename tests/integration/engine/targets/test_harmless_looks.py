@@ -96,23 +96,12 @@ def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) ->
     assert set(named) <= set(program.tids.values()), "the main thread reads a pipe, which goes on"
 
 
-def test_registers_that_a_proof_needs_are_had_by_a_stop(program: BlockedCalls) -> None:
-    target = brief_look(program.process.pid)
-    assert all(thread.lacks_registers for thread in target.threads())
-    assert not target.retake()
-    target.need_registers(program.tids["semop"])
-    assert target.retake()
-    assert target.stops == 1
-    assert {"rbx", "r12", "rbp"} <= target.threads()[-1].registers().keys()
-    assert not target.retake(), "once is enough"
-    target.close()
-    program.results()
-
-
 def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCalls) -> None:
-    """The look goes on with the registers, and need not begin again."""
+    """The look goes on with the registers, and need not begin again; nor is it stopped twice."""
     target = brief_look(program.process.pid)
     asleep = target.threads()[-1]
+    assert asleep.lacks_registers
+    assert not target.retake()
     stack = asleep.registers()["rsp"]
     before = target.read(stack, 64)
     stopped = target.stopped_thread(asleep.tid)

@@ -46,19 +46,16 @@ def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
 
 
 def test_stopped_while_looked_at_and_not_afterwards(counting: Plain) -> None:
-    with ProcTarget(counting.pid) as target:
-        assert counting.states() == ["t"]
-        assert target.threads()[0].kernel_state in ("S", "R")
-    assert goes_on(counting)
-
-
-def test_memory_is_closed_with_the_target(counting: Plain) -> None:
     target = ProcTarget(counting.pid)
-    address = target.selected_thread().registers()["rsp"]  # type: ignore[union-attr]
+    assert counting.states() == ["t"]
+    thread = target.threads()[0]
+    assert thread.kernel_state in ("S", "R")
+    address = thread.registers()["rsp"]
     assert len(target.read(address, 8)) == 8
     target.close()
     with pytest.raises(TargetError, match="let go"):
         target.read(address, 8)
+    assert goes_on(counting)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, 0])
@@ -103,14 +100,13 @@ for _ in range(3000):
     os.kill(int(sys.argv[1]), signal.SIGRTMIN)
     os.sched_yield()
 """
-MOST_SHOWERS = 10
 
 
 def test_signals_are_not_lost(program: Path) -> None:
     """Many looks under showers of signals: some are on their way to the program when we stop it."""
     with running(program, "0", "signals") as plain:
         held = showers = 0
-        while not held and showers < MOST_SHOWERS:
+        while not held and showers < 10:
             sender = subprocess.Popen([sys.executable, "-c", SHOWER, str(plain.pid)])
             showers += 1
             while sender.poll() is None or int(procfs.status(plain.pid)["ShdPnd"], 16):
@@ -160,13 +156,19 @@ def test_the_process_ends_before_its_memory_is_opened(
         target(counting.pid)
 
 
-def test_what_is_no_process(counting: Plain) -> None:
+def test_what_is_no_process(counting: Plain, pausing: Plain) -> None:
     counting.end()
     for pid in (0, -1, 1 << 30, counting.pid):
         with pytest.raises(NoSuchProcess):
             ProcTarget(pid)
     with pytest.raises(TargetError, match="this very process"):
         ProcTarget(os.getpid())
+    with pytest.raises(NoSuchProcess, match="thread of process") as raised:
+        ProcTarget(pausing.truth["threads"][1]["tid"])
+    assert raised.value.help == f"use: -p {pausing.pid}"
+    if "kthread" in procfs.status(2).get("Name", ""):  # containers show none
+        with pytest.raises(TargetError, match="kernel thread"):
+            ProcTarget(2)
 
 
 def test_a_zombie() -> None:
@@ -189,19 +191,6 @@ def test_somebody_else_traces_it(counting: Plain) -> None:
         other.kill()
         other.communicate(timeout=PATIENCE)
     assert goes_on(counting)
-
-
-def test_a_thread_is_no_process(pausing: Plain) -> None:
-    with pytest.raises(NoSuchProcess, match="thread of process") as raised:
-        ProcTarget(pausing.truth["threads"][1]["tid"])
-    assert raised.value.help == f"use: -p {pausing.pid}"
-
-
-def test_a_kernel_thread() -> None:
-    if "kthread" not in procfs.status(2).get("Name", ""):
-        pytest.skip("no kernel threads are visible here (a container)")
-    with pytest.raises(TargetError, match="kernel thread"):
-        ProcTarget(2)
 
 
 def test_a_process_of_another_user(counting: Plain) -> None:
@@ -246,28 +235,25 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
     path.write_bytes(header + struct.pack("<8I", 1, 0, base, base, at + len(code), at + len(code), 5, 0x1000) + code)
     path.chmod(0o755)
     try:
-        process = subprocess.Popen([str(path)])
+        process = subprocess.Popen([path])
     except OSError as error:
         pytest.skip(f"this kernel runs no 32-bit programs: {error}")
-    try:
-        with pytest.raises(ForeignArchitecture, match="32-bit"):
-            ProcTarget(process.pid)
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+    with pytest.raises(ForeignArchitecture, match="32-bit"):
+        ProcTarget(process.pid)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
 def test_handlers_are_put_back(counting: Plain, own: Any) -> None:
     """One that somebody else has set stays."""
-    before = signal.signal(signal.SIGTERM, own)
+    signal.signal(signal.SIGTERM, own)
     try:
         with ProcTarget(counting.pid):
             assert (signal.getsignal(signal.SIGTERM) is own) == (own is not signal.SIG_DFL)
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 STARTS_A_PROCESS = """
