@@ -52,11 +52,14 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def slots(path: str, kind: str) -> dict[int, tuple[str, int]]:
     """Slot to (symbol and addend as readelf prints them, addend), of one type of relocation."""
     text = subprocess.run(["readelf", "-rW", path], capture_output=True, text=True, check=True).stdout
-    found = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[2] == kind:
-            found[int(words[0], 16)] = (" ".join(words[3:]), int(words[-1], 16))
+    lines = [words for words in map(str.split, text.splitlines()) if len(words) > 3 and words[2] == kind]
+    return {int(words[0], 16): (" ".join(words[3:]), int(words[-1], 16)) for words in lines}
+
+
+def own(path: str, kind: str) -> dict[int, int]:
+    """Slot to addend of those that are of the library alone."""
+    found = {slot: addend for slot, (text, addend) in slots(path, kind).items() if "exported" not in text}
+    assert found
     return found
 
 
@@ -105,10 +108,9 @@ def find(target: FakeTarget, offset: int = 0, thread_pointer: int = TCB) -> int:
 def test_module_id_from_a_local_dynamic_slot(build: Build) -> None:
     path = build("local-dynamic")
     target, _ = process(path, {3: BLOCK})
-    found = slots(path, "R_X86_64_DTPMOD64")
-    own = [slot for slot, (text, _) in found.items() if "exported" not in text]
-    (other,) = found.keys() - own
-    patched(target, BASE + own[0], 3)
+    (slot, *_) = own(path, "R_X86_64_DTPMOD64")
+    (other,) = slots(path, "R_X86_64_DTPMOD64").keys() - own(path, "R_X86_64_DTPMOD64").keys()
+    patched(target, BASE + slot, 3)
     patched(target, BASE + other, 2)  # interposed: another library's id
     assert find(target, 4) == BLOCK + 4
 
@@ -123,18 +125,14 @@ def test_untouched(build: Build, value: int, size: int) -> None:
 def test_static_offset_from_an_initial_exec_slot(build: Build) -> None:
     path = build("initial-exec")
     target, _ = process(path, {})
-    found = slots(path, "R_X86_64_TPOFF64")
-    own = {slot: addend for slot, (text, addend) in found.items() if "exported" not in text}
-    assert own
-    for slot, addend in own.items():
+    for slot, addend in own(path, "R_X86_64_TPOFF64").items():
         patched(target, BASE + slot, (addend - 0x80) & (1 << 64) - 1)  # l_tls_offset 0x80
     assert find(target, 4) == TCB - 0x80 + 4
 
 
 def test_descriptors(build: Build) -> None:
     path = build("descriptors")
-    found = {s: a for s, (text, a) in slots(path, "R_X86_64_TLSDESC").items() if "exported" not in text}
-    ((slot, addend),) = found.items()
+    ((slot, addend),) = own(path, "R_X86_64_TLSDESC").items()
     static, _ = process(path, {})
     patched(static, BASE + slot, 0x1000, (addend - 0x100) & (1 << 64) - 1)
     assert find(static, 4) == TCB - 0x100 + 4
@@ -178,19 +176,12 @@ def test_no_glibc(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        (TCB, (1,)),
-        (TCB + 16, (1,)),
-        (TCB + 8, (0,)),
-        (TCB + 8, (0x1234,)),
-        (DTV + 0xF0, (1 << 40,)),
-        (DTV + 0xF0, (0,)),
-    ],
+    ("address", "word"),
+    [(TCB, 1), (TCB + 16, 1), (TCB + 8, 0), (TCB + 8, 0x1234), (DTV + 0xF0, 1 << 40), (DTV + 0xF0, 0)],
 )
-def test_damage_is_refused(build: Build, address: int, words: tuple[int, ...]) -> None:
+def test_damage_is_refused(build: Build, address: int, word: int) -> None:
     target, _ = with_module_id(build("local-dynamic"))
-    patched(target, address, *words)
+    patched(target, address, word)
     with pytest.raises(ThreadLocalUnknown):
         find(target)
 

@@ -30,8 +30,6 @@ mv "{record}.new" "{record}"
 wait
 """
 
-Start = Callable[..., Inferior]
-
 
 @dataclass
 class Place:
@@ -95,15 +93,11 @@ def running(pid: int) -> bool:
     return procfs.state(pid, pid) not in ("", "Z", "X")
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.parametrize(
     ("debugger", "number"), [pytest.param("gdb", signal.SIGKILL, marks=pytest.mark.gdb), ("none", signal.SIGINT)]
 )
 def test_nobody_stands_still_meanwhile_and_nothing_is_left(
-    inferior: Start, place: Place, debugger: str, number: int
+    inferior: Callable[..., Inferior], place: Place, debugger: str, number: int
 ) -> None:
     hang = inferior("meta-mm")
     dispatch = place.start(
@@ -114,7 +108,8 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(
         assert not hang.disturbance()
         ended = dispatch.pid
         if debugger == "gdb":
-            ended = children(dispatch.pid)[0]  # what nobody can prepare for: the debugger itself is killed
+            children = Path(f"/proc/{dispatch.pid}/task/{dispatch.pid}/children").read_text().split()
+            ended = int(children[0])  # what nobody can prepare for: the debugger itself is killed
         os.kill(ended, number)
         place.assert_nothing_is_left()
         dispatch.communicate(timeout=30)

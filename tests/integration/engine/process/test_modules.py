@@ -15,9 +15,8 @@ from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from support.fakes.fake_target import FakeTarget, OwnProcess
+from support.fakes.fake_target import OwnProcess
 
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
@@ -113,16 +112,3 @@ def test_of_the_same_file_put_back_the_mapped_one_is_used(
     is_mapped = "/map_files/" in module.image.path
     assert is_mapped == (may_open and os.geteuid() == 0)
     assert is_mapped or module.image.path == str(path)
-
-
-def test_a_fixed_executable_has_no_bias(tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    command = ["gcc", "-no-pie", "-O1", "-x", "c", "-", "-o", str(program)]
-    subprocess.run(command, input="int main(void) { return 0; }", text=True, check=True)
-    maps = [
-        MemoryMapping(0x400000, 0x401000, 0, str(program), "r--p"),
-        MemoryMapping(0x401000, 0x402000, 0x1000, str(program), "r-xp"),
-    ]
-    target = FakeTarget({0x400000: program.read_bytes()[:0x2000]}, maps)
-    (module,) = ModuleTable(target, Memory(target)).modules
-    assert (module.base, module.status) == (0, "ok")

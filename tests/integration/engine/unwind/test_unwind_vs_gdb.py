@@ -7,8 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ import pytest
 
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
-from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.unwind import NativeFrame, Unwinder
 from support.installed import pythons
@@ -54,14 +52,6 @@ class Slow(torch.autograd.Function):
 threading.Thread(target=lambda: Slow.apply(x).sum().backward(), daemon=True).start()
 torch.vmap(lambda t: (time.sleep(1000), t)[1])(x)
 """
-MATRIX_PRODUCTS = """
-import torch
-torch.set_num_threads(1)
-a = torch.randn(700, 700)
-print("ready", flush=True)
-while True:
-    torch.mm(a, a)
-"""
 OVERFLOWING_FRAME = 131
 """Bytes of stack of a call of ``overflow`` in signals.c. gdb takes the square of their number to read registers."""
 SIGNALS = {
@@ -75,8 +65,6 @@ SIGNALS = {
 """Arguments of signals.c, and how many trampolines are on the stack."""
 CASES = [*SIGNALS, ("direct",), ("callback",), ("debian",), ("3.8",), ("3.13",), ("torch",)]
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
 
 class Walk(NamedTuple):
     """The stack of one thread."""
@@ -87,27 +75,32 @@ class Walk(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Start]:
-    """Starts a program and waits for its "ready"."""
-    running: list[subprocess.Popen[str]] = []
+def pids(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], int]]:
+    """Of each program that hangs; without a Python that is not installed."""
+    folder, running = tmp_path_factory.mktemp("programs"), {}
+    try:
+        for case in CASES:
+            words = command(case, folder)
+            if words:
+                running[case] = process = start(words, case)
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+        for process in running.values():
+            wait_until(procfs.sleeps_on(process.pid), "it has come from printing to where it stays")
+        yield {case: process.pid for case, process in running.items()}
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
 
-    def run(*command: str) -> subprocess.Popen[str]:
-        def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_STACK, (1200 * OVERFLOWING_FRAME, resource.RLIM_INFINITY))
 
-        own_limit = limit if "overflow" in command else None
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, preexec_fn=own_limit, env={"PATH": "/usr/bin:/bin"}
-        )
-        running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+def start(words: tuple[str, ...], case: tuple[str, ...]) -> subprocess.Popen[str]:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (1200 * OVERFLOWING_FRAME, resource.RLIM_INFINITY))
 
-    yield run
-    for process in running:
-        process.kill()
-        process.wait()
+    own_limit = limit if "overflow" in case else None
+    environment = {"PATH": "/usr/bin:/bin"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=own_limit, env=environment)
 
 
 def command(case: tuple[str, ...], folder: Path) -> tuple[str, ...]:
@@ -122,30 +115,22 @@ def command(case: tuple[str, ...], folder: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def hanging(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[Walk]]:
-    """The threads of each program that hangs, gdb's stacks by one gdb."""
-    folder = tmp_path_factory.mktemp("hanging")
-    commands = {case: command(case, folder) for case in CASES}
-    pids = {case: start(*words).pid for case, words in commands.items() if words}
-    for pid in pids.values():
-        wait_until(procfs.sleeps_on(pid), "it has come from printing to where it stays")
-    said = {"PROBE_OUTPUT": str(folder / "out"), "PROBE_PIDS": " ".join(map(str, pids.values()))}
+def hanging(
+    pids: dict[tuple[str, ...], int], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, ...], list[Walk]]:
+    """Their threads, gdb's stacks by one gdb."""
+    output = tmp_path_factory.mktemp("gdb") / "out"
+    said = {"PROBE_OUTPUT": str(output), "PROBE_PIDS": " ".join(map(str, pids.values()))}
     gdb = ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *UNDEMANGLED, "-x", PROBE]
-    subprocess.run(gdb, env={**os.environ, **said}, stdin=subprocess.DEVNULL, capture_output=True, timeout=240)
-    theirs = json.loads((folder / "out").read_text())
+    subprocess.run(gdb, env={**os.environ, **said}, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    theirs = json.loads(output.read_text())
     return {case: list(walks(pid, threads)) for (case, pid), threads in zip(pids.items(), theirs, strict=True)}
 
 
-@contextmanager
-def unwinding(pid: int) -> Iterator[tuple[ProcTarget, Unwinder, Symbolizer]]:
+def walks(pid: int, theirs: dict[str, list[dict[str, Any]]]) -> Iterator[Walk]:
     with ProcTarget(pid) as target:
         memory = Memory(target)
-        modules = ModuleTable(target, memory)
-        yield target, Unwinder(memory, modules), Symbolizer(modules)
-
-
-def walks(pid: int, theirs: dict[str, list[dict[str, Any]]]) -> Iterator[Walk]:
-    with unwinding(pid) as (target, unwinder, _):
+        unwinder = Unwinder(memory, ModuleTable(target, memory))
         threads = {str(thread.tid): thread for thread in target.threads()}
         assert threads.keys() == theirs.keys()
         for tid, thread in threads.items():
@@ -172,25 +157,3 @@ def test_the_same_frames(hanging: dict[tuple[str, ...], list[Walk]], case: tuple
         assert sum(frame.how == "signal" for frame in ours) == SIGNALS[case]
         assert any(frame.how == "return-address" for frame in ours) == (case[0] in ("nowhere", "stray"))
         assert case[0] != "overflow" or len(ours) > 1000
-
-
-@pytest.mark.slow
-def test_busy_in_code_without_cfi(start: Start) -> None:
-    """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
-    process = start(sys.executable, "-c", MATRIX_PRODUCTS)
-
-    def is_followed() -> bool:
-        with unwinding(process.pid) as (target, unwinder, symbolizer):
-            thread = next(thread for thread in target.threads() if thread.tid == process.pid)
-            frames = list(unwinder.frames(thread.registers()))
-            assert unwinder.stopped == "end of stack", frames
-            if "code" not in {frame.how for frame in frames}:
-                return False
-            functions = [symbolizer.function(frame.lookup_pc) for frame in frames]
-            names = [name for function in functions if function is not None for name in function.names]
-            assert any("4mm4call" in name or "wrapper_CPU_mm" in name for name in names), names
-            assert "_start" in names
-            return True
-
-    for _ in range(3):
-        wait_until(is_followed, "a look falls into a kernel without CFI")
