@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
 
 def ways(words: Sequence[str]) -> Iterator[Way]:
     """Those of this machine's compilers."""
-    for compiler in filter(matrix.has, matrix.COMPILERS):
+    for compiler in filter(shutil.which, matrix.COMPILERS):
         for flags in matrix.FLAGS:
             way = Way(compiler, flags)
             if not words or any(word in str(way) for word in words):

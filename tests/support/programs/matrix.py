@@ -16,6 +16,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,16 +48,11 @@ IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
 PATIENCE = 240.0
 
 
-@dataclass
-class Matrix:
+class Matrix(NamedTuple):
     """The running program. ``truth`` has its cases, each with passes from the innermost one outwards."""
 
-    process: subprocess.Popen[bytes]
     truth: dict[str, Any]
-    library: Path
-    way: str = ""
-    """How it was compiled: one of FLAGS."""
-    folder: Path = Path()
+    folder: Path
     """Where it writes its truth."""
 
     @property
@@ -83,33 +79,26 @@ class Matrix:
         return self.look("--json", *args).document
 
 
-@contextlib.contextmanager
-def running(way: str, compiler: str = "g++", only: str = "") -> Iterator[Matrix]:
+def running(way: str, compiler: str = "g++", only: str = "") -> AbstractContextManager[Matrix]:
     """The program, compiled that way, when all its threads stand where they are to be looked at."""
-    library = build(way, compiler)
-    with started(host(), library, only) as matrix:
-        matrix.way = way
-        yield matrix
+    return started(host(), build(way, compiler), only)
 
 
 @contextlib.contextmanager
 def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
     """The same of a library that is compiled already."""
     folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
+    words = [program, folder / "truth", library, *([only] if only else [])]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [str(program), str(folder / "truth"), str(library), *([only] if only else [])],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     try:
         wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
         truth = _truth(folder)
         if truth is None:
             raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
-        yield Matrix(process, truth, library, folder=folder)
+        yield Matrix(truth, folder)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -118,16 +107,10 @@ def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
 
 
 def _truth(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / "truth").read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def has(compiler: str) -> bool:
-    """The machine has that compiler."""
-    return shutil.which(compiler) is not None
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((folder / "truth").read_text())
+        return found
+    return None
 
 
 def host() -> Path:
@@ -239,15 +222,13 @@ def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]], score: Score) -> int:
     """Aligns both sequences, innermost first; a pass without a step is missing, a step without a pass wrong."""
     places = _alignment(wanted, steps)
-    taken = set(places.values())
-    for number, step in enumerate(steps):
-        if number not in taken and step["op"] not in IGNORED:
-            score.wrong.append(f"{name}: no such pass: {_short(step)}")
+    others = [step for number, step in enumerate(steps) if number not in places.values() and step["op"] not in IGNORED]
+    score.wrong += [f"{name}: no such pass: {_short(step)}" for step in others]
     for number, one in enumerate(wanted):
-        if number not in places:
+        if number in places:
+            _judge(name, one, steps[places[number]], score)
+        else:
             score.missing.append(f"{name}: {one['op']} {one['key']} {one['event']}")
-            continue
-        _judge(name, one, steps[places[number]], score)
     return len(places)
 
 

@@ -93,26 +93,18 @@ def running(pid: int) -> bool:
     return procfs.state(pid, pid) not in ("", "Z", "X")
 
 
-@pytest.mark.parametrize(
-    ("debugger", "number"), [pytest.param("gdb", signal.SIGKILL, marks=pytest.mark.gdb), ("none", signal.SIGINT)]
-)
-def test_nobody_stands_still_meanwhile_and_nothing_is_left(
-    inferior: Callable[..., Inferior], place: Place, debugger: str, number: int
-) -> None:
+def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Callable[..., Inferior], place: Place) -> None:
+    """Neither after Ctrl+C nor after SIGKILL, for which nobody can prepare."""
     hang = inferior("meta-mm")
-    dispatch = place.start(
-        str(place.tree / "scripts/dispatch"), "-p", str(hang.pid), "--debugger", debugger, "dispatch-bt"
-    )
-    with dispatch:
-        place.compilers()
-        assert not hang.disturbance()
-        ended = dispatch.pid
-        if debugger == "gdb":
-            children = Path(f"/proc/{dispatch.pid}/task/{dispatch.pid}/children").read_text().split()
-            ended = int(children[0])  # what nobody can prepare for: the debugger itself is killed
-        os.kill(ended, number)
-        place.assert_nothing_is_left()
-        dispatch.communicate(timeout=30)
+    words = str(place.tree / "scripts/dispatch"), "-p", str(hang.pid), "--debugger", "none", "dispatch-bt"
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with place.start(*words) as dispatch:
+            place.compilers()
+            assert not hang.disturbance()
+            dispatch.send_signal(number)
+            place.assert_nothing_is_left()
+            dispatch.communicate(timeout=30)
+        place.record.unlink()
 
 
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
