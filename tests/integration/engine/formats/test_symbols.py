@@ -16,7 +16,7 @@ from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Symbol, SymbolIndex
 from support.installed.machine import own_libc, torch_library
 
-FUNC, STT_TLS, IFUNC = 2, 6, 10
+STT_TLS = 6
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 pytestmark = pytest.mark.compiler
@@ -68,38 +68,38 @@ def test_index_equals_nm(library: str, tmp_path: Path) -> None:
     assert index.exported("no_such_function") is index.exported("") is None
 
 
-def compile_library(folder: Path, source: str, *options: str) -> Path:
+def compiled(folder: Path, source: str, *options: str) -> Path:
     path = folder / "lib.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(path), *options]
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", path, *options]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
     return path
+
+
+def index_of(path: Path) -> SymbolIndex:
+    return SymbolIndex(ElfImage.open(str(path)), NO_CACHE)
 
 
 def test_the_default_version_is_preferred(tmp_path: Path) -> None:
     script = tmp_path / "versions"
     script.write_text("V1 { global: f; local: *; }; V2 { global: f; } V1;")
-    path = compile_library(
-        tmp_path,
-        '__asm__(".symver f_old, f@V1"); __asm__(".symver f_new, f@@V2");'
-        "__attribute__((used)) int f_old(void) { return 1; } __attribute__((used)) int f_new(void) { return 2; }",
-        f"-Wl,--version-script={script}",
-    )
-    index = SymbolIndex(ElfImage.open(str(path)), NO_CACHE)
-    wanted = {symbol.vaddr for symbol in index.lookup("f_new")}
+    source = """
+    __asm__(".symver f_old, f@V1"); __asm__(".symver f_new, f@@V2");
+    __attribute__((used)) int f_old(void) { return 1; } __attribute__((used)) int f_new(void) { return 2; }"""
+    path = compiled(tmp_path, source, f"-Wl,--version-script={script}")
+    index = index_of(path)
     exported = index.exported("f")
     assert exported is not None
-    assert {exported.vaddr} == wanted
-    subprocess.run(["strip", str(path)], check=True)
-    stripped = SymbolIndex(ElfImage.open(str(path)), NO_CACHE)
-    assert stripped.exported("f") == exported
-    assert len(stripped.lookup("f")) == 2
+    assert [exported.vaddr] == [symbol.vaddr for symbol in index.lookup("f_new")]
+    subprocess.run(["strip", path], check=True)
+    assert index_of(path).exported("f") == exported
+    assert len(index_of(path).lookup("f")) == 2
 
 
 def test_a_library_without_section_headers(tmp_path: Path) -> None:
     for style in ("gnu", "sysv"):
         source = "int f(void) { return 1; } int g(void) { return 2; }"
-        path = compile_library(tmp_path, source, f"-Wl,--hash-style={style}")
-        whole = SymbolIndex(ElfImage.open(str(path)), NO_CACHE)
+        path = compiled(tmp_path, source, f"-Wl,--hash-style={style}")
+        whole = index_of(path)
         data = bytearray(path.read_bytes())
         struct.pack_into("<Q", data, 40, 0)  # e_shoff
         struct.pack_into("<HHH", data, 58, 0, 0, 0)
@@ -110,22 +110,19 @@ def test_a_library_without_section_headers(tmp_path: Path) -> None:
 
 
 def test_minidebuginfo(tmp_path: Path) -> None:
-    path = compile_library(
-        tmp_path,
-        "__attribute__((noinline)) static int hidden(int x) { return x * x; } int f(int x) { return hidden(x); }",
-    )
-    full = SymbolIndex(ElfImage.open(str(path)), NO_CACHE).lookup("hidden")
-    debug = tmp_path / "mini"
-    subprocess.run(["objcopy", "--only-keep-debug", str(path), str(debug)], check=True)
-    packed = tmp_path / "mini.xz"
+    source = "__attribute__((noinline)) static int hidden(int x) { return x * x; } int f(int x) { return hidden(x); }"
+    path = compiled(tmp_path, source)
+    full = index_of(path).lookup("hidden")
+    debug, packed = tmp_path / "mini", tmp_path / "mini.xz"
+    subprocess.run(["objcopy", "--only-keep-debug", path, debug], check=True)
     packed.write_bytes(lzma.compress(debug.read_bytes()))
-    subprocess.run(["strip", str(path)], check=True)
-    subprocess.run(["objcopy", "--add-section", f".gnu_debugdata={packed}", str(path)], check=True)
-    index = SymbolIndex(ElfImage.open(str(path)), NO_CACHE)
+    subprocess.run(["strip", path], check=True)
+    subprocess.run(["objcopy", "--add-section", f".gnu_debugdata={packed}", path], check=True)
+    index = index_of(path)
     assert index.complete
     assert index.lookup("hidden") == full
     assert names(index.containing(full[0].vaddr)) == ["hidden"]
     assert names(index.lookup("f")) == ["f"]
-    packed.write_bytes(lzma.compress(debug.read_bytes())[:-40])
-    subprocess.run(["objcopy", "--update-section", f".gnu_debugdata={packed}", str(path)], check=True)
-    assert SymbolIndex(ElfImage.open(str(path)), NO_CACHE).lookup("f")
+    packed.write_bytes(packed.read_bytes()[:-40])
+    subprocess.run(["objcopy", "--update-section", f".gnu_debugdata={packed}", path], check=True)
+    assert index_of(path).lookup("f")

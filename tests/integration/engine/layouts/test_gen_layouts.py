@@ -194,10 +194,15 @@ def fewer_entries(document: dict[str, Any]) -> None:
     fields["dispatchTable_"]["offset"] -= 16
 
 
+def swapped(document: dict[str, Any], *keys: str) -> None:
+    index = document["dispatch"]["table_index"]
+    one, other = (document["enums"]["c10::DispatchKey"][key] for key in keys)
+    index[one], index[other] = index[other], index[one]
+
+
 def another_order(document: dict[str, Any]) -> None:
     """As in a release whose backends stand in another order: only the kernels' names can tell."""
-    index, keys = document["dispatch"]["table_index"], document["enums"]["c10::DispatchKey"]
-    index[keys["CPU"]], index[keys["CUDA"]] = index[keys["CUDA"]], index[keys["CPU"]]
+    swapped(document, "CPU", "CUDA")
 
 
 def version(text: str) -> Change:
@@ -209,9 +214,7 @@ def version(text: str) -> Change:
 
 def newer_with_other_keys(document: dict[str, Any]) -> None:
     version("2.12.1+cpu")(document)
-    index, numbers = document["dispatch"]["table_index"], document["enums"]["c10::DispatchKey"]
-    one, other = numbers["Python"], numbers["Functionalize"]
-    index[one], index[other] = index[other], index[one]
+    swapped(document, "Python", "Functionalize")
 
 
 REFUSED = {
