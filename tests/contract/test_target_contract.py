@@ -159,10 +159,13 @@ def test_threads(seen: Seen) -> None:
     assert {thread["kernel_state"] for thread in threads} == {state}
 
 
-def test_the_selected_thread(seen: Seen) -> None:
-    """The crashed one, in all other cases the main one."""
-    crashed = seen.source == "kernel"
-    assert seen.answer["selected"] == seen.truth["threads"][THREADS if crashed else 0]["tid"]
+def test_the_crashed_thread_has_the_signal(seen: Seen) -> None:
+    """And is selected; in all other cases it is the main one, and no thread has a signal."""
+    crashed = seen.truth["threads"][THREADS]["tid"] if seen.source == "kernel" else None
+    assert seen.answer["selected"] == (crashed or seen.truth["threads"][0]["tid"])
+    signals = {thread["tid"]: thread["signal"] for thread in seen.answer["threads"] if thread["signal"] is not None}
+    segv = {"number": 11, "name": "SIGSEGV", "code": 1, "address": 0xDEAD0000}
+    assert signals == ({crashed: segv} if crashed else {})
 
 
 def test_registers(seen: Seen) -> None:
@@ -182,23 +185,12 @@ def test_registers(seen: Seen) -> None:
         assert seen.truth["code"] <= registers["rip"] < seen.truth["code"] + 64
 
 
-def test_only_the_crashed_thread_has_a_signal(seen: Seen) -> None:
-    signals = {t["tid"]: t["signal"] for t in seen.answer["threads"] if t["signal"] is not None}
-    if seen.source != "kernel":
-        assert signals == {}
-        return
-    segv = {"number": 11, "name": "SIGSEGV", "code": 1, "address": 0xDEAD0000}
-    assert signals == {seen.truth["threads"][THREADS]["tid"]: segv}
-
-
 def test_memory_is_exact(seen: Seen) -> None:
+    """Also where the core leaves it to files."""
     assert seen.read("pattern") == PATTERN
     assert seen.read("across") == PATTERN[4090:4102]
     assert seen.read("one") == PATTERN[1:2]
     assert seen.read("none") == b""
-
-
-def test_memory_that_the_core_leaves_to_files(seen: Seen) -> None:
     assert seen.read("text") == TEXT
     assert seen.read("code") == bytes.fromhex(seen.truth["code_bytes"])
 

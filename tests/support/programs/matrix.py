@@ -88,7 +88,7 @@ def running(way: str, compiler: str = "g++", only: str = "") -> AbstractContextM
 def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
     """The same of a library that is compiled already."""
     folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
-    words = [program, folder / "truth", library, *([only] if only else [])]
+    words = [str(program), str(folder / "truth"), str(library), *([only] if only else [])]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -188,6 +188,19 @@ class Score:
             setattr(self, name, getattr(self, name) + round(weight * getattr(case, name)))
         for name in ("wrong", "missing", "lacking"):
             getattr(self, name).extend(getattr(case, name))
+
+
+def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
+    """Each pass of the truth with the step that stands in its place."""
+    score = Score()
+    threads = {thread["tid"]: thread for thread in document["threads"]}
+    for case in truth["cases"]:
+        steps = _unfolded(threads[case["tid"]]["dispatch"])
+        wanted = case["passes"]
+        one = Score(passes=len(wanted) if len(wanted) == len(steps) else min(len(wanted), LONG))
+        one.found = _matched(case["name"], wanted, steps, one)
+        score.add(one)
+    return score
 
 
 class RecursionScore(NamedTuple):
