@@ -6,10 +6,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from gdbext.torch.measure.measured import measure
 from gdbext.torch.measure.wants import Wants
 from support.installed import pythons
 from support.programs import native_build
-from support.programs.harness import Inferior, Pool
+from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -128,18 +126,12 @@ def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
 Process = tuple[ModuleTable, Memory, Symbolizer]
 
 
-@contextmanager
-def opened(one: Inferior) -> Iterator[Process]:
-    with ProcTarget(one.pid) as target:
+@pytest.fixture
+def process(inferior: Callable[..., Inferior]) -> Iterator[Process]:
+    with ProcTarget(inferior("idle").pid) as target:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         yield modules, memory, Symbolizer(modules)
-
-
-@pytest.fixture
-def process(inferior: Callable[..., Inferior]) -> Iterator[Process]:
-    with opened(inferior("idle")) as found:
-        yield found
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -319,8 +311,8 @@ def test_a_container_s_library_is_not_run(process: Process, tmp_path: Path, monk
         choose(process, folder=other_build(tmp_path, moved("c10::impl::OperatorEntry::name_")))
 
 
-def measured_before() -> Path:
-    """Where the layout of these headers stays, measured by this code with this compiler: from run to run."""
+def kept() -> Path:
+    """A cache for this code that measures, this compiler and these headers: from run to run."""
     digest = hashlib.sha256(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
     for file in (
         native_build.torch_folder() / "version.py",
@@ -332,25 +324,15 @@ def measured_before() -> Path:
 
 @pytest.mark.slow
 def test_the_shipped_layout_is_what_is_measured_here(
-    inferior_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nothing shipped the headers beside the library are measured (40 s), once for each change of the code that
-    measures or of the compiler, and kept; test_measuring.py measures small ones each time."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/index.json").write_text('{"build_ids": {}, "torch": {}}')
-    before = measured_before()
-    if before.exists():
-        shutil.copytree(before, tmp_path / "cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with opened(inferior_pool.get("idle")) as process:
-        first = choose(process, folder=tmp_path / "data")
-        monkeypatch.setenv("PATH", "/nonexistent")
-        again = choose(process, folder=tmp_path / "data")
-    if not before.exists():
-        before.parent.mkdir(parents=True, exist_ok=True)
-        partial = before.with_name(f"{before.name}.{os.getpid()}")
-        shutil.copytree(tmp_path / "cache", partial)
-        partial.rename(before)
-    assert (first.match, again.match) == ("generated", "generated")
-    fresh = json.loads(next((tmp_path / "cache").rglob("*.json")).read_text())
+    """With nothing shipped the headers beside the library are measured (40 s) and kept, once for each change of the
+    code; test_measuring.py measures small ones each time."""
+    (tmp_path / "index.json").write_text('{"build_ids": {}, "torch": {}}')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept()))
+    assert choose(process, folder=tmp_path).match == "generated"
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert choose(process, folder=tmp_path).match == "generated"
+    monkeypatch.undo()
+    fresh = json.loads(next(kept().rglob("*.json")).read_text())
     assert_shipped(fresh, "build_ids", "structs", "enums", "constants", "dispatch", "absent")

@@ -1,12 +1,10 @@
-"""The decoder against capstone: boundaries, operands, targets and effects, in libc and in a tenth of at::_ops."""
+"""The decoder against capstone: boundaries, operands, targets and effects, in libc."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import capstone
-import pytest
 from capstone import x86
 
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
@@ -15,8 +13,7 @@ from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME
-from gdbext.engine.formats.symbol_index import SymbolIndex
-from support.installed.machine import own_libc, torch_library
+from support.installed.machine import own_libc
 
 _MODE = capstone.CS_ARCH_X86, capstone.CS_MODE_64
 
@@ -30,47 +27,24 @@ INVENTED = {"test": {"rax"}, "cqo": {"rax"}, "cdq": {"rax"}, "cwd": {"rax"}}
 """Registers that capstone 5 counts as written, though the instruction only reads them (Intel SDM, volume 2)."""
 
 
-def places(image: ElfImage) -> Iterator[tuple[int, int]]:
-    """(start, size) of every function of libc that has unwind information, or of a tenth of at::_ops."""
-    if "libtorch" in image.path:
-        symbols = SymbolIndex(image).matching(b"_ZN2at4_ops")
-        yield from sorted({(each.vaddr, each.size) for each in symbols if each.is_function and each.size})[::10]
-        return
+def functions(image: ElfImage) -> Iterator[tuple[int, bytes]]:
+    """Address and code of each that has unwind information."""
     segment = next(each for each in image.segments if each.type == PT_GNU_EH_FRAME)
     table = SearchTable(image.read, segment.vaddr)
     for index in range(table.count):
         fde = table.entries.fde(segment.vaddr + table.entry(index)[1])
-        yield fde.start, fde.end - fde.start
+        yield fde.start, image.read(fde.start, fde.end - fde.start) or b""
 
 
-class Decoded(NamedTuple):
-    """A function of the sample."""
-
-    start: int
-    code: bytes
-    ours: list[Instruction]
-
-
-@pytest.fixture(scope="module", params=["libc", pytest.param("libtorch_cpu.so", marks=pytest.mark.torch)])
-def functions(request: pytest.FixtureRequest) -> list[Decoded]:
-    image = ElfImage.open(own_libc() if request.param == "libc" else torch_library(request.param))
-    codes = [(start, image.read(start, size) or b"") for start, size in places(image)]
-    return [Decoded(start, code, list(instructions(code, start))) for start, code in codes]
-
-
-def test_boundaries(functions: list[Decoded]) -> None:
-    machine = capstone.Cs(*_MODE)
-    for start, code, found in functions:
-        theirs = [(address, size) for address, size, _, _ in machine.disasm_lite(code, start)]
-        assert [(one.address, one.length) for one in found] == theirs, hex(start)
-
-
-def test_operands_and_effects(functions: list[Decoded]) -> None:
-    machine = capstone.Cs(*_MODE)
-    machine.detail = True
+def test_boundaries_operands_and_effects() -> None:
+    brief, detailed = capstone.Cs(*_MODE), capstone.Cs(*_MODE)
+    detailed.detail = True
     seen: set[tuple[str, bytes]] = set()
     wrong: dict[str, str] = {}
-    for start, code, ours in functions:
+    for start, code in functions(ElfImage.open(own_libc())):
+        ours = list(instructions(code, start))
+        lengths = [(address, size) for address, size, _, _ in brief.disasm_lite(code, start)]
+        assert [(one.address, one.length) for one in ours] == lengths, hex(start)
         for one in ours:
             at = one.address - start
             raw = code[at : at + one.length]
@@ -78,7 +52,7 @@ def test_operands_and_effects(functions: list[Decoded]) -> None:
             if key in seen:
                 continue
             seen.add(key)
-            theirs = next(machine.disasm(raw, one.address))
+            theirs = next(detailed.disasm(raw, one.address))
             found = _targets(one, theirs) or _memory(one, theirs) or _writes(one, theirs) or _moves(one, theirs)
             if found:
                 wrong[f"{theirs.mnemonic}: {found}"] = f"{raw.hex()} {theirs.mnemonic} {theirs.op_str}"
