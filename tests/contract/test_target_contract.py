@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,12 +106,9 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
     if name != "none":
         answer = _inside(name, tmp_path_factory.mktemp(name), core, plain.pid, _reads(truth), paths)
     else:
-        target = CoreTarget(str(core)) if core else ProcTarget(plain.pid)
-        try:
+        with closing(CoreTarget(str(core)) if core else ProcTarget(plain.pid)) as target:
             answer = look_at_target.answers(target, _reads(truth), paths)
-        finally:
-            target.close()
-            target.close()  # idempotent
+        target.close()  # idempotent
     assert plain.is_untouched()
     return Seen(name.partition("-")[0], source, truth, answer, str(program))
 
@@ -135,11 +133,9 @@ def _inside(name: str, folder: Path, core: Path | None, pid: int, reads: Any, pa
 
 
 def test_it_names_itself(seen: Seen) -> None:
-    assert seen.answer["kind"] == ("live" if seen.live else "core")
-    assert seen.answer["is_core"] is not seen.live
-    assert seen.answer["debugger"] == seen.debugger
-    assert seen.answer["pid"] == seen.truth["pid"]
-    assert seen.answer["architecture"] == "x86_64"
+    said = [seen.answer[name] for name in ("kind", "is_core", "debugger", "pid", "architecture")]
+    kind = "live" if seen.live else "core"
+    assert said == [kind, not seen.live, seen.debugger, seen.truth["pid"], "x86_64"]
 
 
 def test_threads(seen: Seen) -> None:
@@ -225,5 +221,4 @@ def test_auxv_and_environment(seen: Seen) -> None:
 def test_local_paths_can_be_opened(seen: Seen) -> None:
     paths = seen.answer["paths"]
     assert Path(paths[seen.program]).read_bytes()[:4] == b"\x7fELF"
-    assert paths["[vdso]"] == "[vdso]"
-    assert paths["relative"] == "relative"
+    assert (paths["[vdso]"], paths["relative"]) == ("[vdso]", "relative")

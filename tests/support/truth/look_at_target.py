@@ -1,5 +1,6 @@
-"""Asks a Target everything and gives the answers as plain JSON values: the same code inside gdb and without it. In gdb:
-gdb … -ex "python import look_at_target; look_at_target.inside('gdb', request_file, answer_file)", in LLDB with "script".
+"""Asks a Target everything and gives the answers as plain JSON values: the same code inside a debugger and without it.
+
+Inside one: ``look_at_target.inside('gdb' or 'lldb', request_file, answer_file)``.
 """
 
 from __future__ import annotations
