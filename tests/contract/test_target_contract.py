@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -31,18 +32,19 @@ WAYS = [
 ]
 THREADS = 3
 PATTERN = bytes((i * 7 + i // 256) & 0xFF for i in range(3 * 4096))
+FAULTS = (0, 8, 0xDEAD0000, (1 << 64) - 8, 1 << 64, (1 << 64) - 4, -8, 0x8000000000000000)
+"""Addresses of which no program has a word: also noncanonical, negative and beyond the end."""
 TEXT = b"read-only data that no core contains\0"
 
 
-class Seen:
+class Seen(NamedTuple):
     """What one way of looking gave, beside what the program wrote of itself."""
 
-    def __init__(self, way: tuple[str, str], truth: dict[str, Any], answer: dict[str, Any], program: Path) -> None:
-        name, self.source = way
-        self.debugger = name.partition("-")[0]
-        self.truth = truth
-        self.answer = answer
-        self.program = str(program)
+    debugger: str
+    source: str
+    truth: dict[str, Any]
+    answer: dict[str, Any]
+    program: str
 
     @property
     def live(self) -> bool:
@@ -67,14 +69,7 @@ def _reads(truth: dict[str, Any]) -> dict[str, tuple[int, int]]:
         "none": (pattern, 0),
         "text": (truth["text"], len(TEXT)),
         "code": (truth["code"], 16),
-        "null": (0, 8),
-        "first page": (8, 1),
-        "dead": (0xDEAD0000, 8),
-        "last": ((1 << 64) - 8, 8),
-        "beyond": (1 << 64, 8),
-        "wrapping": ((1 << 64) - 4, 8),
-        "negative": (-8, 8),
-        "noncanonical": (0x8000000000000000, 8),
+        **{f"fault {address:#x}": (address, 8) for address in FAULTS},
     }
 
 
@@ -101,9 +96,8 @@ def crashed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 @pytest.fixture(scope="module", params=WAYS)
 def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Path, tmp_path_factory: Any) -> Seen:
-    way = request.param
+    name, source = request.param
     truth, core = plain.truth, None
-    name, source = way
     if source == "core":
         core = request.getfixturevalue("gcore")
     elif source == "kernel":
@@ -112,14 +106,11 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
     if name != "none":
         answer = _inside(name, tmp_path_factory.mktemp(name), core, plain.pid, _reads(truth), paths)
     else:
-        target = CoreTarget(str(core)) if core else ProcTarget(plain.pid)
-        try:
+        with closing(CoreTarget(str(core)) if core else ProcTarget(plain.pid)) as target:
             answer = look_at_target.answers(target, _reads(truth), paths)
-        finally:
-            target.close()
-            target.close()  # idempotent
+        target.close()  # idempotent
     assert plain.is_untouched()
-    return Seen(way, truth, answer, program)
+    return Seen(name.partition("-")[0], source, truth, answer, str(program))
 
 
 def _inside(name: str, folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
@@ -142,41 +133,35 @@ def _inside(name: str, folder: Path, core: Path | None, pid: int, reads: Any, pa
 
 
 def test_it_names_itself(seen: Seen) -> None:
-    assert seen.answer["kind"] == ("live" if seen.live else "core")
-    assert seen.answer["is_core"] is not seen.live
-    assert seen.answer["debugger"] == seen.debugger
-    assert seen.answer["pid"] == seen.truth["pid"]
-    assert seen.answer["architecture"] == "x86_64"
+    said = [seen.answer[name] for name in ("kind", "is_core", "debugger", "pid", "architecture")]
+    kind = "live" if seen.live else "core"
+    assert said == [kind, not seen.live, seen.debugger, seen.truth["pid"], "x86_64"]
 
 
-def test_all_threads_are_there(seen: Seen) -> None:
-    assert sorted(t["tid"] for t in seen.answer["threads"]) == sorted(t["tid"] for t in seen.truth["threads"])
-
-
-def test_threads_are_in_the_debuggers_order(seen: Seen) -> None:
+def test_threads(seen: Seen) -> None:
+    """In the debugger's order. The kernel tells names to those that look at a process, states to those that do so
+    before they stop it."""
     threads = seen.answer["threads"]
+    assert sorted(thread["tid"] for thread in threads) == sorted(thread["tid"] for thread in seen.truth["threads"])
     if seen.debugger != "none":
         assert [thread["number"] for thread in threads] == list(range(1, THREADS + 2))
     else:
         assert [thread["number"] for thread in threads] == [None] * (THREADS + 1)
         assert [thread["tid"] for thread in threads] == sorted(thread["tid"] for thread in threads)
-
-
-def test_threads_have_their_names_where_the_kernel_is_there_to_tell(seen: Seen) -> None:
-    names = {thread["tid"]: thread["name"] for thread in seen.answer["threads"]}
+    names = {thread["tid"]: thread["name"] for thread in threads}
     for index, thread in enumerate(seen.truth["threads"]):
         assert names[thread["tid"]] == (f"worker ({index})" if seen.live else None)
+    state = "S" if seen.live and seen.debugger == "none" else None
+    assert {thread["kernel_state"] for thread in threads} == {state}
 
 
-def test_kernel_state_is_known_only_to_those_who_looked_before(seen: Seen) -> None:
-    expected = "S" if seen.live and seen.debugger == "none" else None
-    assert {thread["kernel_state"] for thread in seen.answer["threads"]} == {expected}
-
-
-def test_the_selected_thread(seen: Seen) -> None:
-    """The crashed one, in all other cases the main one."""
-    crashed = seen.source == "kernel"
-    assert seen.answer["selected"] == seen.truth["threads"][THREADS if crashed else 0]["tid"]
+def test_the_crashed_thread_has_the_signal(seen: Seen) -> None:
+    """And is selected; in all other cases it is the main one, and no thread has a signal."""
+    crashed = seen.truth["threads"][THREADS]["tid"] if seen.source == "kernel" else None
+    assert seen.answer["selected"] == (crashed or seen.truth["threads"][0]["tid"])
+    signals = {thread["tid"]: thread["signal"] for thread in seen.answer["threads"] if thread["signal"] is not None}
+    segv = {"number": 11, "name": "SIGSEGV", "code": 1, "address": 0xDEAD0000}
+    assert signals == ({crashed: segv} if crashed else {})
 
 
 def test_registers(seen: Seen) -> None:
@@ -196,50 +181,32 @@ def test_registers(seen: Seen) -> None:
         assert seen.truth["code"] <= registers["rip"] < seen.truth["code"] + 64
 
 
-def test_only_the_crashed_thread_has_a_signal(seen: Seen) -> None:
-    signals = {t["tid"]: t["signal"] for t in seen.answer["threads"] if t["signal"] is not None}
-    if seen.source != "kernel":
-        assert signals == {}
-        return
-    segv = {"number": 11, "name": "SIGSEGV", "code": 1, "address": 0xDEAD0000}
-    assert signals == {seen.truth["threads"][THREADS]["tid"]: segv}
-
-
 def test_memory_is_exact(seen: Seen) -> None:
+    """Also where the core leaves it to files."""
     assert seen.read("pattern") == PATTERN
     assert seen.read("across") == PATTERN[4090:4102]
     assert seen.read("one") == PATTERN[1:2]
     assert seen.read("none") == b""
-
-
-def test_memory_that_the_core_leaves_to_files(seen: Seen) -> None:
     assert seen.read("text") == TEXT
     assert seen.read("code") == bytes.fromhex(seen.truth["code_bytes"])
 
 
-@pytest.mark.parametrize(
-    "name", ["null", "first page", "dead", "last", "beyond", "wrapping", "negative", "noncanonical"]
-)
-def test_what_is_not_there_is_a_fault(seen: Seen, name: str) -> None:
-    assert seen.answer["reads"][name].get("error") == "MemoryFault"
+def test_what_is_not_there_is_a_fault(seen: Seen) -> None:
+    errors = {name: read.get("error") for name, read in seen.answer["reads"].items() if name.startswith("fault")}
+    assert errors == dict.fromkeys(errors, "MemoryFault")
+    assert len(errors) == len(FAULTS)
 
 
-def test_maps_are_sorted_and_apart(seen: Seen) -> None:
+def test_maps(seen: Seen) -> None:
     maps = seen.answer["maps"]
     assert all(one["start"] < one["end"] for one in maps)
     assert all(one["end"] <= other["start"] for one, other in zip(maps, maps[1:]))
-
-
-def test_maps_name_the_program(seen: Seen) -> None:
     code = seen.mapping_of(seen.truth["code"])
     assert (code["path"], code["permissions"], code["deleted"]) == (seen.program, "r-xp", False)
     text = seen.mapping_of(seen.truth["text"])
     assert (text["path"], text["permissions"]) == (seen.program, "r--p")
     assert text["offset"] - code["offset"] == text["start"] - code["start"]
     assert seen.mapping_of(seen.truth["pattern"])["permissions"] == "rw-p"
-
-
-def test_maps_tell_the_stack_and_the_vdso(seen: Seen) -> None:
     stack = seen.mapping_of(seen.truth["threads"][0]["stack"])
     assert (stack["path"], stack["permissions"]) == ("[stack]", "rw-p")
     assert seen.mapping_of(seen.answer["auxv"]["33"])["path"] == "[vdso]"
@@ -247,13 +214,11 @@ def test_maps_tell_the_stack_and_the_vdso(seen: Seen) -> None:
 
 
 def test_auxv_and_environment(seen: Seen) -> None:
-    assert seen.answer["auxv"]["9"] == seen.truth["entry"]
-    assert seen.answer["auxv"]["6"] == 4096
+    assert (seen.answer["auxv"]["9"], seen.answer["auxv"]["6"]) == (seen.truth["entry"], 4096)
     assert seen.answer["environ"][plain_program.MARK] == "its value"
 
 
 def test_local_paths_can_be_opened(seen: Seen) -> None:
     paths = seen.answer["paths"]
     assert Path(paths[seen.program]).read_bytes()[:4] == b"\x7fELF"
-    assert paths["[vdso]"] == "[vdso]"
-    assert paths["relative"] == "relative"
+    assert (paths["[vdso]"], paths["relative"]) == ("[vdso]", "relative")

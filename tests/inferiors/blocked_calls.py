@@ -18,7 +18,6 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 SIZE = 1 << 20
 RELEASES = []
 RESULTS = {}
-SYS_IO_SETUP, SYS_IO_GETEVENTS, SYS_IO_SUBMIT = 206, 208, 209
 
 
 def call(name, function, *arguments):
@@ -48,18 +47,9 @@ def begin():
     yield call("write", libc.write, writer, data, SIZE)
 
     ours, theirs = socket.socketpair()
-    RELEASES.append(drained(theirs.detach()))
-    yield call("send", libc.send, ours.detach(), data, SIZE, 0)
-
-    ours, theirs = socket.socketpair()
     theirs.send(b"part")
     RELEASES.append(lambda: theirs.send(b"rest"))
     yield call("recv MSG_WAITALL", libc.recv, ours.detach(), ctypes.create_string_buffer(8), 8, socket.MSG_WAITALL)
-
-    timed, other = socket.socketpair()
-    timed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 600, 0))
-    RELEASES.append(lambda: other.send(b"data"))
-    yield call("recv SO_RCVTIMEO", libc.recv, timed.detach(), ctypes.create_string_buffer(8), 8, 0)
 
     watched, signaller = os.pipe()
     epoll = libc.epoll_create1(0)
@@ -76,21 +66,9 @@ def begin():
     RELEASES.append(lambda: libc.semop(semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, 1, 0)), 1))
     yield call("semop", libc.semop, semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, -1, 0)), 1)
 
-    context = ctypes.c_ulong(0)
-    libc.syscall(SYS_IO_SETUP, 4, ctypes.byref(context))
-    event_read, event_write = os.pipe()
-    # struct iocb (linux/aio_abi.h): data, key, rw_flags, opcode IOCB_CMD_POLL 5, reqprio, fildes, buf (POLLIN)
-    block = ctypes.create_string_buffer(struct.pack("<QIIHhIQ", 1, 0, 0, 5, 0, event_read, 1) + bytes(32))
-    pointer = ctypes.c_void_p(ctypes.addressof(block))
-    keep.extend((block, pointer))
-    libc.syscall(SYS_IO_SUBMIT, context, 1, ctypes.byref(pointer))
-    RELEASES.append(lambda: os.write(event_write, b"x"))
-    yield call("io_getevents", libc.syscall, SYS_IO_GETEVENTS, context, 1, 1, ctypes.create_string_buffer(64), None)
-
     RELEASES.append(lambda: libc.semctl(semaphore, 0, 0))
 
 
-keep = []
 threads = list(begin())
 print(json.dumps({"threads": {thread.name: thread.native_id for thread in threads}}), flush=True)
 sys.stdin.readline()

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <pthread.h>
 #include <semaphore.h>
-#include <sys/prctl.h>
 
 extern "C" {
 
@@ -28,19 +27,9 @@ void announce(void) { helpers::announce(); }
 void set_flag(int flag) { helpers::set_flag(flag); }
 void wait_flag(int flag) { helpers::wait_flag(flag); }
 void meet(int flag, int count) { helpers::meet(flag, count); }
-void name_thread(const char* name) { prctl(PR_SET_NAME, name); }
 
 void lock(pthread_mutex_t* mutex) { pthread_mutex_lock(mutex); }
 void unlock(pthread_mutex_t* mutex) { pthread_mutex_unlock(mutex); }
-
-// Holds `mutex`, meets the other party, then asks for the GIL.
-void hold_then_gil(pthread_mutex_t* mutex, int mine, int theirs) {
-  pthread_mutex_lock(mutex);
-  helpers::set_flag(mine);
-  helpers::wait_flag(theirs);
-  PyGILState_Release(PyGILState_Ensure());
-  pthread_mutex_unlock(mutex);
-}
 
 // For PyDLL: holds the GIL, meets the other party, tells the world, then asks for the mutex.
 void gil_then_lock(pthread_mutex_t* mutex, int mine, int theirs) {

@@ -1,6 +1,6 @@
 // made_up_nvml: the functions of NVIDIA's management library for two devices, whose figures the test knows. The second
 // one is under MIG, and tells neither its utilization nor its power.
-// GDBEXT_NVML: "waits" (nvmlInit sleeps for ever), "spins" (it goes round in a circle), "fails" (it returns 9).
+// GDBEXT_NVML: "waits" (nvmlInit sleeps for ever), "fails" (it returns 9).
 //
 // Declarations: nvml.h of CUDA 12. Arguments that nobody reads are left out.
 
@@ -30,9 +30,6 @@ int nvmlInit_v2() {
     if (mode != nullptr && !strcmp(mode, "waits"))
         for (;;)
             pause();
-    if (mode != nullptr && !strcmp(mode, "spins"))
-        for (volatile int turn = 0;; turn = turn + 1) {
-        }
     return mode != nullptr && !strcmp(mode, "fails") ? DRIVER_NOT_LOADED : WELL;
 }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { return snprintf(text, size, "580.65"), WELL; }

@@ -28,21 +28,10 @@ class Loaded(NamedTuple):
 def load(page: Path, fragment: str = "") -> Loaded:
     """The page, three seconds of its own time after it was loaded. Nothing of the user's Chromium is used."""
     with tempfile.TemporaryDirectory() as home:
+        options = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1300,900 --v=0"
+        words = [*options.split(), "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom"]
         done = subprocess.run(
-            [
-                "chromium",
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                f"--user-data-dir={home}",
-                "--window-size=1300,900",
-                "--enable-logging=stderr",
-                "--v=0",
-                "--virtual-time-budget=3000",
-                "--dump-dom",
-                f"{page.as_uri()}{fragment}",
-            ],
+            ["chromium", f"--user-data-dir={home}", *words, f"{page.as_uri()}{fragment}"],
             capture_output=True,
             text=True,
             timeout=120,

@@ -5,7 +5,6 @@ The folder is kept in the tests' cache: to load and unpack it takes a processor 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -13,7 +12,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +23,7 @@ PACKAGE = "python3-torch"
 LIBRARIES = (
     "usr/lib",
     "lib/x86_64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu/blas",
-    "usr/lib/x86_64-linux-gnu/lapack",
+    *(f"usr/lib/x86_64-linux-gnu{part}" for part in ("", "/blas", "/lapack")),
 )
 _UNUSED = re.compile(r"-(?:data|common|test)_")
 """Packages that no program loads: tables of GDAL and PROJ, settings of databases, the tests of libtorch."""
@@ -51,7 +47,10 @@ def environment() -> dict[str, str]:
 
 def _root() -> Path:
     """The folder of the unpacked packages: that of an earlier run where apt would choose the same ones."""
-    with _locked(cache_folder() / "debian-torch") as cache:
+    cache = cache_folder() / "debian-torch"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be unpacking it
         root = cache / _state()
         if not root.exists():
             _need_package()
@@ -62,14 +61,6 @@ def _root() -> Path:
             with tempfile.TemporaryDirectory(dir=cache, ignore_cleanup_errors=True) as folder:
                 _unpack(Path(folder)).rename(root)
     return root
-
-
-@contextlib.contextmanager
-def _locked(cache: Path) -> Iterator[Path]:
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be unpacking it
-        yield cache
 
 
 def _state() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -43,13 +42,6 @@ def own_libc() -> str:
 
 
 @cache
-def system_library(name: str) -> str:
-    """A shared library where the compiler finds it ("libstdc++.so.6")."""
-    done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    return str(Path(done.stdout.strip()).resolve(strict=True))
-
-
-@cache
 def torch_library(name: str) -> str:
     """A library of the installed torch, found without importing it (2 s)."""
     spec = find_spec("torch")
@@ -84,22 +76,10 @@ def _no_program(*names: str) -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
-def _no_lldb() -> str:
-    from support.installed import lldbs
-
-    return lldbs.missing()
-
-
-def _no_sshd() -> str:
-    from support.installed import sshd
-
-    return sshd.missing()
-
-
-def _no_slurm() -> str:
-    from support.installed import slurm
-
-    return slurm.missing()
+def _no(module: str) -> str:
+    """What that module of this package says."""
+    reason: str = import_module(f"support.installed.{module}").missing()
+    return reason
 
 
 def _no_pythons(*versions: str) -> str:
@@ -111,12 +91,12 @@ def _no_pythons(*versions: str) -> str:
 NEEDS: dict[str, Callable[..., str]] = {
     "torch": _no_torch,
     "gdb": lambda: _no_program("gdb"),
-    "lldb": _no_lldb,
+    "lldb": lambda: _no("lldbs"),
     "chromium": lambda: _no_program("chromium"),
     "compiler": lambda: _no_program(*COMPILER_TOOLS),
     "pythons": _no_pythons,
-    "slurm": _no_slurm,
-    "sshd": _no_sshd,
+    "slurm": lambda: _no("slurm"),
+    "sshd": lambda: _no("sshd"),
 }
 """Marker to what this machine lacks for it ("" when nothing), called with the marker's arguments."""
 

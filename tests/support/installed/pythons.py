@@ -53,19 +53,15 @@ def prefixes(version: str) -> tuple[Path, ...]:
     """Installed CPythons "3.9" (any micro version) or "3.9.18", each once, by their prefix; pyenv calls a 3.13t
     "3.13.5t"."""
     pattern = f"{version[:-1]}.*t" if version.endswith("t") else f"{version}.*[0-9]"
-    if version.count(".") > 1:
-        pattern = version
-    found = {each.resolve() for root in _roots() for each in root.glob(pattern) if (each / "bin").is_dir()}
-    return tuple(sorted(found))
+    found = [each for root in _roots() for each in root.glob(version if version.count(".") > 1 else pattern)]
+    return tuple(sorted({each.resolve() for each in found if (each / "bin").is_dir()}))
 
 
 def executable(version: str) -> str | None:
     """A python "3.9" or "3.9.18", pyenv's first; None where there is none."""
     name = f"python{version}" if version.count(".") == 1 else f"python{version.rpartition('.')[0]}"
-    for prefix in prefixes(version):
-        if (prefix / "bin" / name).exists():
-            return str(prefix / "bin" / name)
-    return shutil.which(f"python{version}")
+    found = (str(prefix / "bin" / name) for prefix in prefixes(version) if (prefix / "bin" / name).exists())
+    return next(found, None) or shutil.which(f"python{version}")
 
 
 def need(version: str) -> str:

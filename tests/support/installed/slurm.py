@@ -6,13 +6,13 @@ listen on 127.0.0.1 only, and run as the user), and nothing of an installed clus
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from support.programs.harness import PATIENCE, HarnessError, wait_until
@@ -56,7 +56,7 @@ def missing() -> str:
     return f"not installed: {', '.join(absent)} (slurmctld, slurmd, slurm-client)" if absent else ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     """The environment in which srun reaches the cluster. Its jobs end with it."""
     for name in ("state", "spool"):
@@ -69,8 +69,13 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     )
     environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": _PLACES}
     daemons: list[subprocess.Popen[bytes]] = []
+    stack = contextlib.ExitStack()
     try:
-        daemons += [_start(words, environment, folder) for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D"])]
+        for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D"]):
+            output = stack.enter_context((folder / f"{words[0]}.output").open("wb"))
+            daemons.append(
+                subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            )
         _wait_until(lambda: "idle" in _said(["sinfo", "-h", "-o", "%T"], environment), folder)
         yield environment
     finally:
@@ -82,13 +87,7 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
             for daemon in reversed(daemons):
                 daemon.terminate()
                 daemon.wait()
-
-
-def _start(words: list[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / f"{words[0]}.output").open("wb") as output:
-        return subprocess.Popen(
-            words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+            stack.close()
 
 
 def _said(words: list[str], environment: Mapping[str, str]) -> str:
@@ -97,13 +96,11 @@ def _said(words: list[str], environment: Mapping[str, str]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _wait_until(condition: Callable[[], bool], folder: Path) -> None:

@@ -49,7 +49,8 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
     """The options for ssh to come in, while the daemon listens on the addresses, all of the loopback."""
     assert all(address.startswith("127.") for address in addresses), addresses
     for name in ("host_key", "user_key"):
-        _run(_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
+        words = [str(_program("ssh-keygen")), "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     port = _free_port(addresses)
     configuration = folder / "sshd_config"
     listening = "".join(f"ListenAddress {address}\n" for address in addresses)
@@ -72,10 +73,6 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
 def _program(name: str) -> str | None:
     """The daemon is called by its whole path: it starts itself anew for each who comes."""
     return shutil.which(name, path=_PLACES)
-
-
-def _run(*words: object) -> None:
-    subprocess.run([str(word) for word in words], check=True, stdin=subprocess.DEVNULL)
 
 
 def _free_port(addresses: Sequence[str]) -> int:

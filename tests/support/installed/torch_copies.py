@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from importlib.util import find_spec
@@ -34,11 +33,8 @@ def _link(source: str, target: str) -> None:
 def strip(torch: Path) -> None:
     """Take .symtab out of the large libraries, as distributions do. What is exported stays in .dynsym."""
     for name in STRIPPED:
-        library = torch / "lib" / name
-        original = library.resolve()
-        with contextlib.suppress(FileNotFoundError):
-            library.with_suffix(".stripped").unlink()
-        outcome = run(["strip", "-s", "-o", library.with_suffix(".stripped"), original])
+        library, stripped = torch / "lib" / name, torch / "lib" / f"{name}.stripped"
+        outcome = run(["strip", "-s", "-o", stripped, library.resolve()])
         if outcome.status:
             raise HarnessError(f"{name} cannot be stripped\n{outcome}")
-        library.with_suffix(".stripped").replace(library)
+        stripped.replace(library)

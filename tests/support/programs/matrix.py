@@ -6,7 +6,6 @@ report says of them. scripts/measure_cpp.py does so for every way of compiling t
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
 import hashlib
@@ -15,15 +14,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from support.programs import native_build
-from support.programs.harness import DISPATCH, HarnessError, run, wait_until
+from support.programs.harness import DISPATCH, HarnessError, Outcome, run, wait_until
 
 SOURCES = native_build.SOURCES / "matrix"
 HIDDEN = ("-fvisibility=hidden", "-fvisibility-inlines-hidden")
@@ -38,8 +37,7 @@ FLAGS = {
     "O2-no-plt": ("-O2", "-fno-plt"),
     "O2-own-libstdc++": ("-O2", "-static-libstdc++"),
 }
-"""The ways of compiling; what "-hidden" (by the linker) and "-s" (by strip) do comes afterwards, so that all three of
--O3 share a compilation."""
+"""The ways of compiling; "-hidden" (by the linker) and "-s" (by strip) come afterwards: all of -O3 are one."""
 ALSO = {"chains": ("-fopenmp",)}
 """Flags of one program."""
 WITH_FUNCTION = ("O3-hidden", "O3-s", "O3-s-hidden")
@@ -50,16 +48,11 @@ IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
 PATIENCE = 240.0
 
 
-@dataclass
-class Matrix:
+class Matrix(NamedTuple):
     """The running program. ``truth`` has its cases, each with passes from the innermost one outwards."""
 
-    process: subprocess.Popen[bytes]
     truth: dict[str, Any]
-    library: Path
-    way: str = ""
-    """How it was compiled: one of FLAGS."""
-    folder: Path = Path()
+    folder: Path
     """Where it writes its truth."""
 
     @property
@@ -70,48 +63,42 @@ class Matrix:
         """One of its calls by name."""
         return next(case for case in self.truth["cases"] if case["name"] == name)
 
-    def text(self, *args: str) -> str:
-        """The report of a command as text."""
+    def look(self, *args: str) -> Outcome:
+        """What a command prints."""
         outcome = run([DISPATCH, "--debugger", "none", "-p", str(self.pid), *args], timeout=PATIENCE)
         if outcome.status != 0:
             raise HarnessError(f"scripts/dispatch failed\n{outcome}")
-        return outcome.stdout
+        return outcome
 
-    def document(self, *args: str, timeout: float = PATIENCE) -> dict[str, Any]:
+    def text(self, *args: str) -> str:
+        """The report of a command as text."""
+        return self.look(*args).stdout
+
+    def document(self, *args: str) -> dict[str, Any]:
         """The JSON report of a command."""
-        outcome = run([DISPATCH, "--debugger", "none", "--json", "-p", str(self.pid), *args], timeout=timeout)
-        if outcome.status != 0:
-            raise HarnessError(f"scripts/dispatch failed\n{outcome}")
-        return outcome.document
+        return self.look("--json", *args).document
 
 
-@contextlib.contextmanager
-def running(way: str, compiler: str = "g++", only: str = "") -> Iterator[Matrix]:
+def running(way: str, compiler: str = "g++", only: str = "") -> AbstractContextManager[Matrix]:
     """The program, compiled that way, when all its threads stand where they are to be looked at."""
-    library = build(way, compiler)
-    with started(host(), library, only) as matrix:
-        matrix.way = way
-        yield matrix
+    return started(host(), build(way, compiler), only)
 
 
 @contextlib.contextmanager
 def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
     """The same of a library that is compiled already."""
     folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
+    words = [str(program), str(folder / "truth"), str(library), *([only] if only else [])]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [str(program), str(folder / "truth"), str(library), *([only] if only else [])],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     try:
         wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
         truth = _truth(folder)
         if truth is None:
             raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
-        yield Matrix(process, truth, library, folder=folder)
+        yield Matrix(truth, folder)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -119,36 +106,11 @@ def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def through_python(library: Path, frames: int = 300) -> Iterator[int]:
-    """The pid of a Python program that has so many frames, and alternates endlessly between a kernel of its own and
-    ``deep::hand_over`` of the library of recursions."""
-    folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
-    ready, script = folder / "ready", native_build.SOURCES.parent / "python_recursion.py"
-    environment = {**os.environ, "GDBEXT_READY": str(ready)}
-    with subprocess.Popen([sys.executable, script, f"frames={frames}", library], env=environment) as process:
-        try:
-            wait_until(lambda: ready.exists() or process.poll() is not None, "the recursion through Python is ready")
-            yield process.pid
-        finally:
-            process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def _truth(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / "truth").read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-# --- building ------------------------------------------------------------------------------------
-
-
-def has(compiler: str) -> bool:
-    """The machine has that compiler."""
-    return shutil.which(compiler) is not None
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((folder / "truth").read_text())
+        return found
+    return None
 
 
 def host() -> Path:
@@ -203,9 +165,6 @@ def _built(name: str, command: list[str], source: Path) -> Path:
     return target
 
 
-# --- comparing -----------------------------------------------------------------------------------
-
-
 @dataclass
 class Score:
     """What a report says of all passes. ``wrong`` are sentences."""
@@ -220,7 +179,6 @@ class Score:
     missing: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     """Passes of which something is unknown."""
-    unknown: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def add(self, case: Score) -> None:
         """Add those of one case. One that is a recursion counts as LEVELS passes, so that it does not outweigh the
@@ -228,10 +186,8 @@ class Score:
         weight = min(1.0, LEVELS / max(case.passes, 1))
         for name in ("passes", "found", "right", "proven"):
             setattr(self, name, getattr(self, name) + round(weight * getattr(case, name)))
-        self.wrong += case.wrong
-        self.missing += case.missing
-        self.lacking += case.lacking
-        self.unknown += case.unknown
+        for name in ("wrong", "missing", "lacking"):
+            getattr(self, name).extend(getattr(case, name))
 
 
 def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
@@ -247,8 +203,7 @@ def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
     return score
 
 
-@dataclass
-class RecursionScore:
+class RecursionScore(NamedTuple):
     """What a report says of recursions.cpp: names of its cases."""
 
     finite: int
@@ -262,14 +217,10 @@ def compare_recursions(truth: dict[str, Any], document: dict[str, Any]) -> Recur
     """Each recursion with the finding about its thread."""
     found = [one["threads"] for one in document["findings"] if one["kind"] == "runaway-recursion"]
     runaway = {tid for threads in found for tid in threads}
-    ends = [case for case in truth["cases"] if case["ends"]]
-    others = [case for case in truth["cases"] if not case["ends"]]
-    return RecursionScore(
-        len(ends),
-        len(others),
-        [case["name"] for case in ends if case["tid"] in runaway],
-        [case["name"] for case in others if case["tid"] not in runaway],
-    )
+    wrong = [case for case in truth["cases"] if case["ends"] == (case["tid"] in runaway)]
+    alarms, missed = ([case["name"] for case in wrong if case["ends"] == ends] for ends in (True, False))
+    count = sum(case["ends"] for case in truth["cases"])
+    return RecursionScore(count, len(truth["cases"]) - count, alarms, missed)
 
 
 def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -284,15 +235,13 @@ def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]], score: Score) -> int:
     """Aligns both sequences, innermost first; a pass without a step is missing, a step without a pass wrong."""
     places = _alignment(wanted, steps)
-    taken = set(places.values())
-    for number, step in enumerate(steps):
-        if number not in taken and step["op"] not in IGNORED:
-            score.wrong.append(f"{name}: no such pass: {_short(step)}")
+    others = [step for number, step in enumerate(steps) if number not in places.values() and step["op"] not in IGNORED]
+    score.wrong += [f"{name}: no such pass: {_short(step)}" for step in others]
     for number, one in enumerate(wanted):
-        if number not in places:
+        if number in places:
+            _judge(name, one, steps[places[number]], score)
+        else:
             score.missing.append(f"{name}: {one['op']} {one['key']} {one['event']}")
-            continue
-        _judge(name, one, steps[places[number]], score)
     return len(places)
 
 
@@ -351,7 +300,6 @@ def _judge(name: str, one: dict[str, Any], step: dict[str, Any], score: Score) -
         score.wrong.append(f"{name}: {', '.join(bad)} of {_short(step)}, is {one}")
         return
     lacks = [what for what in ("op", "key", "event") if not step[what]] + (["keyset"] if not keyset else [])
-    score.unknown.update(lacks)
     if lacks:
         score.lacking.append(f"{name}: {', '.join(lacks)} of {_short(step)}")
     if step["op"] and step["key"] and step["event"]:
@@ -369,59 +317,20 @@ def _short(step: dict[str, Any]) -> str:
 def report(label: str, score: Score) -> str:
     """A line of counts, and what is wrong."""
     line = f"{label}: passes {score.passes}, found {score.found}, right {score.right}, proven {score.proven}, "
-    line += f"wrong {len(score.wrong)}, unknown {dict(score.unknown)}"
-    return "\n".join(
-        [
-            line,
-            *(f"  wrong: {text}" for text in score.wrong[:12]),
-            *(f"  missing: {text}" for text in score.missing[:12]),
-            *(f"  unknown: {text}" for text in score.lacking[:12]),
-        ]
-    )
+    line += f"wrong {len(score.wrong)}"
+    kinds = {"wrong": score.wrong, "missing": score.missing, "unknown": score.lacking}
+    return "\n".join([line, *(f"  {kind}: {text}" for kind, texts in kinds.items() for text in texts[:12])])
 
 
 TENSOR = "f32[3] cpu"
+TYPES, SIZES = ("torch.float32", "torch.float16"), ("9", "[2, 3]")
 GIVEN = {
-    "stable": {"a": TENSOR},
-    "kinds": {
-        "a": TENSOR,
-        "b": TENSOR,
-        "b2": "None",
-        "c": f"[{TENSOR}, {TENSOR}]",
-        "c2": f"[{TENSOR}, None]",
-        "d": "7",
-        "e": "8",
-        "e2": "None",
-        "f": "[4, 5]",
-        "g": "[6]",
-    },
-    "numbers": {
-        "a": TENSOR,
-        "b": "0.5",
-        "c": "1.5",
-        "d": "[1.5, 2.5]",
-        "e": "True",
-        "f": "False",
-        "g": "[True, False, True]",
-        "h": "3",
-        "i": "4.5",
-        "j": "(1-2j)",
-    },
-    "words": {
-        "a": TENSOR,
-        "b": '"here"',
-        "c": '"there"',
-        "d": "torch.float32",
-        "e": "torch.float16",
-        "f": "torch.strided",
-        "g": "cpu",
-        "h": "cuda:1",
-        "i": "torch.channels_last",
-        "j": "9",
-        "k": "[2, 3]",
-    },
+    "stable": (TENSOR,),
+    "kinds": (TENSOR, TENSOR, "None", f"[{TENSOR}, {TENSOR}]", f"[{TENSOR}, None]", "7", "8", "None", "[4, 5]", "[6]"),
+    "numbers": (TENSOR, "0.5", "1.5", "[1.5, 2.5]", "True", "False", "[True, False, True]", "3", "4.5", "(1-2j)"),
+    "words": (TENSOR, '"here"', '"there"', *TYPES, "torch.strided", "cpu", "cuda:1", "torch.channels_last", *SIZES),
 }
-"""What the program calls its operators with: every kind of the schema language."""
+"""What the program calls its operators with, in order: every kind of the schema language."""
 
 
 def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tuple[str | None, str]]:
@@ -431,7 +340,8 @@ def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tup
         given = GIVEN.get(case["name"].partition("/")[0])
         if given is not None:
             (thread,) = [each for each in document["threads"] if each["tid"] == case["tid"]]
-            shown += [(one["value"], given[one["name"]]) for step in thread["dispatch"] for one in step["arguments"]]
+            for step in thread["dispatch"]:
+                shown += [(one["value"], true) for one, true in zip(step["arguments"], given, strict=True)]
     return shown
 
 

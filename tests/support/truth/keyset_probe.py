@@ -1,11 +1,9 @@
 """Runs inside gdb, attached to ops40: at each kernel that the dispatcher enters, compares dispatch-bt's steps with the
 keysets and the tensors that were seen in registers when they were passed.
 
-The truth does not come from gdbext's recovery: a breakpoint on ``OperatorEntry::lookup`` sees every call's
-OperatorEntry and keyset in rdi and rsi; one on each ``at::_ops::NAME::redispatch`` sees the keyset argument. What is
-still active at a later stop is told by breakpoints where those functions return to. The tensors of a call are all words
-in argument registers and on the stack, in the order of the calling convention, that point to an ``at::Tensor`` when the
-function is entered.
+The truth does not come from gdbext's recovery, but from breakpoints on ``OperatorEntry::lookup`` (OperatorEntry and
+keyset in rdi and rsi) and on each ``at::_ops::NAME::redispatch``. What is still active is told by breakpoints where
+these return to. The tensors of a call are all words in argument registers and on the stack that point to a Tensor.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import gdb
@@ -26,7 +26,7 @@ from gdbext.hosts.gdb.gdb_target import GdbTarget
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])
-limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "100"))
+limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "250"))
 
 active: list[tuple[int, int, int]] = []  # (stack pointer, OperatorDef, keyset), outermost first
 passed: dict[int, list[int]] = {}  # stack pointer → the tensors that were passed
@@ -34,8 +34,8 @@ pending: list[list[int]] = []
 arguments = {"tensors": 0, "found": 0, "wrong": 0, "lists": 0}
 counts = {"stops": 0, "steps": 0, "proven": 0, "wrong": 0, "unknown": 0, "missed": 0}
 problems: list[str] = []
-kernel_stops: dict[int, gdb.Breakpoint] = {}
-return_stops: dict[int, gdb.Breakpoint] = {}
+stops: dict[tuple[str, int], gdb.Breakpoint] = {}
+"""By what they are for and address."""
 seen_kernels: set[tuple[int, int]] = set()
 
 
@@ -48,11 +48,26 @@ def forget_returned(sp: int) -> None:
         passed.pop(active.pop()[0], None)
 
 
+class Stop(gdb.Breakpoint):
+    """Stops for good where the function says so."""
+
+    def __init__(self, address: int, reached: Callable[[], bool | None]) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+        self._reached = reached
+
+    def stop(self) -> bool:
+        return bool(self._reached())
+
+
+def stop_at(what: str, address: int, reached: Callable[[], bool | None]) -> None:
+    if (what, address) not in stops:
+        stops[what, address] = Stop(address, reached)
+
+
 def entered(definition: int, keyset: int, returns_to: int) -> None:
     """A pass begins at this stack pointer; its kernel gets a breakpoint unless it was looked at already."""
     sp = register("rsp")
-    if returns_to not in return_stops:
-        return_stops[returns_to] = ReturnStop(returns_to)
+    stop_at("return", returns_to, lambda: forget_returned(register("rsp") - 1))
     if not active or active[-1][1:] != (definition, keyset):  # some redispatches call lookup, too: one pass
         active.append((sp, definition, keyset))
         if pending:
@@ -62,8 +77,7 @@ def entered(definition: int, keyset: int, returns_to: int) -> None:
     assert operator is not None, hex(definition)
     _, kernel = operator.kernel_for(keyset)
     entry = kernel.unboxed or kernel.sym_unboxed or kernel.boxed
-    if entry not in kernel_stops:
-        kernel_stops[entry] = KernelStop(entry)
+    stop_at("kernel", entry, lambda: bool(active) and active[-1][1:] not in seen_kernels)
 
 
 def tensors_at_entry() -> list[int]:
@@ -104,63 +118,22 @@ def check_arguments(step, tensors: list[int]) -> None:
             problems.append(f"no argument: {step.qualified} {step.event} {argument.name}, {argument.certainty}")
 
 
-class CallStop(gdb.Breakpoint):
+def called() -> None:
     """The first instruction of ``at::_ops::NAME::call``, whose lookup follows."""
-
-    def __init__(self, address: int) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-
-    def stop(self) -> bool:
-        pending[:] = [tensors_at_entry()]
-        return False
+    pending[:] = [tensors_at_entry()]
 
 
-class LookupStop(gdb.Breakpoint):
+def looked_up() -> None:
     """Every Dispatcher::call (the only user of the out-of-line lookup in at::_ops)."""
-
-    def __init__(self, address: int) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-
-    def stop(self) -> bool:
-        operator_call = gdb.selected_frame().older()
-        entered(register("rdi"), register("rsi"), operator_call.older().pc())
-        return False
+    entered(register("rdi"), register("rsi"), gdb.selected_frame().older().older().pc())
 
 
-class RedispatchStop(gdb.Breakpoint):
+def redispatched(definition: int) -> None:
     """``at::_ops::NAME::redispatch``: the keyset is the first argument behind a hidden result pointer."""
-
-    def __init__(self, address: int, definition: int) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-        self.definition = definition
-
-    def stop(self) -> bool:
-        first, second = register("rdi"), register("rsi")
-        hidden = abs(first - register("rsp")) < 1 << 23
-        pending[:] = [tensors_at_entry()]
-        entered(self.definition, second if hidden else first, gdb.selected_frame().older().pc())
-        return False
-
-
-class ReturnStop(gdb.Breakpoint):
-    """Where ``at::_ops::NAME::call`` or ``redispatch`` returns to: what was entered below is over."""
-
-    def __init__(self, address: int) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-
-    def stop(self) -> bool:
-        forget_returned(register("rsp") - 1)
-        return False
-
-
-class KernelStop(gdb.Breakpoint):
-    """The first instruction of a kernel: stops for good where this pass has not been looked at yet."""
-
-    def __init__(self, address: int) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-
-    def stop(self) -> bool:
-        return bool(active) and active[-1][1:] not in seen_kernels
+    first_word, second = register("rdi"), register("rsi")
+    hidden = abs(first_word - register("rsp")) < 1 << 23
+    pending[:] = [tensors_at_entry()]
+    entered(definition, second if hidden else first_word, gdb.selected_frame().older().pc())
 
 
 def compare() -> None:
@@ -181,8 +154,7 @@ def compare() -> None:
     wanted = [(dispatcher.by_def(definition).qualified, keyset) for definition, keyset in truth]
     if len(found) < len(wanted):
         counts["missed"] += len(wanted) - len(found)
-        names = [function.demangled[0][:60] if (function := stack.function(level)) else "??" for level in range(8)]
-        problems.append(f"missed: {wanted} against {found} in {names}")
+        problems.append(f"missed: {wanted} against {found}")
     for (name, keyset, confidence), (operator, truly) in zip(found, wanted):
         counts["steps"] += 1
         if name != operator or (keyset is not None and keyset != truly):
@@ -199,16 +171,21 @@ gdb.execute("set pagination off")
 first = Session(GdbTarget(gdb.selected_inferior()))
 layout = first.layout
 dispatcher = first.dispatcher
-lookup = first.symbolizer.address_of(LOOKUP, "libtorch_cpu.so")
-LookupStop(lookup)
-for mangled, definition_name in structs:
-    address = first.symbolizer.address_of(mangled, "libtorch_cpu.so")
-    if address is not None and definition_name in dispatcher.names:
-        RedispatchStop(address, dispatcher.names[definition_name])
-for name in json.loads(os.environ["GDBEXT_PROBE_CALLS"]):
-    address = first.symbolizer.address_of(name, "libtorch_cpu.so")
+
+
+def address_of(name: str) -> int | None:
+    return first.symbolizer.address_of(name, "libtorch_cpu.so")
+
+
+stop_at("lookup", address_of(LOOKUP), looked_up)
+for mangled, operator_name in structs:
+    address = address_of(mangled)
+    if address is not None and operator_name in dispatcher.names:
+        stop_at("redispatch", address, partial(redispatched, dispatcher.names[operator_name]))
+for mangled in json.loads(os.environ["GDBEXT_PROBE_CALLS"]):
+    address = address_of(mangled)
     if address is not None:
-        CallStop(address)
+        stop_at("call", address, called)
 
 Path(os.environ["GDBEXT_PROBE_READY"]).touch()
 started = time.monotonic()

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, Inferior, start, wait_until
+from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, Inferior, started, wait_until
 
 PROBE = Path(__file__).with_name("keyset_probe.py")
 CALLED = """empty copy_ fill_ zero_ view expand _softmax native_layer_norm t as_strided clone convolution
@@ -21,13 +21,8 @@ CALLED = """empty copy_ fill_ zero_ view expand _softmax native_layer_norm t as_
 
 def compare(python: str = "venv") -> dict[str, Any]:
     """What the probe counted: ``counts`` of keysets, ``arguments``, ``problems`` in words."""
-    with tempfile.TemporaryDirectory(prefix="gdbext-keysets-") as folder:
-        return _compare(python, Path(folder))
-
-
-def _compare(python: str, folder: Path) -> dict[str, Any]:
-    inferior = start("ops40", python=python)
-    try:
+    with tempfile.TemporaryDirectory(prefix="gdbext-keysets-") as name, started("ops40", python=python) as inferior:
+        folder = Path(name)
         names = sorted({each["name"] for each in inferior.truth["operators"]})
         assert len(names) >= 40
         with (folder / "log").open("w") as log:
@@ -36,19 +31,16 @@ def _compare(python: str, folder: Path) -> dict[str, Any]:
             gdb = subprocess.Popen(
                 command, env=_environment(inferior, names, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        ready = folder / "ready"
-        wait_until(lambda: ready.exists() or gdb.poll() is not None, "the probe is ready")
-        for name in names:
-            inferior.send(f"{name} grad")
-            inferior.send(f"{name} nograd")
+        wait_until(lambda: (folder / "ready").exists() or gdb.poll() is not None, "the probe is ready")
+        for operator in names:
+            inferior.send(f"{operator} grad")
+            inferior.send(f"{operator} nograd")
         assert inferior.process.stdin is not None
         inferior.process.stdin.close()
         gdb.wait(PATIENCE)
         assert (folder / "out").exists(), (folder / "log").read_text()[-2000:]
         found: dict[str, Any] = json.loads((folder / "out").read_text())
         return found
-    finally:
-        inferior.close()
 
 
 def _environment(inferior: Inferior, wanted: list[str], folder: Path) -> dict[str, str]:

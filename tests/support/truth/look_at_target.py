@@ -1,12 +1,12 @@
-"""Asks a Target everything and gives the answers as plain JSON values: the same code inside gdb and without it.
+"""Asks a Target everything and gives the answers as plain JSON values: the same code inside a debugger and without it.
 
-Inside gdb:  gdb … -ex "python import look_at_target; look_at_target.inside('gdb', request_file, answer_file)"
-Inside LLDB: lldb … -o "script import look_at_target; look_at_target.inside('lldb', request_file, answer_file)"
+Inside one: ``look_at_target.inside('gdb' or 'lldb', request_file, answer_file)``.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from gdbext.engine.targets.base_target import Target, TargetThread
@@ -48,18 +48,13 @@ def _read(target: Target, address: int, size: int) -> dict[str, Any]:
     try:
         return {"bytes": target.read(address, size).hex()}
     except GdbextError as error:
-        return {"error": type(error).__name__, "what": error.what}
+        return {"error": type(error).__name__}
 
 
 def inside(debugger: str, request_file: str, answer_file: str) -> None:
-    """Answer the request about what the debugger has selected; errors as {"error", "what"}."""
+    """Answer the request about what the debugger has selected."""
     from gdbext.hosts.debugger import base_debugger
 
-    with open(request_file) as file:
-        request = json.load(file)
-    try:
-        answer = answers(base_debugger.debugger(debugger).target(), request["reads"], request["paths"])
-    except GdbextError as error:
-        answer = {"error": type(error).__name__, "what": error.what, "help": error.help}
-    with open(answer_file, "w") as file:
-        json.dump(answer, file)
+    request = json.loads(Path(request_file).read_text())
+    answer = answers(base_debugger.debugger(debugger).target(), request["reads"], request["paths"])
+    Path(answer_file).write_text(json.dumps(answer))

@@ -8,24 +8,9 @@ from typing import Any
 
 from support.programs import harness, native_build
 
-PROGRAMS = (
-    "unchanged",
-    "flags",
-    "seeds",
-    "threads",
-    "forked-pool",
-    "old-precision",
-    "new-precision",
-    "autocast",
-    "modes",
-    "inference",
-    "saved-tensors",
-    "profiler",
-    "compiler",
-    "allocator",
-    "everything",
-    "environment",
-)
+_NAMES = """unchanged flags seeds threads forked-pool old-precision new-precision autocast modes inference
+    saved-tensors profiler compiler allocator everything environment"""
+PROGRAMS = _NAMES.split()
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     "environment": {
         "OMP_NUM_THREADS": "3",
@@ -88,7 +73,8 @@ def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
 
 def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
     """Without what the program does not know: its callbacks; the files of functions."""
-    found = {name: value for name, value in thread.items() if name not in ("tid", "name", "record_function_callbacks")}
+    without = ("tid", "name", "record_function_callbacks")
+    found = {name: value for name, value in thread.items() if name not in without}
     pairs = found.get("saved_tensor_hooks")
     if pairs:
         found["saved_tensor_hooks"] = [[function.partition(" (")[0] for function in pair] for pair in pairs]

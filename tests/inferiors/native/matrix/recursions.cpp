@@ -129,9 +129,6 @@ Tensor own_key(DispatchKeySet ks, const Tensor& a) {
   if (too_deep()) bottom();
   return at::add(typed<One>("deep::own_key").redispatch(ks, a), 1);
 }
-Tensor hand_over(const Tensor& a) {  // to a kernel in Python, which hands over to this one again
-  return at::add(typed<One>("deep::python_turn").call(a), 1);
-}
 void own_key_boxed(const OperatorHandle& op, DispatchKeySet ks, Stack* stack) {
   if (too_deep()) bottom();
   op.redispatchBoxed(ks, stack);
@@ -145,7 +142,7 @@ TORCH_LIBRARY(deep, m) {
                     "through_box", "tree", "layered", "same_number"})
     m.def((std::string(name) + "(Tensor a, int n) -> Tensor").c_str());
   for (auto name : {"halving", "growing", "iterating", "endless", "tick", "tock", "rock", "paper", "scissors",
-                    "implicit", "boxed_again", "own_key", "own_key_boxed", "hand_over", "python_turn"})
+                    "implicit", "boxed_again", "own_key", "own_key_boxed"})
     m.def((std::string(name) + "(Tensor a) -> Tensor").c_str());
   m.def("boxes(Tensor a, int[] left) -> Tensor");
   m.def("fraction(Tensor a, float step) -> Tensor");
@@ -156,7 +153,6 @@ TORCH_LIBRARY_IMPL(deep, CPU, m) {
   IMPL(countdown) IMPL(ping) IMPL(pong) IMPL(one_of_three) IMPL(two_of_three) IMPL(three_of_three) IMPL(through_box)
   IMPL(tree) IMPL(layered) IMPL(same_number) IMPL(halving) IMPL(growing) IMPL(iterating) IMPL(endless) IMPL(tick)
   IMPL(tock) IMPL(rock) IMPL(paper) IMPL(scissors) IMPL(boxed_again) IMPL(own_key) IMPL(boxes) IMPL(fraction) IMPL(text)
-  IMPL(hand_over)
   m.impl("own_key_boxed", torch::CppFunction::makeFromBoxedFunction<&own_key_boxed>());
 }
 TORCH_LIBRARY_IMPL(deep, CompositeImplicitAutograd, m) { IMPL(composite) IMPL(implicit) }

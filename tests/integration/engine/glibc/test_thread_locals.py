@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.glibc.thread_locals import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched
 from gdbext.engine.process.memory import Memory
-from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.modules import ModuleTable
 from support.fakes.unwind_fakes import FakeTarget
 from support.installed.machine import own_libc
 
@@ -25,29 +26,40 @@ HIDDEN = """static __thread int a = 5; __thread int exported;
 int *f(void) { return &a; } int *g(void) { return &exported; }"""
 EXPORTED = "__thread int pad; __thread int exported = 3; int *g(void) { return &exported; }"
 FORMS = {
-    "local-dynamic": (HIDDEN, ["-mtls-dialect=gnu"], 16),
-    "initial-exec": (HIDDEN, ["-ftls-model=initial-exec"], 18),
-    "descriptors": (HIDDEN, ["-mtls-dialect=gnu2"], 36),
-    "exported only": (EXPORTED, ["-mtls-dialect=gnu"], 16),
+    "local-dynamic": (HIDDEN, ["-mtls-dialect=gnu"]),
+    "initial-exec": (HIDDEN, ["-ftls-model=initial-exec"]),
+    "descriptors": (HIDDEN, ["-mtls-dialect=gnu2"]),
+    "exported only": (EXPORTED, ["-mtls-dialect=gnu"]),
 }
 
 
-def library(folder: Path, form: str) -> str:
-    source, flags, _ = FORMS[form]
-    (folder / "t.c").write_text(source)
-    path = folder / "libt.so"
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", *flags, "-o", path, folder / "t.c"], check=True)
-    return str(path)
+Build = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    @cache
+    def library(form: str) -> str:
+        source, flags = FORMS[form]
+        path = tmp_path_factory.mktemp("tls") / "libt.so"
+        command = ["gcc", "-O2", "-shared", "-fPIC", *flags, "-x", "c", "-", "-o", path]
+        subprocess.run(command, input=source, text=True, check=True)
+        return str(path)
+
+    return library
 
 
 def slots(path: str, kind: str) -> dict[int, tuple[str, int]]:
     """Slot to (symbol and addend as readelf prints them, addend), of one type of relocation."""
     text = subprocess.run(["readelf", "-rW", path], capture_output=True, text=True, check=True).stdout
-    found = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[2] == kind:
-            found[int(words[0], 16)] = (" ".join(words[3:]), int(words[-1], 16))
+    lines = [words for words in map(str.split, text.splitlines()) if len(words) > 3 and words[2] == kind]
+    return {int(words[0], 16): (" ".join(words[3:]), int(words[-1], 16)) for words in lines}
+
+
+def own(path: str, kind: str) -> dict[int, int]:
+    """Slot to addend of those that are of the library alone."""
+    found = {slot: addend for slot, (text, addend) in slots(path, kind).items() if "exported" not in text}
+    assert found
     return found
 
 
@@ -77,65 +89,50 @@ def process(path: str, entries: dict[int, int], size: int = 8) -> tuple[FakeTarg
     return target, image
 
 
-def find(target: FakeTarget, offset: int = 0) -> int:
+def with_module_id(path: str, value: int = BLOCK, size: int = 8) -> tuple[FakeTarget, ElfImage]:
+    """The library is module 3, whose entry of the dtv has that value."""
+    target, image = process(path, {3: value}, size)
+    for slot in slots(path, "R_X86_64_DTPMOD64"):
+        patched(target, BASE + slot, 3)
+    return target, image
+
+
+def find(target: FakeTarget, offset: int = 0, thread_pointer: int = TCB) -> int:
     memory = Memory(target)
     modules = ModuleTable(target, memory)
-    return ThreadLocals(memory, modules).address(TCB, module_of(modules), offset)
+    module = modules.named("libt.so")
+    assert module is not None
+    return ThreadLocals(memory, modules).address(thread_pointer, module, offset)
 
 
-def module_of(modules: ModuleTable) -> Module:
-    found = modules.named("libt.so")
-    assert found is not None
-    return found
-
-
-def test_module_id_from_a_local_dynamic_slot(tmp_path: Path) -> None:
-    path = library(tmp_path, "local-dynamic")
+def test_module_id_from_a_local_dynamic_slot(build: Build) -> None:
+    path = build("local-dynamic")
     target, _ = process(path, {3: BLOCK})
-    own = [slot for slot, (text, _) in slots(path, "R_X86_64_DTPMOD64").items() if "exported" not in text]
-    others = [slot for slot, (text, _) in slots(path, "R_X86_64_DTPMOD64").items() if "exported" in text]
-    assert own
-    assert others
-    patched(target, BASE + own[0], 3)
-    patched(target, BASE + others[0], 2)  # interposed: another library's id
+    (slot, *_) = own(path, "R_X86_64_DTPMOD64")
+    (other,) = slots(path, "R_X86_64_DTPMOD64").keys() - own(path, "R_X86_64_DTPMOD64").keys()
+    patched(target, BASE + slot, 3)
+    patched(target, BASE + other, 2)  # interposed: another library's id
     assert find(target, 4) == BLOCK + 4
 
 
-@pytest.mark.parametrize("value", [-1, 0])
-def test_untouched(tmp_path: Path, value: int) -> None:
-    path = library(tmp_path, "local-dynamic")
-    target, _ = process(path, {3: value})
-    for slot in slots(path, "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
+@pytest.mark.parametrize(("value", "size"), [(-1, 8), (0, 8), (BLOCK, 2)])
+def test_untouched(build: Build, value: int, size: int) -> None:
+    """There is no block yet, or the vector is older than the module."""
     with pytest.raises(ThreadLocalUntouched, match="never used"):
-        find(target)
+        find(with_module_id(build("local-dynamic"), value, size)[0])
 
 
-def test_a_vector_older_than_the_module_means_untouched(tmp_path: Path) -> None:
-    path = library(tmp_path, "local-dynamic")
-    target, _ = process(path, {3: BLOCK}, size=2)
-    for slot in slots(path, "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
-    with pytest.raises(ThreadLocalUntouched):
-        find(target)
-
-
-def test_static_offset_from_an_initial_exec_slot(tmp_path: Path) -> None:
-    path = library(tmp_path, "initial-exec")
+def test_static_offset_from_an_initial_exec_slot(build: Build) -> None:
+    path = build("initial-exec")
     target, _ = process(path, {})
-    found = slots(path, "R_X86_64_TPOFF64")
-    own = {slot: addend for slot, (text, addend) in found.items() if "exported" not in text}
-    assert own
-    for slot, addend in own.items():
+    for slot, addend in own(path, "R_X86_64_TPOFF64").items():
         patched(target, BASE + slot, (addend - 0x80) & (1 << 64) - 1)  # l_tls_offset 0x80
     assert find(target, 4) == TCB - 0x80 + 4
 
 
-def test_descriptors(tmp_path: Path) -> None:
-    path = library(tmp_path, "descriptors")
-    found = {s: a for s, (text, a) in slots(path, "R_X86_64_TLSDESC").items() if "exported" not in text}
-    assert found
-    ((slot, addend),) = found.items()
+def test_descriptors(build: Build) -> None:
+    path = build("descriptors")
+    ((slot, addend),) = own(path, "R_X86_64_TLSDESC").items()
     static, _ = process(path, {})
     patched(static, BASE + slot, 0x1000, (addend - 0x100) & (1 << 64) - 1)
     assert find(static, 4) == TCB - 0x100 + 4
@@ -149,20 +146,14 @@ def test_descriptors(tmp_path: Path) -> None:
         find(lazy)
 
 
-def test_a_slot_that_may_mean_another_library_is_no_evidence(tmp_path: Path) -> None:
-    path = library(tmp_path, "exported only")
-    target, _ = process(path, {3: BLOCK})
-    for slot in slots(path, "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
+def test_a_slot_that_may_mean_another_library_is_no_evidence(build: Build) -> None:
     with pytest.raises(ThreadLocalUnknown, match="nothing in libt"):
-        find(target)
+        find(with_module_id(build("exported only"))[0])
 
 
-def test_the_file_is_gone(tmp_path: Path) -> None:
-    path = library(tmp_path, "local-dynamic")
-    target, image = process(path, {3: BLOCK})
-    for slot in slots(path, "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
+def test_the_file_is_gone(build: Build) -> None:
+    path = build("local-dynamic")
+    target, image = with_module_id(path)
     dynamic = image.segment(2)
     assert dynamic is not None
     at = dynamic.vaddr  # the dynamic linker relocates the addresses in place
@@ -177,42 +168,26 @@ def test_the_file_is_gone(tmp_path: Path) -> None:
     assert find(target, 4) == BLOCK + 4
 
 
-def test_no_glibc(tmp_path: Path) -> None:
-    path = library(tmp_path, "local-dynamic")
-    target, _ = process(path, {3: BLOCK})
+def test_no_glibc(build: Build) -> None:
+    target, _ = process(build("local-dynamic"), {3: BLOCK})
     target.regions = [region for region in target.regions if region.mapping.path != LIBC]
     with pytest.raises(ThreadLocalUnknown, match="glibc"):
         find(target)
 
 
 @pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        (TCB, (1,)),
-        (TCB + 16, (1,)),
-        (TCB + 8, (0,)),
-        (TCB + 8, (0x1234,)),
-        (DTV + 0xF0, (1 << 40,)),
-        (DTV + 0xF0, (0,)),
-    ],
+    ("address", "word"),
+    [(TCB, 1), (TCB + 16, 1), (TCB + 8, 0), (TCB + 8, 0x1234), (DTV + 0xF0, 1 << 40), (DTV + 0xF0, 0)],
 )
-def test_damage_is_refused(tmp_path: Path, address: int, words: tuple[int, ...]) -> None:
-    path = library(tmp_path, "local-dynamic")
-    target, _ = process(path, {3: BLOCK})
-    for slot in slots(path, "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
-    patched(target, address, *words)
+def test_damage_is_refused(build: Build, address: int, word: int) -> None:
+    target, _ = with_module_id(build("local-dynamic"))
+    patched(target, address, word)
     with pytest.raises(ThreadLocalUnknown):
         find(target)
 
 
-def test_a_thread_pointer_that_is_not_known(tmp_path: Path) -> None:
-    target, _ = process(library(tmp_path, "local-dynamic"), {3: BLOCK})
-    memory = Memory(target)
-    modules = ModuleTable(target, memory)
-    for slot in slots(str(tmp_path / "libt.so"), "R_X86_64_DTPMOD64"):
-        patched(target, BASE + slot, 3)
-    with pytest.raises(ThreadLocalUnknown, match="thread pointer"):
-        ThreadLocals(memory, modules).address(0, module_of(modules), 0)
-    with pytest.raises(ThreadLocalUnknown, match="damaged"):
-        ThreadLocals(memory, modules).address(0xDEAD_0000, module_of(modules), 0)
+def test_a_thread_pointer_that_is_not_known(build: Build) -> None:
+    target, _ = with_module_id(build("local-dynamic"))
+    for thread_pointer, reason in ((0, "thread pointer"), (0xDEAD_0000, "damaged")):
+        with pytest.raises(ThreadLocalUnknown, match=reason):
+            find(target, 0, thread_pointer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,42 +16,25 @@ from gdbext.errors import LayoutError
 from gdbext.torch.measure import measurement
 from gdbext.torch.measure.child import package_to_measure
 from gdbext.torch.measure.pack import write
-from support.programs.harness import ROOT, Outcome, run
+from support.programs import native_build
+from support.programs.harness import ROOT, run
 from support.programs.hostile_torch import NOBODY, HostileTorch, hostile_torch, why_not
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-Look = Callable[..., Outcome]
-
-
-def _torch() -> Path:
-    import torch
-
-    return Path(torch.__file__).parent
-
 
 @pytest.fixture
 def hostile() -> Iterator[HostileTorch]:
-    with hostile_torch(_torch()) as found:
+    with hostile_torch(native_build.torch_folder()) as found:
         yield found
 
 
-@pytest.fixture
-def look(tmp_path: Path) -> Look:
-    """``scripts/dispatch -p PID`` as root, with a cache of its own."""
-
-    def run_it(pid: int, *words: str) -> Outcome:
-        environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "GDBEXT_PYTHON": sys.executable}
-        command = [ROOT / "scripts/dispatch", "-p", str(pid), "--debugger", "none", *words, "dispatch-info"]
-        return run(command, timeout=300, env=environment)
-
-    return run_it
-
-
-def test_headers_beside_a_link_to_the_genuine_libraries(hostile: HostileTorch, look: Look) -> None:
+def test_headers_beside_a_link_to_the_genuine_libraries(hostile: HostileTorch, tmp_path: Path) -> None:
     """A constructor in one of them once ran as root."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "GDBEXT_PYTHON": sys.executable}
     with hostile.process(hostile.link_lib()) as pid:
-        look(pid)
+        command = [ROOT / "scripts/dispatch", "-p", str(pid), "--debugger", "none", "dispatch-info"]
+        run(command, timeout=300, env=environment)
     assert not hostile.witness.exists(), hostile.witness.read_text()
     assert "is not the library that the process has mapped" in refusal(hostile.package / "lib2")
 
@@ -104,16 +87,11 @@ def test_with_our_own_rights_on_request_only(hostile: HostileTorch, monkeypatch:
         assert package_to_measure(str(library), pid) == (hostile.package, None)
 
 
-def test_headers_of_a_core_of_another_user_s_process(hostile: HostileTorch) -> None:
-    """Nobody can say whose a core is: its files must be ours or root's."""
-    library = hostile.own_lib()
-    with hostile.process(library):
-        assert refusal(library.parent).startswith(f"{hostile.folder} belongs to another user")
-
-
-def test_a_third_user_s_files(hostile: HostileTorch) -> None:
+def test_files_of_others(hostile: HostileTorch) -> None:
+    """Nobody can say whose a core is: its files must be ours or root's. Those of a process are its user's or root's."""
     library = hostile.own_lib()
     with hostile.process(library) as pid:
+        assert refusal(library.parent).startswith(f"{hostile.folder} belongs to another user")
         os.chown(hostile.package / "include", 12345, 12345)
         assert refusal(library.parent, pid).startswith(f"{hostile.package}/include belongs to another user")
 

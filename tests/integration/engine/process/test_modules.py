@@ -15,17 +15,12 @@ from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.foreign_files import ForeignFiles
-from support.fakes.fake_target import FakeTarget, OwnProcess
+from support.fakes.fake_target import OwnProcess
 
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 pytestmark = pytest.mark.compiler
-
-
-def table_of(target: FakeTarget) -> ModuleTable:
-    return ModuleTable(target, Memory(target))
 
 
 @pytest.fixture
@@ -43,27 +38,35 @@ def build(path: Path, source: str) -> None:
     subprocess.run(command, input=source, text=True, check=True)
 
 
-def test_a_deleted_file_is_found_through_map_files(own_copy: tuple[Path, int]) -> None:
-    path, address = own_copy
-    contents = path.read_bytes()
-    path.unlink()
-    table = table_of(OwnProcess())
+def module_at(address: int) -> Module:
+    """In this process, whose function ``marker`` is there by the module's symbols."""
+    target = OwnProcess()
+    table = ModuleTable(target, Memory(target))
     module = table.find(address)
     assert module is not None
-    assert module.status == "deleted"
-    assert module.image is not None
-    if os.geteuid() == 0:
-        assert not module.image.from_memory
-        assert module.image.data[:] == contents
-    assert_marker(table, address)
-
-
-def assert_marker(table: ModuleTable, address: int) -> None:
     symbolizer = Symbolizer(table, NO_CACHE)
     function = symbolizer.function(address)
     assert function is not None
     assert function.names == ("marker",)
     assert symbolizer.address_of("marker", "libcopy.so") == address
+    return module
+
+
+def without_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user who may not open /proc/PID/map_files."""
+    monkeypatch.setattr(Module, "_candidates", lambda module: iter([(module.path, ForeignFiles().image)]))
+
+
+def test_a_deleted_file_is_found_through_map_files(own_copy: tuple[Path, int]) -> None:
+    path, address = own_copy
+    contents = path.read_bytes()
+    path.unlink()
+    module = module_at(address)
+    assert module.status == "deleted"
+    assert module.image is not None
+    if os.geteuid() == 0:
+        assert not module.image.from_memory
+        assert module.image.data[:] == contents
 
 
 def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +74,7 @@ def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: 
     path.unlink()
     build(path, "int before(void) { return 7; } int zeros[9]; int marker(int x) { return x * zeros[3]; }")
     without_map_files(monkeypatch)
-    table = table_of(OwnProcess())
-    module = table.find(address)
-    assert module is not None
+    module = module_at(address)
     assert module.status == "replaced"
     assert "build-id" in module.problem
     assert module.image is not None
@@ -81,12 +82,6 @@ def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: 
     assert module.build_id != ElfImage.open(str(path)).build_id
     assert module.image.eh_frame_hdr is not None
     assert module.image.read(module.image.eh_frame_hdr.vaddr, 4) is not None
-    assert_marker(table, address)
-
-
-def without_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a user who may not open /proc/PID/map_files."""
-    monkeypatch.setattr(Module, "_candidates", lambda module: iter([(module.path, ForeignFiles().image)]))
 
 
 def test_a_deleted_file_without_rights_serves_from_memory(
@@ -95,12 +90,9 @@ def test_a_deleted_file_without_rights_serves_from_memory(
     path, address = own_copy
     path.unlink()
     without_map_files(monkeypatch)
-    table = table_of(OwnProcess())
-    module = table.find(address)
-    assert module is not None
+    module = module_at(address)
     assert module.status == "deleted"
     assert "what is mapped" in module.problem
-    assert_marker(table, address)
 
 
 @pytest.mark.parametrize("may_open", [True, False])
@@ -114,29 +106,9 @@ def test_of_the_same_file_put_back_the_mapped_one_is_used(
     path.write_bytes(contents)
     if not may_open:
         without_map_files(monkeypatch)
-    module = table_of(OwnProcess()).find(address)
-    assert module is not None
+    module = module_at(address)
     assert module.status == "deleted"
     assert module.image is not None
     is_mapped = "/map_files/" in module.image.path
     assert is_mapped == (may_open and os.geteuid() == 0)
     assert is_mapped or module.image.path == str(path)
-
-
-def only(table: ModuleTable) -> Module:
-    assert len(table.modules) == 1
-    return table.modules[0]
-
-
-def test_a_fixed_executable_has_no_bias(tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    command = ["gcc", "-no-pie", "-O1", "-x", "c", "-", "-o", str(program)]
-    subprocess.run(command, input="int main(void) { return 0; }", text=True, check=True)
-    contents = program.read_bytes()
-    maps = [
-        MemoryMapping(0x400000, 0x401000, 0, str(program), "r--p"),
-        MemoryMapping(0x401000, 0x402000, 0x1000, str(program), "r-xp"),
-    ]
-    module = only(table_of(FakeTarget({0x400000: contents[:0x2000]}, maps)))
-    assert module.base == 0
-    assert module.status == "ok"

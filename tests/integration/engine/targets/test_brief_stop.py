@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,147 +13,123 @@ from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_sto
 from gdbext.engine.targets.live.thread_motion import SleepPlace
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import TargetError, TargetGone
-from support.programs import plain_program
-from support.programs.plain_program import Plain, running
+from support.programs.plain_program import Plain
 
 pytestmark = pytest.mark.compiler
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
 @pytest.fixture
-def pausing(program: Path) -> Iterator[Plain]:
-    """Four threads, all in pause(2)."""
-    with running(program, "3") as plain:
-        yield plain
-
-
-@pytest.fixture
-def counting(program: Path) -> Iterator[Plain]:
-    """Prints growing numbers."""
-    with running(program, "0", "count") as plain:
-        yield plain
-
-
-def stack_pointer(target: SnapshotTarget) -> int:
-    thread = target.selected_thread()
-    assert thread is not None
-    return thread.registers()["rsp"]
-
-
-def writable_page_outside_the_stacks(target: SnapshotTarget) -> int:
-    return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
-
-
-def test_nobody_is_stopped_before_threads_are_wanted(pausing: Plain) -> None:
+def hung(pausing: Plain) -> Iterator[SnapshotTarget]:
+    """A target on a process that has not moved."""
     target = brief_stop(pausing.pid)
-    target.maps()
-    target.read(writable_page_outside_the_stacks(target), 8)
-    assert target.paused_ms == 0
-    target.close()
-
-
-def test_the_process_runs_while_the_target_is_open(counting: Plain) -> None:
-    target = brief_stop(counting.pid)
-    registers = dict(target.threads()[0].registers())
-    pieces = [target.read(registers["rsp"] & -8, 256)]
-    counting.wait_until_it_writes()
-    assert target.threads()[0].registers() == registers
-    assert target.read(registers["rsp"] & -8, 256) == pieces[0], "the stack is that of the stop"
-    assert target.paused_ms is not None
-    assert target.paused_ms > 0
-    target.close()
-    assert counting.is_untouched()
-
-
-def test_what_hangs_has_not_moved(pausing: Plain) -> None:
-    target = brief_stop(pausing.pid)
-    target.threads()
-    target.read(writable_page_outside_the_stacks(target), 8)
-    assert target.threads_that_ran() == ()
-    assert not target.retake()
-    target.close()
-
-
-def test_threads_that_only_fell_asleep_late_are_found_at_their_places_by_another_stop(pausing: Plain) -> None:
-    target = brief_stop(pausing.pid)
-    read = []
-    target.on_change(lambda: read.append("forgotten"))
-    registers = dict(target.threads()[0].registers())
-    target.read(writable_page_outside_the_stacks(target), 8)
-    paused = target.paused_ms
-    assert target._copy is not None
-    target._copy._places = {tid: SleepPlace("", "1 2 3") for tid in target._copy._places}  # as if read too early
-    assert not target.has_run(pausing.pid)
-    assert target.paused_ms > paused, "another stop has proven it"
-    assert target.threads_that_ran() == ()
-    assert not target.retake(), "what was read holds"
-    assert read == ["forgotten"], "at the first stop alone"
-    kept = {name: registers[name] for name in target.architecture.callee_saved}
-    assert kept.items() <= target.threads()[0].registers().items()
+    yield target
     target.close()
     assert pausing.is_untouched()
 
 
-def test_what_moved_is_looked_at_again_with_all_that_was_read(counting: Plain) -> None:
+@pytest.fixture
+def moving(counting: Plain) -> Iterator[SnapshotTarget]:
     target = brief_stop(counting.pid)
     target.threads()
-    page = writable_page_outside_the_stacks(target)
-    target.read(page, PAGE_SIZE)
+    yield target
+    target.close()
+
+
+def data_page(target: SnapshotTarget) -> int:
+    """One outside the stacks."""
+    return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
+
+
+def library_pages(target: SnapshotTarget) -> list[int]:
+    return [m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path]
+
+
+def test_what_hangs_has_not_moved(hung: SnapshotTarget) -> None:
+    """Nobody is stopped before threads are wanted."""
+    page = data_page(hung)
+    hung.read(page, 8)
+    assert hung.paused_ms == 0
+    pointer = hung.threads()[0].registers()["rsp"]
+    hung.read(page, 8)
+    assert hung.threads_that_ran() == ()
+    assert not hung.retake()
+    hung.close()
+    hung.close()
+    assert len(hung.read(pointer, 8)) == 8, "what was copied stays"
+    with pytest.raises(TargetError):
+        hung.read(page, 8)
+
+
+def test_the_process_runs_while_the_target_is_open(moving: SnapshotTarget, counting: Plain) -> None:
+    registers = dict(moving.threads()[0].registers())
+    stack = moving.read(registers["rsp"] & -8, 256)
     counting.wait_until_it_writes()
-    assert list(target.threads_that_ran()) == [counting.pid]
-    assert target.retake()
-    copied = target.read(page, PAGE_SIZE)
-    assert target.read(page, PAGE_SIZE) == copied
-    assert target.threads_that_ran() == (), "nothing was read but what was copied at the second stop"
-    assert not target.retake(), "twice is enough"
-    assert not target.retake(in_doubt=True), "all that was read is of one moment"
-    target.read(next(m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path), 8)
-    assert not target.retake()
-    assert target.retake(in_doubt=True), "what was read may be of two"
-    target.close()
+    assert moving.threads()[0].registers() == registers
+    assert moving.read(registers["rsp"] & -8, 256) == stack, "the stack is that of the stop"
+    assert moving.paused_ms
+    moving.close()
+    assert counting.is_untouched()
 
 
-def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_all(counting: Plain) -> None:
-    target = brief_stop(counting.pid)
-    target.threads()
-    pages = [m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path][:3]
-    for number, page in enumerate(pages):
-        target.read(page, 8)
-        counting.wait_until_it_writes()
-        assert target.has_run(counting.pid)
-        assert not target.has_run(1 << 22)
-        assert target.retake(), number
+def test_threads_that_only_fell_asleep_late_are_found_at_their_places_by_another_stop(
+    hung: SnapshotTarget, pausing: Plain
+) -> None:
+    read = []
+    hung.on_change(lambda: read.append("forgotten"))
+    registers = dict(hung.threads()[0].registers())
+    hung.read(data_page(hung), 8)
+    paused = hung.paused_ms
+    assert hung._copy is not None
+    hung._copy._places = {tid: SleepPlace("", "1 2 3") for tid in hung._copy._places}  # as if read too early
+    assert not hung.has_run(pausing.pid)
+    assert hung.paused_ms > paused, "another stop has proven it"
+    assert hung.threads_that_ran() == ()
+    assert not hung.retake(), "what was read holds"
+    assert read == ["forgotten"], "at the first stop alone"
+    kept = {name: registers[name] for name in hung.architecture.callee_saved}
+    assert kept.items() <= hung.threads()[0].registers().items()
+
+
+def test_what_moved_is_looked_at_again_with_all_that_was_read(moving: SnapshotTarget, counting: Plain) -> None:
+    page = data_page(moving)
+    moving.read(page, PAGE_SIZE)
+    counting.wait_until_it_writes()
+    assert list(moving.threads_that_ran()) == [counting.pid]
+    assert moving.retake()
+    copied = moving.read(page, PAGE_SIZE)
+    assert moving.read(page, PAGE_SIZE) == copied
+    assert moving.threads_that_ran() == (), "nothing was read but what was copied at the second stop"
+    assert not moving.retake(), "twice is enough"
+    assert not moving.retake(in_doubt=True), "all that was read is of one moment"
+    moving.read(library_pages(moving)[0], 8)
+    assert not moving.retake()
+    assert moving.retake(in_doubt=True), "what was read may be of two"
+
+
+def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_all(
+    moving: SnapshotTarget, counting: Plain
+) -> None:
+    pages = library_pages(moving)[:3]
     for page in pages:
-        target.read(page, 8)
-    assert not target.has_run(counting.pid), "all that was read is of one moment"
-    assert not target.retake()
-    target.close()
+        moving.read(page, 8)
+        counting.wait_until_it_writes()
+        assert moving.has_run(counting.pid)
+        assert not moving.has_run(1 << 22)
+        assert moving.retake()
+    for page in pages:
+        moving.read(page, 8)
+    assert not moving.has_run(counting.pid), "all that was read is of one moment"
+    assert not moving.retake()
 
 
-def test_memory_that_was_read_before_the_stop_is_read_anew(counting: Plain) -> None:
-    session = Session(brief_stop(counting.pid))
-    page = writable_page_outside_the_stacks(session.target)  # type: ignore[arg-type]
-    session.memory.read(page, 8)
-    assert session.memory._pages
-    session.target.threads()
-    assert not session.memory._pages
-    session.target.close()
-
-
-def test_another_look_knows_the_files_already(counting: Plain) -> None:
-    session = Session(brief_stop(counting.pid))
-    session.target.threads()
-    session.memory.read(writable_page_outside_the_stacks(session.target), 8)  # type: ignore[arg-type]
+def test_another_look_knows_the_files_already(moving: SnapshotTarget, counting: Plain) -> None:
+    session = Session(moving)
+    session.memory.read(data_page(moving), 8)
     counting.wait_until_it_writes()
     later = session.retake()
     assert later is not None
     assert later.symbolizer is session.symbolizer
     assert later.memory is not session.memory
-    session.target.close()
 
 
 def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:
@@ -171,22 +146,7 @@ def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:
     assert pausing.is_untouched()
 
 
-def test_the_process_ends_meanwhile(counting: Plain) -> None:
-    target = brief_stop(counting.pid)
-    target.threads()
-    counting.process.kill()
-    counting.process.wait()
+def test_the_process_ends_meanwhile(moving: SnapshotTarget, counting: Plain) -> None:
+    counting.end()
     with pytest.raises(TargetGone):
-        target.read(writable_page_outside_the_stacks(target), 8)
-    target.close()
-
-
-def test_closed(pausing: Plain) -> None:
-    target = brief_stop(pausing.pid)
-    pointer = stack_pointer(target)
-    target.close()
-    target.close()
-    assert len(target.read(pointer, 8)) == 8, "what was copied stays"
-    with pytest.raises(TargetError):
-        target.read(writable_page_outside_the_stacks(target), 8)
-    assert pausing.is_untouched()
+        moving.read(data_page(moving), 8)

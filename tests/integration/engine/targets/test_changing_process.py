@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,100 +23,82 @@ from support.programs import harness, native_build, procfs
 WAITS = "import ctypes, os, sys\nos.write(1, b'x')\nsys.stdin.readline()\n"
 
 
-class Program:
+@contextmanager
+def waiting(then: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Python that goes on when it is told to."""
+    command = [sys.executable, "-c", f"{WAITS}{then}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(1) == b"x"
+            yield process
+        finally:
+            process.kill()
 
-    def __init__(self, then: str) -> None:
-        command = [sys.executable, "-c", f"{WAITS}{then}"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
-        assert self.process.stdout.read(1) == b"x"
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
-        self.process.stdin.flush()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
 
 
 def test_a_library_is_loaded_between_the_list_of_files_and_the_stop(tmp_path: Path) -> None:
     library = tmp_path / "libtorch_cpu.so"
     shutil.copy(Path(own_libc()).with_name("libm.so.6"), library)
-    program = Program(f"ctypes.CDLL({str(library)!r})\nos.write(1, b'y')\nsys.stdin.readline()")
-    try:
-        target = brief_stop(program.pid)
+    with waiting(f"ctypes.CDLL({str(library)!r})\nos.write(1, b'y')\nsys.stdin.readline()") as process:
+        target = brief_stop(process.pid)
         session = Session(target)
         assert not session.has_torch
-        program.go_on()
-        assert program.process.stdout is not None
-        assert program.process.stdout.read(1) == b"y"
-        harness.wait_until(lambda: asleep(program.pid), "it reads again")
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"y"
+        harness.wait_until(lambda: calls(process.pid, "read"), "it reads again")
         document = json.loads(table.execute("dispatch-bt", ["--all", "--json"], lambda: session).output)
         assert document["target"]["torch"] is not None, "it was looked at once more"
         assert [each["function"] for each in document["threads"][0]["python_frames"]] == ["<module>"]
-        assert target._stops == 2
+        assert target.stops == 2
         assert not target.retake()
         target.close()
-    finally:
-        program.close()
 
 
 def test_another_program_is_executed_meanwhile() -> None:
-    program = Program("os.execv('/bin/sleep', ['sleep', '1000'])")
-    try:
-        target = brief_stop(program.pid)
+    with waiting("os.execv('/bin/sleep', ['sleep', '1000'])") as process:
+        target = brief_stop(process.pid)
         session = Session(target)
-        program.go_on()
-        harness.wait_until(lambda: Path(f"/proc/{program.pid}/exe").readlink().name == "sleep", "it executes sleep")
+        go_on(process)
+        harness.wait_until(lambda: Path(f"/proc/{process.pid}/exe").readlink().name == "sleep", "it executes sleep")
         with pytest.raises(TargetGone, match="executed another program"):
             target.sample(session.modules.modules[0].start, 8)
         outcome = table.execute("dispatch-diagnose", ["--json"], lambda: session)
         assert "executed another program" in outcome.output + outcome.error
         target.close()
-        harness.wait_until(lambda: sleeps(program.pid), "it has started, and sleeps")
-        again = table.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(program.pid)))
+        harness.wait_until(lambda: calls(process.pid, "sleep", RESTART_SYSCALL), "it has started, and sleeps")
+        again = table.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(process.pid)))
         assert json.loads(again.output)["verdict"]["kind"] == "idle", "what it is now can be looked at"
-    finally:
-        program.close()
-
-
-def asleep(pid: int) -> bool:
-    return Path(f"/proc/{pid}/syscall").read_text().startswith("0 ")
 
 
 RESTART_SYSCALL = 219
 """What a sleep goes on with that a stop has interrupted (arch/x86/entry/syscalls/syscall_64.tbl)."""
 
 
-def sleeps(pid: int) -> bool:
-    call = procfs.syscall(pid, pid)[0]
-    return call.isdigit() and int(call) in {*procfs.SYSCALLS["sleep"], RESTART_SYSCALL}
+def calls(pid: int, name: str, *more: int) -> bool:
+    """Its main thread sleeps in one of these system calls."""
+    number = procfs.syscall(pid, pid)[0]
+    return number.isdigit() and int(number) in {*procfs.SYSCALLS[name], *more}
 
 
-NAMESPACES = {"user": ["-Ur"], "user, pid and mount": ["-Urpmf", "--mount-proc", "--kill-child"]}
-
-
-@pytest.fixture(scope="module", params=list(NAMESPACES))
-def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[int]:
     """The pid, as we see it, of a process in namespaces of its own, with a deadlock of two native mutexes."""
-    unshare = ["unshare", *NAMESPACES[request.param]]
+    unshare = ["unshare", "-Urpmf", "--mount-proc", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
         pytest.skip("namespaces cannot be made here")
-    script, ready = harness.INFERIORS / "more_native.py", tmp_path_factory.mktemp("elsewhere") / "truth.json"
+    script, ready = harness.INFERIORS / "more_native.py", tmp_path / "truth.json"
     env = {**os.environ, "GDBEXT_NATIVE": native_build.build_for(script), "GDBEXT_READY": str(ready)}
     command = [*unshare, sys.executable, str(script), "priority-inheritance"]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as process:
         try:
             harness.wait_until(ready.exists, "the program is ready")
-            inside = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            pid = int(inside[0]) if inside else process.pid
+            (pid,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
             harness.wait_until(lambda: waiters(pid) == 2, "two threads wait")
             yield pid
         finally:
@@ -124,15 +107,13 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def waiters(pid: int) -> int:
     """Threads that sleep in a futex."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum((task / "syscall").read_text().startswith("202 ") for task in tasks)
+    return sum(procfs.syscall(pid, tid)[0] == "202" for tid in procfs.threads(pid))
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("debugger", ["none", pytest.param("gdb", marks=pytest.mark.gdb)])
-def test_a_process_in_other_namespaces(elsewhere: int, debugger: str) -> None:
+def test_a_process_in_other_namespaces(elsewhere: int) -> None:
     """Locks record thread ids of the process's own namespace; what is reported are ours."""
-    command = [harness.DISPATCH, "--debugger", debugger, "-p", str(elsewhere), "--json", "dispatch-diagnose"]
+    command = [harness.DISPATCH, "--debugger", "none", "-p", str(elsewhere), "--json", "dispatch-diagnose"]
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert report["verdict"]["kind"] == "deadlock"
     threads = {thread["tid"]: thread for thread in report["threads"]}

@@ -1,9 +1,10 @@
-"""Root looks at another user's process: nothing is read that this user may not read, and nobody waits for his pipes."""
+"""Root looks at another user's process: nothing is read that this user may not read."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,26 +17,22 @@ import pytest
 from gdbext.engine.targets import rooted_paths
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.recording import recording_reader
-from gdbext.engine.targets.rooted_paths import ActingUser, Rights, rights_of
+from gdbext.engine.targets.rooted_paths import Rights, rights_of
 from support.programs.harness import DISPATCH, run
 
 PYTHON = "/usr/bin/python3"
-NOBODY = 65534
-GROUP = 54321
+NOBODY, GROUP = 65534, 54321
+PERMITTED = re.compile(r"^Cap.*", re.MULTILINE)
 PROGRAM = """
-import ctypes, os, sys
+import os, sys
 _, groups, *names = sys.argv
 os.setgroups([int(each) for each in groups.split(",") if each])
 os.setgid(65534)
 os.setuid(65534)
 code = "def f{0}(*rest):\\n if rest: rest[0](*rest[1:])\\n print('ready', flush=True)\\n sys.stdin.read()\\n"
-functions = []
 for number, name in enumerate(names):
-    if name.endswith(".so"):
-        ctypes.CDLL(name)
-        continue
     exec(compile(code.format(number), name, "exec"))
-    functions.append(globals()[f"f{number}"])
+functions = [globals()[f"f{number}"] for number in range(len(names))]
 functions[0](*functions[1:])
 """
 """Each name that is given is the file of a function, so its second or third line is asked for."""
@@ -56,14 +53,13 @@ def folder() -> Iterator[Path]:
 def of_nobody(*names: str | Path, groups: Sequence[int] = (), wrapper: Sequence[str] = ()) -> Iterator[int]:
     """The pid of a process whose user is nobody."""
     words = [*wrapper, PYTHON, "-I", "-c", PROGRAM, ",".join(map(str, groups)), *map(str, names)]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process.pid
-    finally:
-        process.kill()
-        process.communicate()
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def written(path: Path, mode: int, group: int = 0) -> Path:
@@ -73,14 +69,13 @@ def written(path: Path, mode: int, group: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("debugger", ["none", pytest.param("gdb", marks=pytest.mark.gdb)])
-def test_no_line_that_the_user_may_not_read(folder: Path, debugger: str) -> None:
+def test_no_line_that_the_user_may_not_read(folder: Path) -> None:
     secret, common = written(folder / "secret", 0o600), written(folder / "common", 0o644)
     members = written(folder / "members", 0o640, GROUP)
     (folder / "link").symlink_to(secret)
     with of_nobody(secret, common, members, folder / "link", "/etc/shadow") as pid:
         recording = folder / "look.rec"
-        words = [DISPATCH, "-p", pid, "--debugger", debugger, "--record", recording, "dispatch-bt", "--all"]
+        words = [DISPATCH, "-p", pid, "--debugger", "none", "--record", recording, "dispatch-bt", "--all"]
         report = run(list(map(str, words)))
     assert report.status == 0, report
     assert "of common" in report.stdout, "what the user may read is shown"
@@ -109,20 +104,16 @@ def test_the_groups_are_those_of_the_process(folder: Path) -> None:
 def test_our_own_rights_stay(folder: Path) -> None:
     """Also where the open fails, and in all threads: the main one has never been anybody else."""
     secret = written(folder / "secret", 0o600)
-    before = rights_of("self"), capabilities()
+    before = rights_of("self"), PERMITTED.findall(Path("/proc/self/status").read_text())
     with of_nobody(secret) as pid:
         files = ForeignFiles.of_process(pid)
         for _ in range(3):
             with suppress(OSError):
                 files.read(str(secret), 1000)
-            assert (rights_of("self"), capabilities()) == before
+            assert (rights_of("self"), PERMITTED.findall(Path("/proc/self/status").read_text())) == before
             assert secret.read_text()
         del files
     assert ForeignFiles().read(str(secret), 1000)[0]
-
-
-def capabilities() -> list[str]:
-    return [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Cap")]
 
 
 def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None:
@@ -142,28 +133,6 @@ def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None
         assert files.names(str(host)) != os.listdir(host)  # noqa: PTH208
 
 
-@pytest.mark.compiler
-@pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "huge"])
-def test_a_version_that_is_no_file(folder: Path, kind: str) -> None:
-    """A library of the name beside a version.py that whoever reads it never comes back from."""
-    lib = folder / "torch" / "lib"
-    lib.mkdir(parents=True)
-    subprocess.run(["gcc", "-shared", "-o", lib / "libtorch_cpu.so", "-x", "c", os.devnull], check=True)
-    version = folder / "torch" / "version.py"
-    if kind == "pipe":
-        os.mkfifo(version)
-    elif kind == "endless":
-        version.symlink_to("/dev/zero")
-    elif kind == "folder":
-        version.mkdir()
-    else:
-        with version.open("wb") as stream:
-            stream.truncate(1 << 40)
-    with of_nobody(lib / "libtorch_cpu.so", "/source.py") as pid:
-        report = run([DISPATCH, "-p", str(pid), "--debugger", "none", "dispatch-bt"], timeout=30)
-    assert report.status == 0, report
-
-
 @pytest.mark.gdb
 def test_a_strangers_core_shows_no_file_of_ours(folder: Path) -> None:
     """The interpreter's own sources are; the examiner's files only where he says that they are the core's."""
@@ -174,28 +143,15 @@ def test_a_strangers_core_shows_no_file_of_ours(folder: Path) -> None:
         run(["gcore", "-o", str(folder / "core"), str(pid)])
 
     def shown(*options: str) -> str:
-        report = run([DISPATCH, "-c", str(folder / f"core.{pid}"), *options, "dispatch-bt", "--all"])
+        words = [DISPATCH, "--debugger", "none", "-c", str(folder / f"core.{pid}"), *options, "dispatch-bt", "--all"]
+        report = run(words)
         assert report.status == 0, report
         return report.stdout
 
-    for options in ([], ["--debugger", "none"]):
-        own = shown(*options)
-        assert "of mine.py" not in own
-        assert any(line.strip() in own for line in lines[1:3] if line.strip())
-        assert shown(*options, "--sysroot", "/").count("of mine.py") == 2
-
-
-def test_a_process_in_a_chroot_sees_its_own_root(folder: Path) -> None:
-    """Its absolute links and ".." lead nowhere else; seen from a process that only mounts are common with."""
-    (folder / "root").mkdir()
-    written(folder / "outside", 0o644)
-    (folder / "root" / "link").symlink_to(folder / "outside")
-    written(folder / "root" / "inside", 0o644)
-    with of_nobody("/source.py") as pid:
-        files = ForeignFiles(str(folder / "root"), lambda: ActingUser(rights_of(pid)))
-        assert files.read(f"{folder}/root/inside", 1000)[0] == files.read("/../inside", 1000)[0] != b""
-        for path in ("/link", "/../outside", f"{folder}/outside"):
-            assert files.exists(path) is False
+    own = shown()
+    assert "of mine.py" not in own
+    assert any(line.strip() in own for line in lines[1:3] if line.strip())
+    assert shown("--sysroot", "/").count("of mine.py") == 2
 
 
 @pytest.mark.parametrize("kind", ["kernel", "walk"])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
@@ -18,38 +20,23 @@ from support.programs import procfs
 from support.programs.harness import INFERIORS, wait_until
 
 LOOKS = 50
-UNHARMED = {
-    "write": 1 << 20,
-    "send": 1 << 20,
-    "recv MSG_WAITALL": 8,
-    "recv SO_RCVTIMEO": 4,
-    "epoll_wait": 1,
-    "sigtimedwait": 10,
-    "semop": 0,
-    "io_getevents": 1,
+CALLS = {
+    "write": (1 << 20, {1}),
+    "recv MSG_WAITALL": (8, {45}),
+    "epoll_wait": (1, {232, 281}),
+    "sigtimedwait": (10, {128}),
+    "semop": (0, {65, 220}),
 }
-"""What each call returns where nobody stopped it."""
-_NUMBERS = {
-    "write": {1},
-    "send": {44},
-    "recv MSG_WAITALL": {45},
-    "recv SO_RCVTIMEO": {45},
-    "epoll_wait": {232, 281},
-    "sigtimedwait": {128},
-    "semop": {65, 220},
-    "io_getevents": {208},
-    "read": procfs.SYSCALLS["read"],
-}
-"""The system calls on x86-64 that each of them is (arch/x86/entry/syscalls/syscall_64.tbl)."""
+"""What each call returns where nobody stopped it, and its numbers on x86-64."""
+UNHARMED = {name: [result, ""] for name, (result, _) in CALLS.items()}
 
 
 class BlockedCalls:
     """The program, with all its threads asleep."""
 
     def __init__(self) -> None:
-        program = Path(INFERIORS) / "blocked_calls.py"
         self.process = subprocess.Popen(
-            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, INFERIORS / "blocked_calls.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         self.tids = json.loads(self.process.stdout.readline())["threads"]
@@ -57,12 +44,9 @@ class BlockedCalls:
 
     def _is_asleep(self, tid: int) -> bool:
         """In the very call that it is for, the main thread in read: not in another one for a moment, as for memory."""
-        call = procfs.syscall(self.process.pid, tid)[0]
-        name = next((name for name, each in self.tids.items() if each == tid), "read")
-        return call in map(str, _NUMBERS[name])
-
-    def calls(self) -> dict[int, tuple[str, ...]]:
-        return {tid: procfs.syscall(self.process.pid, tid) for tid in procfs.threads(self.process.pid)}
+        name = next((name for name, each in self.tids.items() if each == tid), "")
+        numbers = CALLS[name][1] if name else procfs.SYSCALLS["read"]
+        return procfs.syscall(self.process.pid, tid)[0] in map(str, numbers)
 
     def results(self) -> dict[str, list[object]]:
         output, _ = self.process.communicate("go\n", timeout=60)
@@ -70,20 +54,23 @@ class BlockedCalls:
         return found
 
 
-def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early() -> None:
-    program = BlockedCalls()
+@pytest.fixture
+def program() -> BlockedCalls:
+    return BlockedCalls()
+
+
+def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early(program: BlockedCalls) -> None:
     for _ in range(LOOKS):
         target = brief_look(program.process.pid)
         session, found = Session(target).settled(inspect_threads)
-        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {}), program.calls()
+        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {})
         assert len(found.threads) == len(program.tids) + 1
         assert session.target.threads_that_ran() == ()
         target.close()
-    assert program.results() == {name: [result, ""] for name, result in UNHARMED.items()}
+    assert program.results() == UNHARMED
 
 
-def test_what_sleeps_is_recorded_without_a_stop(tmp_path: Path) -> None:
-    program = BlockedCalls()
+def test_what_sleeps_is_recorded_without_a_stop(program: BlockedCalls, tmp_path: Path) -> None:
     target = open_live(program.process.pid, Standstill.ASLEEP)
     assert isinstance(target, AsleepProcess)
     assert target.stops == 0
@@ -92,44 +79,29 @@ def test_what_sleeps_is_recorded_without_a_stop(tmp_path: Path) -> None:
     assert target.is_enough()
     target.need_registers(program.tids["semop"])
     assert not target.is_enough()
-    assert program.results() == {name: [result, ""] for name, result in UNHARMED.items()}
+    assert program.results() == UNHARMED
     replay = open_recording(str(tmp_path / "asleep.rec"))
     assert {thread.tid for thread in replay.threads() if thread.registers()} >= set(program.tids.values())
 
 
-def test_a_stop_names_the_calls_that_it_may_have_ended() -> None:
-    program = BlockedCalls()
+def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) -> None:
     target = brief_stop(program.process.pid)
     target.threads()
     named = target.cut_short()
     target.close()
     results = program.results()
-    harmed = {name for name, (result, _) in results.items() if result != UNHARMED[name]}
+    harmed = {name for name, result in results.items() if result != UNHARMED[name]}
     assert harmed, "what the look without a stop is for"
     assert {program.tids[name] for name in harmed} <= named.keys()
     assert set(named) <= set(program.tids.values()), "the main thread reads a pipe, which goes on"
 
 
-def test_registers_that_a_proof_needs_are_had_by_a_stop() -> None:
-    program = BlockedCalls()
-    target = brief_look(program.process.pid)
-    threads = target.threads()
-    assert all(thread.lacks_registers for thread in threads)
-    assert not target.retake()
-    target.need_registers(program.tids["semop"])
-    assert target.retake()
-    assert target.stops == 1
-    assert {"rbx", "r12", "rbp"} <= target.threads()[-1].registers().keys()
-    assert not target.retake(), "once is enough"
-    target.close()
-    program.results()
-
-
-def test_a_stop_completes_what_was_read_of_sleeping_threads() -> None:
-    """The look goes on with the registers, and need not begin again."""
-    program = BlockedCalls()
+def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCalls) -> None:
+    """The look goes on with the registers, and need not begin again; nor is it stopped twice."""
     target = brief_look(program.process.pid)
     asleep = target.threads()[-1]
+    assert asleep.lacks_registers
+    assert not target.retake()
     stack = asleep.registers()["rsp"]
     before = target.read(stack, 64)
     stopped = target.stopped_thread(asleep.tid)

@@ -7,8 +7,9 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,23 +17,11 @@ from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
-from support.programs import plain_program, procfs
+from support.programs import procfs
 from support.programs.harness import PATIENCE, ROOT, wait_until
 from support.programs.plain_program import Plain, running
 
 pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture
-def counting(program: Path) -> Iterator[Plain]:
-    """Prints growing numbers."""
-    with running(program, "0", "count") as plain:
-        yield plain
 
 
 def goes_on(plain: Plain) -> bool:
@@ -40,73 +29,48 @@ def goes_on(plain: Plain) -> bool:
     return plain.is_untouched()
 
 
-def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
-    """Attach in a process of its own, which prints "attached" and then does what it is told."""
-    code = f"""
+ATTACH = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from gdbext.engine.targets.live.proc_target import ProcTarget
-with ProcTarget({pid}) as target:
-    print("attached", flush=True)
-    {then}
 """
+
+
+def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
+    """Attach in a process of its own, which prints "attached" and then does what it is told."""
+    code = f"{ATTACH}with ProcTarget({pid}) as target:\n    print('attached', flush=True)\n    {then}\n"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "attached\n"
     return process
 
 
-def finish(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=PATIENCE)
-    return process.returncode
-
-
 def test_stopped_while_looked_at_and_not_afterwards(counting: Plain) -> None:
-    with ProcTarget(counting.pid) as target:
-        assert counting.states() == ["t"]
-        assert target.threads()[0].kernel_state in ("S", "R")
-    assert goes_on(counting)
-
-
-def test_memory_is_closed_with_the_target(counting: Plain) -> None:
     target = ProcTarget(counting.pid)
-    address = target.selected_thread().registers()["rsp"]  # type: ignore[union-attr]
+    assert counting.states() == ["t"]
+    thread = target.threads()[0]
+    assert thread.kernel_state in ("S", "R")
+    address = thread.registers()["rsp"]
     assert len(target.read(address, 8)) == 8
     target.close()
     with pytest.raises(TargetError, match="let go"):
         target.read(address, 8)
+    assert goes_on(counting)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_when_we_are_killed(counting: Plain, number: int) -> None:
-    process = look_in_another_process(counting.pid, "time.sleep(60)")
-    assert counting.states() == ["t"]
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, 0])
+def test_when_we_are_killed_or_fail(counting: Plain, number: int) -> None:
+    process = look_in_another_process(counting.pid, "time.sleep(60)" if number else "1 / 0")
     process.send_signal(number)
-    finish(process)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
     wait_until(counting.is_untouched, "the process was let go")
     assert goes_on(counting)
 
 
-@pytest.mark.parametrize("then", ["raise ValueError", "sys.exit(3)", "1 / 0"])
-def test_when_we_fail(counting: Plain, then: str) -> None:
-    assert finish(look_in_another_process(counting.pid, then)) != 0
-    assert goes_on(counting)
-
-
 def test_when_nobody_closes_it(counting: Plain) -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += "from gdbext.engine.targets.live.proc_target import ProcTarget\n"
-    done = subprocess.run([sys.executable, "-c", f"{code}kept = ProcTarget({counting.pid})"], check=True)
-    assert done.returncode == 0
+    subprocess.run([sys.executable, "-c", f"{ATTACH}kept = ProcTarget({counting.pid})"], check=True)
     assert goes_on(counting)
-
-
-def test_all_of_many_threads(program: Path) -> None:
-    with running(program, "1000") as plain:
-        with ProcTarget(plain.pid) as target:
-            registers = [thread.registers()["rip"] for thread in target.threads()]
-        assert len(registers) == 1001
-        assert plain.is_untouched()
 
 
 def test_a_stop_that_was_in_force_stays_in_force(counting: Plain) -> None:
@@ -136,35 +100,26 @@ for _ in range(3000):
     os.kill(int(sys.argv[1]), signal.SIGRTMIN)
     os.sched_yield()
 """
-MOST_SHOWERS = 10
 
 
 def test_signals_are_not_lost(program: Path) -> None:
     """Many looks under showers of signals: some are on their way to the program when we stop it."""
     with running(program, "0", "signals") as plain:
         held = showers = 0
-        while not held and showers < MOST_SHOWERS:
+        while not held and showers < 10:
             sender = subprocess.Popen([sys.executable, "-c", SHOWER, str(plain.pid)])
             showers += 1
             while sender.poll() is None or int(procfs.status(plain.pid)["ShdPnd"], 16):
                 with ProcTarget(plain.pid) as target:
                     held += target.threads()[0].held > 0  # type: ignore[attr-defined]
         assert held > 0, "no look met a signal on its way: the test tells nothing"
-        assert settled_count(plain) == 3000 * showers
+        wait_until(lambda: int(plain.line()) >= 3000 * showers, "all have come")
+        assert int(plain.line()) == 3000 * showers
         assert plain.is_untouched()
 
 
-def settled_count(plain: Plain) -> int:
-    """The number that it prints once it has printed the same one for half a second."""
-    count, same = -1, 0
-    while same < 50:
-        now = int(plain.line())
-        same = same + 1 if now == count else 0
-        count = now
-    return count
-
-
 def test_the_process_is_killed_meanwhile(counting: Plain) -> None:
+    """It is left to us, who started it."""
     with ProcTarget(counting.pid) as target:
         thread = target.threads()[0]
         address = target.maps()[0].start
@@ -174,12 +129,7 @@ def test_the_process_is_killed_meanwhile(counting: Plain) -> None:
             target.read(address, 8)
         with pytest.raises(TargetGone):
             thread.registers()
-
-
-def test_the_process_ends_between_two_looks(counting: Plain) -> None:
-    counting.end()
-    with pytest.raises(NoSuchProcess):
-        ProcTarget(counting.pid)
+    assert counting.process.wait(PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("target", [ProcTarget, RunningProcess])
@@ -197,6 +147,21 @@ def test_the_process_ends_before_its_memory_is_opened(
     monkeypatch.setattr(proc_checks, "check_process", check_and_end)
     with pytest.raises(TargetGone, match=f"process {counting.pid} has ended"):
         target(counting.pid)
+
+
+def test_what_is_no_process(counting: Plain, pausing: Plain) -> None:
+    counting.end()
+    for pid in (0, -1, 1 << 30, counting.pid):
+        with pytest.raises(NoSuchProcess):
+            ProcTarget(pid)
+    with pytest.raises(TargetError, match="this very process"):
+        ProcTarget(os.getpid())
+    with pytest.raises(NoSuchProcess, match="thread of process") as raised:
+        ProcTarget(pausing.truth["threads"][1]["tid"])
+    assert raised.value.help == f"use: -p {pausing.pid}"
+    if "kthread" in procfs.status(2).get("Name", ""):  # containers show none
+        with pytest.raises(TargetError, match="kernel thread"):
+            ProcTarget(2)
 
 
 def test_a_zombie() -> None:
@@ -217,43 +182,16 @@ def test_somebody_else_traces_it(counting: Plain) -> None:
         assert "python" in raised.value.what
     finally:
         other.kill()
-        finish(other)
+        other.communicate(timeout=PATIENCE)
     assert goes_on(counting)
-
-
-@pytest.mark.parametrize(("pid", "error"), [(0, NoSuchProcess), (-1, NoSuchProcess), (1 << 30, NoSuchProcess)])
-def test_no_such_process(pid: int, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        ProcTarget(pid)
-
-
-def test_ourselves() -> None:
-    with pytest.raises(TargetError, match="this very process"):
-        ProcTarget(os.getpid())
-
-
-def test_a_thread_is_no_process(program: Path) -> None:
-    with running(program, "2") as plain:
-        with pytest.raises(NoSuchProcess, match="thread of process") as raised:
-            ProcTarget(plain.truth["threads"][1]["tid"])
-        assert raised.value.help == f"use: -p {plain.pid}"
-
-
-def test_a_kernel_thread() -> None:
-    if "kthread" not in procfs.status(2).get("Name", ""):
-        pytest.skip("no kernel threads are visible here (a container)")
-    with pytest.raises(TargetError, match="kernel thread"):
-        ProcTarget(2)
 
 
 def test_a_process_of_another_user(counting: Plain) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
-    code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
+    code = f"""{ATTACH}
 from gdbext.errors import NotPermitted
-from gdbext.engine.targets.live.proc_target import ProcTarget
-import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     ProcTarget({counting.pid})
 except NotPermitted as error:
@@ -282,63 +220,31 @@ def test_an_uninterruptible_thread_costs_itself(program: Path) -> None:
 
 
 def test_a_32_bit_program(tmp_path: Path) -> None:
+    """pause() for ever, by int 0x80."""
+    code, base, at = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7", 0x8048000, 52 + 32
+    words = (b"\x7fELF\x01\x01\x01", 2, 3, 1, base + at, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    header = struct.pack("<16sHHIIIIIHHHHHH", *words)
     path = tmp_path / "program32"
-    path.write_bytes(_pausing_elf32())
+    path.write_bytes(header + struct.pack("<8I", 1, 0, base, base, at + len(code), at + len(code), 5, 0x1000) + code)
     path.chmod(0o755)
     try:
-        process = subprocess.Popen([str(path)])
+        process = subprocess.Popen([path])
     except OSError as error:
         pytest.skip(f"this kernel runs no 32-bit programs: {error}")
-    try:
-        with pytest.raises(ForeignArchitecture, match="32-bit"):
-            ProcTarget(process.pid)
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+    with pytest.raises(ForeignArchitecture, match="32-bit"):
+        ProcTarget(process.pid)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
 
 
-def _pausing_elf32() -> bytes:
-    """pause() for ever, by int 0x80."""
-    code = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7"
-    base, at = 0x8048000, 52 + 32
-    header = struct.pack("<16sHHIIIIIHHHHHH", b"\x7fELF\x01\x01\x01", 2, 3, 1, base + at, 52, 0, 0, 52, 32, 1, 0, 0, 0)
-    segment = struct.pack("<8I", 1, 0, base, base, at + len(code), at + len(code), 5, 0x1000)
-    return header + segment + code
-
-
-def test_a_chroot_has_its_own_files(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root may chroot")
-    static = tmp_path / "static"
-    subprocess.run(["gcc", "-O1", "-static", "-pthread", "-o", static, plain_program.SOURCE], check=True)
-
-    def enter() -> None:
-        os.chroot(tmp_path)
-
-    with running(Path("/static"), "0", preexec_fn=enter) as plain, ProcTarget(plain.pid) as target:
-        local = target.local_path("/static")
-        assert local == f"/proc/{plain.pid}/root/static"
-        assert Path(local).read_bytes() == static.read_bytes()
-        outer = {each.path for each in target.maps() if each.path.startswith("/")}
-        assert outer == {str(static)}, "the maps name it from the outside"
-        assert target.local_path(str(static)) == local
-
-
-def test_handlers_are_put_back(counting: Plain) -> None:
-    seen: list[int] = []
-
-    def own(number: int, _: object) -> None:
-        seen.append(number)
-
-    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGTERM)
-    with ProcTarget(counting.pid):
-        assert signal.getsignal(signal.SIGTERM) is not before
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
+def test_handlers_are_put_back(counting: Plain, own: Any) -> None:
+    """One that somebody else has set stays."""
     signal.signal(signal.SIGTERM, own)
     try:
         with ProcTarget(counting.pid):
-            assert signal.getsignal(signal.SIGTERM) is own
+            assert (signal.getsignal(signal.SIGTERM) is own) == (own is not signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -366,10 +272,3 @@ def test_a_process_that_is_killed_meanwhile_is_collected_by_its_parent_though_we
             assert parent.stdout.readline() == f"{-signal.SIGKILL}\n"
         finally:
             parent.kill()
-
-
-def test_a_process_of_our_own_that_is_killed_meanwhile_is_left_to_who_started_it(counting: Plain) -> None:
-    with ProcTarget(counting.pid) as target:
-        target.threads()
-        counting.process.kill()
-    assert counting.process.wait(PATIENCE) == -signal.SIGKILL

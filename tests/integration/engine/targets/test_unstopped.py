@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from gdbext.diagnosis.session import Session
@@ -14,23 +11,11 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.thread_motion import place_of
 from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.errors import TargetError
-from support.programs import plain_program, procfs
+from support.programs import procfs
 from support.programs.harness import wait_until
-from support.programs.plain_program import Plain, running
+from support.programs.plain_program import Plain
 
 pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def pausing(program: Path) -> Iterator[Plain]:
-    """Four threads, all in pause(2)."""
-    with running(program, "3") as plain:
-        yield plain
 
 
 def unstopped_process(plain: Plain) -> UnstoppedProcess:
@@ -39,43 +24,27 @@ def unstopped_process(plain: Plain) -> UnstoppedProcess:
     return UnstoppedProcess(plain.pid, ThreadFinder())
 
 
-def test_the_same_stacks_as_of_a_stopped_process(pausing: Plain) -> None:
-    unstopped = Session(unstopped_process(pausing))
-    seen = {thread.tid: unstopped.stacks.of(thread) for thread in unstopped.target.threads()}
-    assert set(pausing.states()) == {"S"}, "nobody was stopped"
-    assert unstopped.target.paused_ms == 0
-    assert unstopped.target.threads_that_ran() == ()
-    with ProcTarget(pausing.pid) as stopped:
-        session = Session(stopped)
-        for thread in stopped.threads():
-            expected = session.stacks.of(thread)
-            assert [frame.pc for frame in seen[thread.tid].frames] == [frame.pc for frame in expected.frames]
-            assert seen[thread.tid].outer == expected.outer
-    unstopped.target.close()
-
-
 def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None:
+    """Stacks, system calls and control blocks of its threads, too."""
     unstopped = unstopped_process(pausing)
+    session = Session(unstopped)
+    registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
+    calls = {tid: blocked(each, session.memory) for tid, each in registers.items()}
+    stacks = {thread.tid: session.stacks.of(thread) for thread in unstopped.threads()}
+    assert set(pausing.states()) == {"S"}, "nobody was stopped"
+    assert (unstopped.paused_ms, unstopped.threads_that_ran()) == (0, ())
     with ProcTarget(pausing.pid) as stopped:
         assert unstopped.environ() == stopped.environ() != {}
         assert unstopped.files_known_at() == pytest.approx(stopped.files_known_at(), abs=1)
         assert unstopped.auxv() == stopped.auxv()
-    unstopped.close()
-
-
-def test_the_system_call_and_the_control_block_are_the_same(pausing: Plain) -> None:
-    unstopped = unstopped_process(pausing)
-    registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
-    calls = {tid: blocked(each, Session(unstopped).memory) for tid, each in registers.items()}
-    with ProcTarget(pausing.pid) as stopped:
-        memory = Session(stopped).memory
+        other = Session(stopped)
         for thread in stopped.threads():
-            expected = thread.registers()
-            assert stopped.architecture.thread_pointer(registers[thread.tid]) == expected["fs_base"]
-            call = blocked(expected, memory)
-            assert call is not None
-            assert calls[thread.tid] is not None
-            assert calls[thread.tid].name == call.name == "pause"  # type: ignore[union-attr]
+            stack, expected = stacks[thread.tid], other.stacks.of(thread)
+            assert [frame.pc for frame in stack.frames] == [frame.pc for frame in expected.frames]
+            assert stack.outer == expected.outer
+            assert stopped.architecture.thread_pointer(registers[thread.tid]) == thread.registers()["fs_base"]
+            names = [call and call.name for call in (calls[thread.tid], blocked(thread.registers(), other.memory))]
+            assert names == ["pause", "pause"]
     unstopped.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 
@@ -10,16 +9,7 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.formats.cfi_program import (
-    EXPRESSION,
-    OFFSET,
-    SAME,
-    UNDEFINED,
-    VAL_EXPRESSION,
-    CfiRow,
-    evaluate,
-    row_at,
-)
+from gdbext.engine.formats.cfi_program import OFFSET, SAME, CfiRow, row_at
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
@@ -45,34 +35,16 @@ class FileCode:
         return b""
 
 
-def address_of(code: bytes, registers: dict[int, int]) -> int | None:
-    """The value of an expression that reads no memory."""
-
-    def no_memory(_address: int, _size: int) -> int:
-        raise LookupError
-
-    try:
-        return evaluate(code, registers.__getitem__, no_memory)
-    except LookupError:
-        return None
-
-
 def cfa_of(row: CfiRow, registers: dict[int, int]) -> int | None:
-    if row.cfa_code is not None:
-        return address_of(row.cfa_code, registers)
-    return registers[row.cfa_register] + row.cfa_offset
+    return None if row.cfa_code is not None else registers[row.cfa_register] + row.cfa_offset
 
 
-def place(row: CfiRow, number: int, cfa: int, registers: dict[int, int]) -> object:
+def place(row: CfiRow, number: int, cfa: int) -> object:
     """Where the caller's value of a register is: an address, or "same", or "unknown"."""
     rule = row.rules.get(number)
     if rule is None or rule.kind == SAME:
         return "same"
-    if rule.kind == OFFSET:
-        return cfa + rule.number
-    if rule.kind == EXPRESSION:
-        return address_of(rule.code, registers) or "unknown"
-    return "unknown" if rule.kind in (UNDEFINED, VAL_EXPRESSION) else rule
+    return cfa + rule.number if rule.kind == OFFSET else "unknown"
 
 
 def compare(expected: CfiRow, found: CfiRow, registers: dict[int, int]) -> str:
@@ -82,21 +54,16 @@ def compare(expected: CfiRow, found: CfiRow, registers: dict[int, int]) -> str:
     if cfa != ours:
         return "wrong"
     for number in SAVED:
-        theirs, mine = place(expected, number, cfa, registers), place(found, number, cfa, registers)
+        theirs, mine = place(expected, number, cfa), place(found, number, cfa)
         popped = mine == "same" and isinstance(theirs, int) and theirs < SP  # both hold the value then
         if mine not in (theirs, "unknown") and not popped and theirs != "same":
             return f"wrong register {number}"
     return "same"
 
 
-TORCH = [pytest.param(name, marks=pytest.mark.torch) for name in ("libc10.so", "libgomp.so.1")]
-
-
-@pytest.mark.parametrize("name", ["libc", *TORCH, "/usr/bin/python3"])
+@pytest.mark.parametrize("name", ["libc", pytest.param("libgomp.so.1", marks=pytest.mark.torch)])
 def test_agrees_with_call_frame_information(name: str) -> None:
-    if not name.startswith("/"):
-        name = own_libc() if name == "libc" else torch_library(name)
-    image = ElfImage.open(os.path.realpath(name))
+    image = ElfImage.open(own_libc() if name == "libc" else torch_library(name))
     assert image.eh_frame_hdr is not None
     table = SearchTable(image.read, image.eh_frame_hdr.vaddr)
 
@@ -104,7 +71,7 @@ def test_agrees_with_call_frame_information(name: str) -> None:
         fde = table.find(address)
         return fde is not None and fde.start == address
 
-    generator = random.Random(os.path.basename(name))  # noqa: PTH119 - the same addresses wherever torch is installed
+    generator = random.Random(name)
     results: Counter[str] = Counter()
     examples = []
     for _ in range(600):

@@ -1,17 +1,10 @@
-"""The decoder against capstone: boundaries, operands, targets and effects, in libc and in all of at::_ops.
-
-All of libc, and of at::_ops every tenth function; GDBEXT_ALL_FUNCTIONS=1 compares all of these, too.
-"""
+"""The decoder against capstone: boundaries, operands, targets and effects, in libc."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import capstone
-import pytest
 from capstone import x86
 
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
@@ -20,10 +13,8 @@ from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME
-from gdbext.engine.formats.symbol_index import SymbolIndex
-from support.installed.machine import own_libc, torch_library
+from support.installed.machine import own_libc
 
-STRIDE = 1 if os.environ.get("GDBEXT_ALL_FUNCTIONS") == "1" else 10
 _MODE = capstone.CS_ARCH_X86, capstone.CS_MODE_64
 
 PARTS = {name: name for name in REGISTERS}
@@ -36,58 +27,24 @@ INVENTED = {"test": {"rax"}, "cqo": {"rax"}, "cdq": {"rax"}, "cwd": {"rax"}}
 """Registers that capstone 5 counts as written, though the instruction only reads them (Intel SDM, volume 2)."""
 
 
-def operators(image: ElfImage) -> Iterator[tuple[int, int]]:
-    for symbol in SymbolIndex(image).matching(b"_ZN2at4_ops"):
-        if symbol.is_function and symbol.size:
-            yield symbol.vaddr, symbol.size
-
-
-def functions_of_libc(image: ElfImage) -> Iterator[tuple[int, int]]:
-    """Every function that has unwind information, named or not."""
+def functions(image: ElfImage) -> Iterator[tuple[int, bytes]]:
+    """Address and code of each that has unwind information."""
     segment = next(each for each in image.segments if each.type == PT_GNU_EH_FRAME)
     table = SearchTable(image.read, segment.vaddr)
     for index in range(table.count):
         fde = table.entries.fde(segment.vaddr + table.entry(index)[1])
-        yield fde.start, fde.end - fde.start
+        yield fde.start, image.read(fde.start, fde.end - fde.start) or b""
 
 
-class Decoded(NamedTuple):
-    """A function of the sample."""
-
-    start: int
-    code: bytes
-    ours: list[Instruction]
-
-
-@pytest.fixture(scope="module", params=["libc", pytest.param("at::_ops", marks=pytest.mark.torch)])
-def functions(request: pytest.FixtureRequest) -> list[Decoded]:
-    image = ElfImage.open(own_libc() if request.param == "libc" else torch_library("libtorch_cpu.so"))
-    libc = request.param == "libc"
-    found = sorted(set((functions_of_libc if libc else operators)(image)))
-    assert len(found) > 2_000
-    codes = [(start, image.read(start, size) or b"") for start, size in found[:: 1 if libc else STRIDE]]
-    return [Decoded(start, code, list(instructions(code, start))) for start, code in codes]
-
-
-def test_boundaries(functions: list[Decoded]) -> None:
-    machine = capstone.Cs(*_MODE)
-    wrong = []
-    for start, code, found in functions:
-        theirs = [(address, size) for address, size, _, _ in machine.disasm_lite(code, start)]
-        ours = [(one.address, one.length) for one in found]
-        if ours != theirs:
-            at = next((a for (a, s), other in zip(theirs, [*ours, None]) if (a, s) != other), start)
-            wrong.append((hex(at), code[at - start : at - start + 15].hex()))
-    assert not wrong, f"{len(wrong)} of {len(functions)} functions: {wrong[:10]}"
-
-
-def test_operands_and_effects(functions: list[Decoded]) -> None:
-    machine = capstone.Cs(*_MODE)
-    machine.detail = True
+def test_boundaries_operands_and_effects() -> None:
+    brief, detailed = capstone.Cs(*_MODE), capstone.Cs(*_MODE)
+    detailed.detail = True
     seen: set[tuple[str, bytes]] = set()
-    wrong: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for start, code, ours in functions:
+    wrong: dict[str, str] = {}
+    for start, code in functions(ElfImage.open(own_libc())):
+        ours = list(instructions(code, start))
+        lengths = [(address, size) for address, size, _, _ in brief.disasm_lite(code, start)]
+        assert [(one.address, one.length) for one in ours] == lengths, hex(start)
         for one in ours:
             at = one.address - start
             raw = code[at : at + one.length]
@@ -95,31 +52,21 @@ def test_operands_and_effects(functions: list[Decoded]) -> None:
             if key in seen:
                 continue
             seen.add(key)
-            theirs = next(machine.disasm(raw, one.address), None)
-            what = disagreement(one, theirs) if theirs is not None else "capstone does not know it"
-            if what:
-                wrong[what] += 1
-                examples.setdefault(what, f"{raw.hex()} {theirs.mnemonic} {theirs.op_str}" if theirs else raw.hex())
-    assert not wrong, [(what, count, examples[what]) for what, count in wrong.most_common(30)]
+            theirs = next(detailed.disasm(raw, one.address))
+            found = _targets(one, theirs) or _memory(one, theirs) or _writes(one, theirs) or _moves(one, theirs)
+            if found:
+                wrong[f"{theirs.mnemonic}: {found}"] = f"{raw.hex()} {theirs.mnemonic} {theirs.op_str}"
+    assert not wrong
     assert len(seen) > 5_000
 
 
-def disagreement(ours: Instruction, theirs: capstone.CsInsn) -> str:
-    """What is not the same, "" when all is."""
-    found = _targets(ours, theirs) or _memory(ours, theirs) or _writes(ours, theirs) or _moves(ours, theirs)
-    return f"{theirs.mnemonic}: {found}" if found else ""
-
-
 def _targets(ours: Instruction, theirs: capstone.CsInsn) -> str:
-    groups = set(theirs.groups)
     immediate = next((each.imm for each in theirs.operands if each.type == x86.X86_OP_IMM), None)
-    if capstone.CS_GRP_CALL in groups:
-        return "" if (ours.kind, ours.target) == ("call", immediate) else "no such call"
-    if capstone.CS_GRP_JUMP in groups:
-        kind = "jmp" if theirs.mnemonic.endswith("jmp") else "jcc"  # xbegin, too, jumps or does not
-        return "" if (ours.kind, ours.target) == (kind, immediate) else "no such jump"
-    if capstone.CS_GRP_RET in groups:
-        return "" if ours.kind == "ret" else "no return"
+    jump = "jmp" if theirs.mnemonic.endswith("jmp") else "jcc"  # xbegin, too, jumps or does not
+    for group, kind in ((capstone.CS_GRP_CALL, "call"), (capstone.CS_GRP_JUMP, jump), (capstone.CS_GRP_RET, "ret")):
+        if group in theirs.groups:
+            target = None if kind == "ret" else immediate
+            return "" if (ours.kind, ours.target) == (kind, target) else f"no such {kind}"
     return f"it is no {ours.kind}" if ours.kind in ("call", "jmp", "jcc", "ret") else ""
 
 
@@ -143,9 +90,10 @@ def _memory(ours: Instruction, theirs: capstone.CsInsn) -> str:
 
 def _vectors(theirs: capstone.CsInsn, registers: list[int]) -> set[str]:
     """Vector registers by their narrowest names; those beyond 15 exist in AVX-512 only."""
-    names = {theirs.reg_name(each) for each in registers}
-    found = {f"xmm{name[3:]}" for name in names if name[1:3] == "mm" and name[0] in "xyz" and int(name[3:]) < 16}
-    return set() if found and theirs.mnemonic == "vzeroupper" else found  # which writes what lies above them
+    if theirs.mnemonic == "vzeroupper":
+        return set()  # it writes what lies above them
+    names = [theirs.reg_name(each) for each in registers]
+    return {f"xmm{name[3:]}" for name in names if name[1:3] == "mm" and name[0] in "xyz" and int(name[3:]) < 16}
 
 
 def _moves(ours: Instruction, theirs: capstone.CsInsn) -> str:
@@ -168,22 +116,15 @@ def _writes(ours: Instruction, theirs: capstone.CsInsn) -> str:
     registers = theirs.regs_access()[1]
     written = {PARTS[name] for name in map(theirs.reg_name, registers) if name in PARTS}
     if ours.kind != "call":
-        missed = written - ours.writes - INVENTED.get(theirs.mnemonic, set()) - _only_stack(ours)
+        stack = {"rsp"} if ours.kind in ("ret", "trap") else set()
+        missed = written - ours.writes - INVENTED.get(theirs.mnemonic, set()) - stack
+        missed |= _vectors(theirs, registers) - ours.float_writes
         if missed:
             return f"writes {sorted(missed)}, too"
-        missed = _vectors(theirs, registers) - ours.float_writes
-        if missed:
-            return f"writes {sorted(missed)}, too"
-    stored = max(
-        (each.size for each in theirs.operands if each.type == x86.X86_OP_MEM and each.access & capstone.CS_AC_WRITE),
-        default=0,
-    )
+    memory = [each for each in theirs.operands if each.type == x86.X86_OP_MEM and each.access & capstone.CS_AC_WRITE]
+    stored = max((each.size for each in memory), default=0)
     if stored > ours.stored and ours.memory is not None:
         return f"stores {stored} bytes, not {ours.stored}"
     if ours.kind in ("mov", "lea", "zero", "add", "and", "shr", "push", "pop") and ours.writes - written:
         return f"does not write {sorted(ours.writes - written)}"
     return ""
-
-
-def _only_stack(ours: Instruction) -> set[str]:
-    return {"rsp"} if ours.kind in ("ret", "trap") else set()
