@@ -10,19 +10,11 @@ from support.programs import harness, native_build
 
 PROGRAMS = (
     "unchanged",
-    "flags",
-    "seeds",
-    "threads",
     "forked-pool",
     "old-precision",
     "new-precision",
-    "autocast",
-    "modes",
+    "contexts",
     "inference",
-    "saved-tensors",
-    "profiler",
-    "compiler",
-    "allocator",
     "everything",
     "environment",
 )
