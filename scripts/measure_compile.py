@@ -30,8 +30,9 @@ down what torch.compile recorded in them: its counters, the reasons of graph bre
 failed, errors, compilations, compiled code, and the options of torch._dynamo.config and torch._inductor.config that
 differ from their defaults. They are compiled by Inductor with g++, forward and backward, by the backends eager and
 aot_eager, with graph breaks, with recompilations beyond the limit, with errors that are suppressed and with errors that
-are not, with all kinds of options, and not at all (disabled by an option, by the environment). "equal": every one of
-these facts, in the running process and in its core. Of a release that is not here, dispatch-compile says "unknown".
+are not, with all kinds of options, in threads that compile, and not at all (disabled by an option, by the environment).
+"equal": every one of these facts, in the running process and in its core. Of a release that is not here,
+dispatch-compile says "unknown".
 
 Nodes: twenty threads that each stand at another place of a backward pass (tests/inferiors/autograd.py); name, sequence
 number and forward operator of the running node against `grad_fn.name()`, `_sequence_nr()` and the profiler. "wrong" is

@@ -43,7 +43,7 @@ generator, in the process and in its core. There is no device: a library that ta
 
 """
 _COLUMNS = ("torch", "layout", "programs equal", "cores equal", "set again", "CUDA facts equal", "unknown")
-_AGAIN = ("everything", "threads", "old-precision", "new-precision", "autocast", "seeds", "compiler", "allocator")
+_AGAIN = ("everything", "old-precision", "new-precision")
 """Programs that set nothing but what Python can set again."""
 
 

@@ -20,10 +20,6 @@ THREADS = 20
 stopped = threading.Barrier(THREADS + 2)
 
 
-CALLS_NOTHING = ("AddBackward0",)
-"""Nodes that only pass their gradients on."""
-
-
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -103,28 +99,19 @@ def nodes_of(loss):
     return found
 
 
-def in_order(loss):
-    """Those of operators, the last one first."""
-    ordered = sorted(nodes_of(loss), key=lambda node: -node._sequence_nr())
-    return [node for node in ordered if node.name() != "torch::autograd::AccumulateGrad"]
-
-
 def describe(node):
     return {"node": node.name(), "sequence_nr": node._sequence_nr()}
 
 
 def saved_by(node):
     """Name → shape and version, None for what is not there."""
-    found = {}
-    for name in dir(node):
-        value = getattr(node, name) if name.startswith("_saved_") else ()
-        if value is None:
-            found[name[7:]] = None
-        elif isinstance(value, torch.Tensor):
-            found[name[7:]] = [str(list(value.shape)), value._version]
-    for index, value in enumerate(getattr(node, "saved_tensors", ())):
-        found[f"saved_tensors[{index}]"] = [str(list(value.shape)), value._version]
-    return found
+    values = {name[7:]: getattr(node, name) for name in dir(node) if name.startswith("_saved_")}
+    values.update({f"saved_tensors[{at}]": value for at, value in enumerate(getattr(node, "saved_tensors", ()))})
+    return {
+        name: value if value is None else [str(list(value.shape)), value._version]
+        for name, value in values.items()
+        if value is None or isinstance(value, torch.Tensor)
+    }
 
 
 def backward(loss, node, position):
@@ -134,7 +121,7 @@ def backward(loss, node, position):
     if position == MODIFIED:
         with torch.no_grad():
             selected[position].add_(1)  # what MmBackward0 has saved of itself
-    if position % 2 or node.name() in CALLS_NOTHING:
+    if position % 2 or node.name() == "AddBackward0":  # which calls no operator
         node.register_prehook(stay)
     else:
         node.register_prehook(lambda gradients: Stop().__enter__() and None)
@@ -155,19 +142,20 @@ for event in sorted(profile.function_events, key=lambda event: event.time_range.
 total = torch.stack(losses).sum()
 kept = nodes_of(total)
 for position, loss in enumerate(losses):
-    ordered = in_order(loss)
-    thread = threading.Thread(target=backward, args=(loss, ordered[position % len(ordered)], position))
-    thread.start()
+    ordered = sorted(nodes_of(loss), key=lambda node: -node._sequence_nr())
+    ordered = [node for node in ordered if node.name() != "torch::autograd::AccumulateGrad"]
+    threading.Thread(target=backward, args=(loss, ordered[position % len(ordered)], position)).start()
 threading.Thread(target=again).start()
 stopped.wait()
+
 
 def held():
     """Number of tensors that Python knows, and storages and bytes by dtype, of the storages' first tensors."""
     tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
     storages, found = {each.untyped_storage()._cdata: each for each in reversed(tensors)}, {}
     for each in storages.values():
-        entry = found.setdefault(str(each.dtype).partition(".")[2], [0, 0])
-        entry[0], entry[1] = entry[0] + 1, entry[1] + each.untyped_storage().nbytes()
+        count, size = found.get(str(each.dtype)[6:], (0, 0))
+        found[str(each.dtype)[6:]] = [count + 1, size + each.untyped_storage().nbytes()]
     return [len(tensors), found]
 
 

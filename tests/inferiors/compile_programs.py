@@ -15,9 +15,10 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(os.getcwd(), "indu
 import torch
 import truth
 from config_truth import changed
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # or torch._dynamo takes functorch.py there for its own
-from torch import nn
 
 
 class Model(nn.Module):
@@ -49,30 +50,17 @@ def calls_another(x):
     return again(x) + with_breaks(x, 2)
 
 
-def inductor():
-    compiled = torch.compile(Model())
-    compiled(torch.rand(2, 8))
-
-
 def training():
     compiled = torch.compile(Model())
     for _ in range(2):
         compiled(torch.rand(2, 8)).pow(2).sum().backward()
 
 
-def eager():
-    torch.compile(Model(), backend="eager")(torch.rand(2, 8))
-    torch.compile(again, backend="eager", fullgraph=True)(torch.rand(3))
-
-
-def aot_eager():
-    torch.compile(Model(), backend="aot_eager")(torch.rand(2, 8)).sum().backward()
-
-
 def breaks():
     compiled = torch.compile(calls_another, backend="eager")
     for n in range(3):
         compiled(torch.rand(3 + n))
+    torch.compile(Model(), backend="aot_eager")(torch.rand(2, 8)).sum().backward()
 
 
 def recompiles():
@@ -86,19 +74,15 @@ def recompiles():
         torch.compile(with_breaks, backend="aot_eager")(torch.rand(3).to(kind), 3)
 
 
-def suppressed():
-    torch._dynamo.config.suppress_errors = True
-    torch.compile(again, backend=bad_backend)(torch.rand(2))
-    torch.compile(with_breaks, backend=bad_backend)(torch.rand(2), 2)
-
-
 def failed():
-    """The error reaches the program."""
+    """The error reaches the program, or it is suppressed."""
     for function in (again, with_breaks):
         try:
             torch.compile(function, backend=bad_backend)(torch.rand(2), 3)
         except Exception as error:
             print(type(error).__name__, file=sys.stderr)
+    torch._dynamo.config.suppress_errors = True
+    torch.compile(calls_another, backend=bad_backend)(torch.rand(2))
 
 
 def disabled():
@@ -112,20 +96,19 @@ def by_environment():
 
 def options():
     """Options of all kinds, one of them of another thread."""
+    import contextvars
+
     import torch._inductor.config as inductor_config
 
     config = torch._dynamo.config
     config.verbose, config.suppress_errors, config.error_on_recompile = True, False, True
-    inductor_config.max_autotune = True
-    inductor_config.fallback_random = True
+    inductor_config.max_autotune = inductor_config.fallback_random = True
     inductor_config.cpp.threads = 1
     inductor_config.post_grad_fusion_options = {"normalization_pass": {"level": 2}}
     inductor_config.post_grad_custom_post_pass = bad_backend
     torch.compile(again, backend="eager")(torch.rand(3))
     with config.patch(guard_nn_modules=False):
         torch.compile(with_breaks, backend="eager")(torch.rand(3), 2)
-    import contextvars
-
     contextvars.copy_context().run(int)  # caches of context variables are of no use any more
 
 
@@ -152,10 +135,85 @@ def kernel():
 after: list = []
 """Threads that begin when all is said."""
 
+
+# --- threads in compiled code and in compilers ---------------------------------------------------
+
+stopped = threading.Semaphore(0)
+
+
+def stay():
+    stopped.release()
+    threading.Event().wait(truth.FOREVER)
+
+
+class Stop(TorchDispatchMode):
+    """Stops where the tangent is called while it is on."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "tan" in str(func):
+            stay()
+        return func(*args, **(kwargs or {}))
+
+
+def waiting_backend(graph, inputs):
+    """Returns a function that waits in the graph's function when it is called."""
+
+    def run(*arguments):
+        with Stop():
+            return graph(*arguments)
+
+    return run
+
+
+def slow_backend(graph, inputs):
+    stay()
+    return graph
+
+
+def runs(x):
+    y = x + 1
+    y = y.tan()
+    return y * 2
+
+
+class HasFunction:
+    """As Triton's ASTSource and JITFunction have one."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+
+def compiles_for_triton():
+    """Triton needs a device to be used: a stand-in for its compiler, with its names (triton/compiler/compiler.py)."""
+    names = {"stay": stay}
+    text = "def compile(src, target=None):\n    stay()\n"
+    exec(compile(text, "/nowhere/site-packages/triton/compiler/compiler.py", "exec"), names)
+    names["compile"](HasFunction(HasFunction(many_sines)))
+
+
+def inside(role, target):
+    truth.thread(role, waits="futex")
+    target()
+
+
+def threads():
+    """One is inside of a compiled function, one inside of the compiler, one in Triton's."""
+    for role, target in (
+        ("runner", lambda: torch.compile(runs, backend=waiting_backend)(torch.rand(2))),
+        ("compiler", lambda: torch.compile(again, backend=slow_backend)(torch.rand(2))),
+        ("triton", compiles_for_triton),
+    ):
+        threading.Thread(target=inside, args=(role, target), name=role).start()
+        stopped.acquire()
+    truth.note(runs_line=runs.__code__.co_firstlineno)
+
+
 PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
-    inductor, training, eager, aot_eager, breaks, recompiles, suppressed, failed, disabled, by_environment, options,
-    kernel,
+    training, breaks, recompiles, failed, disabled, by_environment, options, kernel, threads,
 )}
+
+
+# --- what torch recorded -------------------------------------------------------------------------
 
 
 def name_of(code):

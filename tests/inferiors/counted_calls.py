@@ -1,13 +1,11 @@
-"""counted-calls: dispatches a known number of operators each time it is told to ("go" on standard input).
+"""counted-calls: dispatches a known number of operators each time it is told to on standard input, by one of REQUESTS.
 
-Some in the main thread, as many in another one. It notes what each was dispatched with, by PyTorch's own account. Told
-"profile FILE", it takes a step of training and writes down what the profiler saw of it; told "fail", it calls an
-operator that raises; told "sleep", it calls ten times one that takes SLEEP seconds; told "load", it loads an extension
-in which the dispatcher is inlined; told "late", it calls through that ten times.
+It notes by PyTorch's own account what aten::mm was dispatched with, and says "done" after each request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import re
@@ -18,6 +16,7 @@ import time
 import brisk  # noqa: F401 - makes importing torch cheaper
 import native_library
 import torch
+import torch_truth
 import truth
 
 CALLS = 2000
@@ -37,28 +36,15 @@ def work():
 
 def other():
     truth.thread("other", waits="futex")
-    while True:
-        begin.wait()
-        begin.clear()
+    while begin.acquire():
         work()
-        done.set()
+        done.release()
 
 
-begin, done = threading.Event(), threading.Event()
+begin, done = threading.Semaphore(0), threading.Semaphore(0)
 threading.Thread(target=other, daemon=True).start()
 work()
 truth.thread("main", waits="read")
-
-
-def computed_keys(operator, *tensors):
-    """The keys that a call of the operator is dispatched with, as PyTorch prints them, by its own account."""
-    keys = torch._C._dispatch_tls_local_include_set()
-    for tensor in tensors:
-        keys = keys | torch._C._dispatch_keys(tensor)
-    keys = keys - torch._C._dispatch_tls_local_exclude_set()
-    table = dict(line.split(": ", 1) for line in torch._C._dispatch_dump_table(operator).splitlines() if ": " in line)
-    named = str(keys)[len("DispatchKeySet(") : -1].split(", ")
-    return [name for name in named if not table.get(name, "").startswith("fallthrough")]
 
 
 library = torch.library.Library("gdbext_counted", "DEF")
@@ -69,58 +55,57 @@ library.impl("sleep", lambda tensor: time.sleep(SLEEP) or tensor.clone(), "CPU")
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
 
 
+def go():
+    """The known number of calls, in two threads."""
+    begin.release()
+    work()
+    done.acquire()
+
+
 def step():
     torch.ops.gdbext_counted.twice(a)
     model(torch.ones(3, 8)).softmax(-1).max().backward()
 
 
-def profiled(path):
-    """What the profiler saw of one step: (operator, operators around it) in order, for each thread."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+def profile(path):
+    """Writes what the profiler saw of one step: the operators in order, for each thread."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         step()
     threads = {}
-    for event in sorted(profile.events(), key=lambda each: each.time_range.start):
-        if re.fullmatch(r"\w+::\w+", event.name):
-            around, parent = 0, event.cpu_parent
-            while parent is not None:
-                around += bool(re.fullmatch(r"\w+::\w+", parent.name))
-                parent = parent.cpu_parent
-            threads.setdefault(event.thread, []).append((event.name, around))
+    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda each: (each.start_ns(), -each.end_ns())):
+        if re.fullmatch(r"\w+::\w+", event.name()):
+            threads.setdefault(event.start_thread_id(), []).append(event.name())
     pathlib.Path(path).write_text(json.dumps(list(threads.values())))
 
 
+def fail():
+    with contextlib.suppress(RuntimeError):
+        torch.mm(a, torch.ones(3, 3))
+
+
+def sleep():
+    for _ in range(10):
+        torch.ops.gdbext_counted.sleep(plain)
+
+
+def load():
+    """An extension in which the dispatcher is inlined."""
+    native_library.load_operators("operators")
+    mutex = int(native_library.address(native_library.load("operators"), "first_mutex"), 16)
+    torch.ops.gdbext_test.lock_then_gil(plain, mutex, 2, 2)  # flag 2 lets "guarded" pass
+
+
+def late():
+    """Calls through that extension."""
+    for _ in range(10):
+        torch.ops.gdbext_test.guarded(plain)
+
+
+REQUESTS = {request.__name__: request for request in (go, profile, fail, sleep, load, late)}
 step()
-truth.note(calls=CALLS, sleep=SLEEP, mm=computed_keys("aten::mm", a, b))
+truth.note(calls=CALLS, sleep=SLEEP, mm=torch_truth.key_names(torch_truth.keyset_at_call("aten::mm", a, b)))
 truth.ready()
 for line in sys.stdin:
-    if line.startswith("fail"):
-        try:
-            torch.mm(a, torch.ones(3, 3))
-        except RuntimeError:
-            print("done fail", flush=True)
-        continue
-    if line.startswith("sleep"):
-        for _ in range(10):
-            torch.ops.gdbext_counted.sleep(plain)
-        print("done sleep", flush=True)
-        continue
-    if line.startswith("load"):
-        native_library.load_operators("operators")
-        mutex = int(native_library.address(native_library.load("operators"), "first_mutex"), 16)
-        torch.ops.gdbext_test.lock_then_gil(plain, mutex, 2, 2)  # flag 2 lets "guarded" pass
-        print("done load", flush=True)
-        continue
-    if line.startswith("late"):
-        for _ in range(10):
-            torch.ops.gdbext_test.guarded(plain)
-        print("done late", flush=True)
-        continue
-    if line.startswith("profile "):
-        profiled(line.split()[1])
-        print("done", line.strip(), flush=True)
-        continue
-    begin.set()
-    work()
-    done.wait()
-    done.clear()
-    print("done", line.strip(), flush=True)
+    words = line.split()
+    REQUESTS[words[0]](*words[1:])
+    print("done", words[0], flush=True)

@@ -21,8 +21,6 @@ DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "ipu", "mtia", "maia")
 
 
 class Mode(TorchDispatchMode):
-    """Lets everything through."""
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
@@ -32,52 +30,45 @@ class OtherMode(Mode):
 
 
 class FunctionMode(TorchFunctionMode):
-    """Lets everything through."""
-
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
-def infra_modes():
-    kinds = C._TorchDispatchModeKey
-    found = []
-    for kind in (kinds.FAKE, kinds.PROXY, kinds.FUNCTIONAL):
-        mode = C._get_dispatch_mode(kind)
-        if mode is not None:
-            found.append({"name": type(mode).__name__, "infra": str(kind).rpartition(".")[2]})
-    return found
+def last_word(kind):
+    return str(kind).rpartition(".")[2]
 
 
-def user_modes():
-    """The modes above the infrastructure modes, which PyTorch counts as the bottom of the stack."""
-    return [
-        {"name": type(C._get_dispatch_stack_at(index)).__name__, "infra": None}
-        for index in range(len(infra_modes()), C._len_torch_dispatch_stack())
-    ]
-
-
-def autocast(device):
-    dtype = str(torch.get_autocast_dtype(device))
-    return {"enabled": torch.is_autocast_enabled(device), "dtype": dtype[len("torch.") :]}
+def modes():
+    """The infrastructure modes, which PyTorch counts as the bottom of the stack, and those above them."""
+    kinds = (getattr(C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
+    infra = [(C._get_dispatch_mode(kind), last_word(kind)) for kind in kinds if C._get_dispatch_mode(kind) is not None]
+    others = [(C._get_dispatch_stack_at(at), None) for at in range(len(infra), C._len_torch_dispatch_stack())]
+    return [{"name": type(mode).__name__, "infra": kind} for mode, kind in infra + others]
 
 
 def facts():
     """What PyTorch says of the calling thread, in the words of dispatch-tls."""
-    stack = C._functorch.get_interpreter_stack() or []
+    included, excluded = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
     return {
-        "included": names(C._dispatch_tls_local_include_set()),
-        "excluded": names(C._dispatch_tls_local_exclude_set()),
-        "included_bits": truth.hexadecimal(C._dispatch_tls_local_include_set().raw_repr()),
-        "excluded_bits": truth.hexadecimal(C._dispatch_tls_local_exclude_set().raw_repr()),
+        "included": names(included),
+        "excluded": names(excluded),
+        "included_bits": truth.hexadecimal(included.raw_repr()),
+        "excluded_bits": truth.hexadecimal(excluded.raw_repr()),
         "grad_mode": torch.is_grad_enabled(),
         "inference_mode": torch.is_inference_mode_enabled(),
         "forward_ad": C._is_fwd_grad_enabled(),
         "multithreading": C._is_multithreading_enabled(),
         "view_replay": C._is_view_replay_enabled(),
-        "autocast": {device: autocast(device) for device in DEVICES},
+        "autocast": {
+            device: {"enabled": torch.is_autocast_enabled(device), "dtype": last_word(torch.get_autocast_dtype(device))}
+            for device in DEVICES
+        },
         "autocast_cache": torch.is_autocast_cache_enabled(),
-        "functorch": [{"transform": str(one.key()).rpartition(".")[2], "level": one.level()} for one in stack],
-        "python_modes": infra_modes() + user_modes(),
+        "functorch": [
+            {"transform": last_word(each.key()), "level": each.level()}
+            for each in C._functorch.get_interpreter_stack() or []
+        ],
+        "python_modes": modes(),
         "torch_function_modes": [
             type(C._get_function_stack_at(index)).__name__ for index in range(C._len_torch_function_stack())
         ],
@@ -95,13 +86,6 @@ def hang(role, **more):
     truth.thread(role, tls={**facts(), **more})
     arrived.append(role)
     never.wait()
-
-
-def transform(kind, role):
-    def run():
-        kind(lambda x: hang(role))(torch.randn(3))
-
-    return run
 
 
 def within(role, *contexts, **more):
@@ -141,58 +125,37 @@ def recorded():
     hang("sequence")
 
 
-def nested(x):
-    return torch.func.vmap(torch.func.grad(lambda y: hang("vmap-of-grad")))(x)
-
-
-def forward():
-    torch.func.jvp(lambda x: hang("jvp"), (torch.ones(2),), (torch.ones(2),))
-
-
-def excluded_key():
-    return C._ExcludeDispatchKeyGuard(C.DispatchKeySet(C.DispatchKey.AutogradCPU))
-
-
-def included_key():
-    return C._IncludeDispatchKeyGuard(C.DispatchKey.Conjugate)
-
-
 RUNS = (
     within("default", torch_function="enabled", python_dispatcher=False, autocast_nesting=0),
     within("no-grad", torch.no_grad),
     within("inference", torch.inference_mode),
     within("autocast-cpu", lambda: torch.autocast("cpu", dtype=torch.bfloat16), autocast_nesting=1),
     settings,
-    transform(torch.func.vmap, "vmap"),
-    transform(torch.func.grad, "grad"),
-    lambda: nested(torch.randn(3, 2)),
-    forward,
-    transform(torch.func.functionalize, "functionalize"),
+    lambda: torch.func.vmap(lambda x: hang("vmap"))(torch.randn(3)),
+    lambda: torch.func.vmap(torch.func.grad(lambda y: hang("vmap-of-grad")))(torch.randn(3, 2)),
+    lambda: torch.func.jvp(lambda x: hang("jvp"), (torch.ones(2),), (torch.ones(2),)),
+    lambda: torch.func.functionalize(lambda x: hang("functionalize"))(torch.randn(3)),
     within("dispatch-mode", Mode),
     within("two-modes", Mode, OtherMode, torch.no_grad),
-    within("fake-tensors", FakeTensorMode),
     within("fake-and-mode", FakeTensorMode, Mode),
     within("function-mode", FunctionMode),
     within("no-torch-function", C.DisableTorchFunction, torch_function="all disabled"),
     within("no-subclass-function", C.DisableTorchFunctionSubclass, torch_function="subclasses disabled"),
     within("python-dispatcher", enable_python_dispatcher, python_dispatcher=True),
     within("below-autograd", C._AutoDispatchBelowAutograd),
-    within("excluded", excluded_key),
-    within("included", included_key),
+    within("excluded", lambda: C._ExcludeDispatchKeyGuard(C.DispatchKeySet(C.DispatchKey.AutogradCPU))),
+    within("included", lambda: C._IncludeDispatchKeyGuard(C.DispatchKey.Conjugate)),
     within("single-threaded", lambda: torch.autograd.set_multithreading_enabled(False)),
     within("view-replay", lambda: torch.autograd._force_original_view_tracking(True)),
     forward_ad_off,
     recorded,
     untouched,
 )
-arrived = []
+arrived: list = []
 for run in RUNS:
     threading.Thread(target=run, daemon=True).start()
-deadline = time.monotonic() + 60
-while len(arrived) < len(RUNS) and time.monotonic() < deadline:
+while len(arrived) < len(RUNS):
     time.sleep(0.01)
-truth.note(expected_threads=len(RUNS), arrived=sorted(arrived))
-hang_main = facts()
-truth.thread("main", tls=hang_main)
+truth.thread("main", tls=facts())
 truth.ready()
 never.wait()

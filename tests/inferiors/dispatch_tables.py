@@ -38,27 +38,22 @@ class Callable:
         return args
 
 
-def any_fallback(op, *args, **kwargs):
-    return op
-
-
 def register():
     warnings.simplefilter("ignore")
     own = library("gdbext_test", "DEF")
     own.define("composite(Tensor a, int[2] b=1, *, str c='x\\'y', ScalarType? d=None, float e=1e-5) -> Tensor")
     own.define("inplace(Tensor(a!) self, Tensor[] others, int[2]? n=None) -> (Tensor(a!), Tensor[])")
-    own.define("no_kernel(Tensor a) -> Tensor")
     own.define("fresh(Dict(str, Tensor) a, (int, Tensor)[] b, Device? dev=None, bool[] f=[True, False]) -> ()")
     own.define("ambiguous(Tensor a) -> Tensor")
     # PyTorch forgets to refresh AutogradOther in the one order, not in the other
-    own.impl("composite", lambda *args, **kwargs: args[0], "CompositeImplicitAutograd")
-    own.impl("composite", lambda *args, **kwargs: args[0], "SparseCPU")
-    own.impl("ambiguous", lambda *args, **kwargs: args[0], "SparseCPU")
-    own.impl("ambiguous", lambda *args, **kwargs: args[0], "CompositeImplicitAutograd")
+    kinds = ["CompositeImplicitAutograd", "SparseCPU"]
+    for name, order in (("composite", kinds), ("ambiguous", kinds[::-1])):
+        for kind in order:
+            own.impl(name, lambda *args, **kwargs: args[0], kind)
     own.impl("inplace", Callable(), "CompositeExplicitAutograd")
     own.impl("inplace", torch.library.fallthrough_kernel, "AutogradCPU")
     keep.append(C._dispatch_library("FRAGMENT", "gdbext_test", ""))
-    keep[-1].impl("never_defined", "Meta", any_fallback)
+    keep[-1].impl("never_defined", "Meta", other_sin)
     aten = library("aten", "IMPL")
     aten.impl("sin", cpu_sin, "CPU")
     library("aten", "IMPL").impl("sin", other_sin, "CPU", allow_override=True)
@@ -68,7 +63,7 @@ def register():
     removed.impl("tan", cpu_sin, "CPU")
     removed._destroy()
     everything = library("_", "IMPL")
-    everything.fallback(any_fallback, "PrivateUse2")
+    everything.fallback(other_sin, "PrivateUse2")
     everything.fallback(torch.library.fallthrough_kernel, "AutogradPrivateUse3")
 
 
@@ -81,19 +76,14 @@ def stale(name):
     return False
 
 
-def dumps():
-    names = sorted(set(C._dispatch_get_all_op_names()))
-    return {name: [C._dispatch_dump(name), C._dispatch_dump_table(name)] for name in names}
-
-
 if "registered" in sys.argv[1:]:
     register()
-path = os.path.abspath("dumps.json")
-with open(path, "w") as out:
-    json.dump(dumps(), out)
+names = sorted(set(C._dispatch_get_all_op_names()))
+with open("dumps.json", "w") as out:
+    json.dump({name: [C._dispatch_dump(name), C._dispatch_dump_table(name)] for name in names}, out)
 truth.note(
-    stale=[name for name in sorted(set(C._dispatch_get_all_op_names())) if stale(name)],
-    dumps=path,
+    stale=[name for name in names if stale(name)],
+    dumps=os.path.abspath("dumps.json"),
     lines={"cpu_sin": cpu_sin.__code__.co_firstlineno, "other_sin": other_sin.__code__.co_firstlineno},
     file=os.path.abspath(__file__),
 )

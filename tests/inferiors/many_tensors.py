@@ -1,4 +1,4 @@
-"""500 tensors of all dtypes, strides and sizes, and what PyTorch itself says of each.
+"""250 tensors of all dtypes, strides and sizes, and what PyTorch itself says of each.
 
 Every tensor is in the list ``kept`` and in the truth, by the address of its TensorImpl.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import collections
 import math
 import random
-import sys
 import time
 
 import torch
+import torch.distributed
 import truth
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
-UNSIGNED = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
+COMPLEX = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
 SMALL = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
-SHAPES = [(), (1,), (7,), (0,), (3, 0, 2), (64,), (65,), (4, 4), (2, 3, 5), (5, 1, 6), (33, 17), (2, 2, 2, 2, 2, 2),
-          (300, 40), (4, 3, 8, 8)]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+SHAPES = [(), (1,), (7,), (0,), (3, 0, 2), (65,), (4, 4), (2, 3, 5), (33, 17), (2, 2, 2, 2, 2, 2), (4, 3, 8, 8)]
 
 
 def source(shape, dtype, rng):
@@ -30,14 +33,12 @@ def source(shape, dtype, rng):
         return torch.randint(0, 2, shape).bool()
     if dtype in SMALL:
         return torch.tensor([rng.randrange(256) for _ in range(count)], dtype=torch.uint8).reshape(shape).view(dtype)
-    if dtype in INTEGERS + UNSIGNED:
-        bits = 8 * torch.empty(0, dtype=dtype).element_size()
-        words = torch.tensor([rng.randrange(-(1 << 63), 1 << 63) >> (64 - bits) for _ in range(count)])
+    if dtype in INTEGERS:
+        shift = 64 - 8 * dtype.itemsize
+        words = torch.tensor([rng.randrange(-(1 << 63), 1 << 63) >> shift for _ in range(count)])
         return words.reshape(shape).to(dtype)
     if dtype in COMPLEX:
-        parts = source((*shape, 2), {torch.complex32: torch.float16, torch.complex64: torch.float32,
-                                     torch.complex128: torch.float64}[dtype], rng)
-        return torch.view_as_complex(parts.contiguous())
+        return torch.view_as_complex(source((*shape, 2), COMPLEX[dtype], rng).contiguous())
     values = torch.randn(shape, dtype=torch.float64) * 10 ** rng.randint(-3, 3)
     flat = values.view(-1)
     for special in (math.nan, math.inf, -math.inf, 0.0):
@@ -89,21 +90,22 @@ def wide(tensor):
 def expected(tensor):
     """PyTorch's own statistics, of all elements that are not NaN."""
     values = wide(tensor).reshape(-1)
-    nan = torch.isnan(values) if values.is_floating_point() or values.is_complex() else torch.zeros(values.shape).bool()
+    inexact = values.is_floating_point() or values.is_complex()
+    nan = torch.isnan(values) if inexact else torch.zeros(values.shape).bool()
     facts = {"nan": int(nan.sum()), "first_nan": None, "min": None, "max": None, "mean": None, "std": None, "inf": 0}
     facts["zeros"] = sum(1 for each in values.tolist() if each == 0)
     if facts["nan"]:
-        where = int(nan.nonzero()[0])
-        facts["first_nan"] = [int(each) for each in torch.unravel_index(torch.tensor(where), tensor.shape)]
-    values = values[~nan] if facts["nan"] else values
-    if values.is_floating_point() or values.is_complex():
+        where = torch.tensor(int(nan.nonzero()[0]))
+        facts["first_nan"] = [int(each) for each in torch.unravel_index(where, tensor.shape)]
+        values = values[~nan]
+    if inexact:
         facts["inf"] = int(torch.isinf(values).sum())
     if len(values) == 0:
         return facts
     if not values.is_complex():
         numbers = values.tolist()
         facts.update(min=number(min(numbers)), max=number(max(numbers)))
-    exact = values.to(torch.complex128 if values.is_complex() else torch.float64)
+    exact = values if values.is_complex() else values.double()
     facts["mean"] = number(exact.mean().item())
     if values.is_complex():  # the division in a complex mean makes NaNs of infinities
         facts["mean"] = [number(part.mean().item()) for part in torch.view_as_real(exact).T]
@@ -112,14 +114,14 @@ def expected(tensor):
     return facts
 
 
-def record(tensor, label, **more):
+def record(tensor, label):
     """Everything that a report of the tensor must agree with."""
     shown = tensor.dequantize() if tensor.is_quantized else tensor
-    few = tensor.numel() <= 64
     return dict(
         label=label, address=tensor._cdata, sizes=list(tensor.shape), strides=list(tensor.stride()),
         dtype=str(tensor.dtype)[6:], storage_offset=tensor.storage_offset(), numel=tensor.numel(),
-        contiguous=tensor.is_contiguous(), values=number(shown.tolist()) if few else None, **expected(tensor), **more,
+        contiguous=tensor.is_contiguous(), values=number(shown.tolist()) if tensor.numel() <= 64 else None,
+        **expected(tensor),
     )
 
 
@@ -131,16 +133,6 @@ def quantized(rng, number):
         return torch.quantize_per_tensor(values, 0.07 + rng.random(), rng.randrange(20), dtype)
     scales, zeros = torch.rand(6, dtype=torch.float64) + 0.01, torch.arange(6)
     return torch.quantize_per_channel(values, scales, zeros, 1, dtype)
-
-
-class Model(torch.nn.Module):
-    """Something with parameters, for variables by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3, 5))
-        self.register_buffer("scale", torch.arange(6.0))
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 2))
 
 
 class Wrapper(torch.Tensor):
@@ -159,11 +151,6 @@ class Wrapper(torch.Tensor):
 
 def distributed():
     """A DTensor: the rows of this rank, of two that are not there."""
-    import torch.distributed
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     mesh = init_device_mesh("cpu", (2, 1))
     return DTensor.from_local(torch.full((2, 3), 5.0), mesh, [Shard(0), Replicate()], run_check=False)
@@ -171,9 +158,6 @@ def distributed():
 
 def odd_ones():
     """Tensors without plain elements, or with more than that."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     dense = torch.tensor([[1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 0.0]])
     with FakeTensorMode():
         fake = torch.empty(2, 3)
@@ -190,24 +174,22 @@ def odd_ones():
     }
 
 
-class Slotted:
-    """Its attributes are in the object, without a dict."""
-
-    __slots__ = ("inside",)
-
-
 Pair = collections.namedtuple("Pair", "first second")
 
 
-class Places:
-    """Where variables may be, besides plain attributes and items."""
+class Model(torch.nn.Module):
+    """Where variables may be: parameters, buffers, slots, items."""
+
+    __slots__ = ("inside",)
 
     def __init__(self) -> None:
+        super().__init__()
         numbers = torch.arange(4.0)
+        self.weight = torch.nn.Parameter(torch.ones(3, 5))
+        self.register_buffer("scale", torch.arange(6.0))
         self.pair = Pair(numbers, [numbers + 1])
         self.top = torch.max(numbers.reshape(2, 2), 1)
-        self.slotted = Slotted()
-        self.slotted.inside = numbers + 2
+        self.inside = numbers + 2
         self.queue = collections.deque([numbers, numbers + 3])
         self.net = torch.nn.ModuleDict({"enc": torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(2, 1)])})
         for parameter in self.net.parameters():
@@ -215,7 +197,7 @@ class Places:
         self.net["enc"][1].weight.grad = torch.full((1, 2), 0.5)
 
 
-def wait(self, batch, product, freed, places):
+def wait(self, batch, product, freed):
     """The frame in which variables are looked for; nothing uses the freed tensor's memory again."""
     freed.clear()
     truth.thread("main", waits="sleep")
@@ -223,28 +205,15 @@ def wait(self, batch, product, freed, places):
     time.sleep(truth.FOREVER)
 
 
-def main() -> None:
-    torch.manual_seed(11)
-    rng = random.Random(11)
-    kept, facts = [], []
-    dtypes = INTEGERS + UNSIGNED + FLOATS + COMPLEX + SMALL
-    number = 0
-    while len(kept) < 480:
-        dtype = dtypes[number % len(dtypes)]
-        shape = SHAPES[(number // len(dtypes)) % len(SHAPES)]
-        kept.append(strided(source(shape, dtype, rng), rng))
-        facts.append(record(kept[-1], f"{number}: {tuple(kept[-1].shape)} {kept[-1].stride()} {dtype}"))
-        number += 1
-    for each in range(20):
-        kept.append(quantized(rng, each))
-        facts.append(record(kept[-1], f"quantised {each}"))
-    odd = odd_ones()
-    model = Model()
-    freed = [torch.ones(5)]
-    truth.note(tensors=facts, odd={name: each._cdata for name, each in odd.items()}, freed=freed[0]._cdata)
-    batch = [torch.arange(6.0).reshape(2, 3), {"label": torch.tensor([1, 2])}]
-    wait(model, batch, batch[0] @ model.weight, freed, Places())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+torch.manual_seed(11)
+rng = random.Random(11)
+dtypes = [torch.bool, *INTEGERS, *FLOATS, *COMPLEX, *SMALL]
+kept = [strided(source(shape, dtype, rng), rng) for shape in SHAPES for dtype in dtypes]
+kept += [quantized(rng, each) for each in range(12)]
+odd = odd_ones()
+freed = [torch.ones(5)]
+facts = [record(each, f"{at}: {tuple(each.shape)} {each.stride()} {each.dtype}") for at, each in enumerate(kept)]
+truth.note(tensors=facts, odd={name: each._cdata for name, each in odd.items()}, freed=freed[0]._cdata)
+model = Model()
+batch = [torch.arange(6.0).reshape(2, 3), {"label": torch.tensor([1, 2])}]
+wait(model, batch, batch[0] @ model.weight, freed)

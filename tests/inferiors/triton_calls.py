@@ -25,21 +25,17 @@ driver.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
 class Static:
     """As a StaticallyLaunchedCudaKernel."""
 
-    def __init__(self, function):
-        self.function = function
+    def __init__(self):
+        self.function = 0x7200
 
     def run(self):
         driver.cuLaunchKernel(self.function, 1, 1, 1)
 
 
-def launcher(text, **scope):
-    exec(f"def launcher():\n    {text}", scope)
-    return scope["launcher"]
-
-
-def kernel(*launchers):
+def kernel(call="", **scope):
     found = CachingAutotuner.__new__(CachingAutotuner)  # its own constructor needs Triton
-    found.launchers = list(launchers)
+    exec(f"def launcher():\n    {call or 'pass'}", scope)
+    found.launchers = [scope["launcher"]] if call else []
     return found
 
 
@@ -48,8 +44,8 @@ def launch(function):
 
 
 module = types.ModuleType("cab")
-module.triton_poi_fused_add_0 = kernel(launcher("runner(function)", runner=launch, function=0x7100))
-module.triton_red_fused_sum_1 = kernel(launcher("runner()", runner=Static(0x7200).run))
+module.triton_poi_fused_add_0 = kernel("runner(function)", runner=launch, function=0x7100)
+module.triton_red_fused_sum_1 = kernel("runner()", runner=Static().run)
 module.triton_unused_2 = kernel()
 PyCodeCache.modules.append(module)
 

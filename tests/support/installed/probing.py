@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+import signal
 import struct
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.programs import procfs
+from support.programs.harness import DISPATCH, Inferior, wait_until
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
@@ -42,6 +47,38 @@ def probes_placed(pid: int, count: int = 2) -> bool:
         with contextlib.suppress(OSError):
             links += "bpf_link" in str(descriptor.readlink())
     return links >= count
+
+
+@contextlib.contextmanager
+def tool_with_probes(pid: int, *words: str, links: int = 2) -> Iterator[subprocess.Popen[str]]:
+    """``scripts/dispatch -p PID WORDS`` once it holds that many links; killed at the end."""
+    command = [str(DISPATCH), "-p", str(pid), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tool:
+        try:
+            wait_until(lambda: probes_placed(tool.pid, links) or tool.poll() is not None, "the probes are placed")
+            yield tool
+        finally:
+            tool.kill()
+
+
+def interrupt(tool: subprocess.Popen[str]) -> str:
+    """End it by Ctrl+C; returns its standard output."""
+    tool.send_signal(signal.SIGINT)
+    stdout, stderr = tool.communicate(timeout=120)
+    assert tool.returncode == 0, stderr
+    return stdout
+
+
+def work(counted: Inferior, *requests: str) -> None:
+    """Let tests/inferiors/counted_calls.py do what it is asked for, one request after the other."""
+    for request in requests:
+        done = functools.partial(_is_done, counted, counted.output().count("done") + 1)
+        counted.send(request)
+        wait_until(done, f"{request} is done")
+
+
+def _is_done(counted: Inferior, times: int) -> bool:
+    return counted.output().count("done") >= times
 
 
 def is_counting(pid: int) -> bool:

@@ -29,8 +29,6 @@ from support.source import contract_schema
 ROOT = Path(__file__).resolve().parents[3]
 INFERIORS = ROOT / "tests" / "inferiors"
 DISPATCH = ROOT / "scripts" / "dispatch"
-BRISK = f"import sys; sys.path.insert(0, {str(INFERIORS)!r}); import brisk"
-"""The beginning of a program that a test writes by itself (inferiors/brisk.py)."""
 PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))
 """Seconds until a condition that must come true counts as failed; generous, for machines with noisy neighbours."""
 

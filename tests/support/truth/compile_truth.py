@@ -8,9 +8,17 @@ from typing import Any
 
 from support.programs import harness
 
-_NAMES = """inductor training eager aot-eager breaks recompiles suppressed failed disabled by-environment options
-    kernel"""
-PROGRAMS = _NAMES.split()
+PROGRAMS = (
+    "training",
+    "breaks",
+    "recompiles",
+    "failed",
+    "disabled",
+    "by-environment",
+    "options",
+    "kernel",
+    "threads",
+)
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     "by-environment": {"TORCHDYNAMO_DISABLE": "1"},
     "options": {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
@@ -33,17 +41,17 @@ def compare(program: str, process: harness.Inferior, core: bool) -> dict[str, tu
 
 def differences(program: str, report: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What is reported otherwise than the program says: (ours, theirs) by name."""
-    ours = _ours(report)
-    theirs = {**said, "problems": [], "imported": True, "known": True, "disabled_by": DISABLED.get(program, "")}
+    more = {"problems": [], "imported": True, "known": True, "disabled_by": DISABLED.get(program, "")}
+    ours, theirs = _ours(report), {**said, **more}
     del theirs["torch"], theirs["python"]
     return {name: (ours[name], value) for name, value in theirs.items() if ours[name] != value}
 
 
 def _ours(report: Mapping[str, Any]) -> dict[str, Any]:
     compilations = report["compilations"]
-    same = "counters settings inductor_settings unshown_settings problems imported known disabled_by"
+    same = ("counters", "settings", "inductor_settings", "unshown_settings", "problems", "imported", "known")
     return {
-        **{name: report[name] for name in same.split()},
+        **{name: report[name] for name in (*same, "disabled_by")},
         "graph_breaks": {each["reason"]: each["times"] for each in report["graph_breaks"]},
         "recompile_reasons": [each["recompile_reason"] for each in compilations if each["recompile_reason"]],
         "recompiled": [each["compile_id"] for each in report["recompiles"]],

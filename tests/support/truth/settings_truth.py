@@ -8,9 +8,16 @@ from typing import Any
 
 from support.programs import harness, native_build
 
-_NAMES = """unchanged flags seeds threads forked-pool old-precision new-precision autocast modes inference
-    saved-tensors profiler compiler allocator everything environment"""
-PROGRAMS = _NAMES.split()
+PROGRAMS = (
+    "unchanged",
+    "forked-pool",
+    "old-precision",
+    "new-precision",
+    "contexts",
+    "inference",
+    "everything",
+    "environment",
+)
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     "environment": {
         "OMP_NUM_THREADS": "3",
@@ -73,8 +80,7 @@ def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
 
 def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
     """Without what the program does not know: its callbacks; the files of functions."""
-    without = ("tid", "name", "record_function_callbacks")
-    found = {name: value for name, value in thread.items() if name not in without}
+    found = {name: value for name, value in thread.items() if name not in ("tid", "name", "record_function_callbacks")}
     pairs = found.get("saved_tensor_hooks")
     if pairs:
         found["saved_tensor_hooks"] = [[function.partition(" (")[0] for function in pair] for pair in pairs]

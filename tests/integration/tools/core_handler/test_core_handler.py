@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -34,6 +35,7 @@ def crash():
 crash()
 """
 NOBODY = 65534
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root has other users' rights and uids to lend")
 ENTERING = """
 import ctypes, os, sys
 for number, step in enumerate(sys.argv[1:], 1):
@@ -48,16 +50,6 @@ for number, step in enumerate(sys.argv[1:], 1):
 print("there", flush=True)
 sys.stdin.read()
 """
-HURRY = f"""
-import os, sys
-from argparse import Namespace
-from pathlib import Path
-sys.path.append({str(ROOT)!r})
-from gdbext.tools import core_handler
-os.setpriority(os.PRIO_PROCESS, 0, 0)
-core_handler._Crash(Namespace(pid=os.getpid(), mode=1), Path(sys.argv[1])).hurry()
-print(os.getpriority(os.PRIO_PROCESS, 0))
-"""
 
 
 @pytest.fixture
@@ -65,9 +57,8 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
     uid = getattr(request, "param", os.getuid())
     python = "/usr/bin/python3" if uid else sys.executable
     options = {} if uid == os.getuid() else {"user": uid, "group": uid, "extra_groups": []}
-    with subprocess.Popen(
-        [python, "-c", CRASHING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", **options
-    ) as started:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([python, "-c", CRASHING], cwd="/", **pipes, **options) as started:
         assert started.stdout is not None
         started.stdout.readline()
         yield started
@@ -76,17 +67,12 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
 
 def core_head(pid: int) -> bytes:
     """The beginning of a core of that process, as the kernel would write it: the first thread got a SIGSEGV."""
-    target = ProcTarget(pid)
-    try:
+    with contextlib.closing(ProcTarget(pid)) as target:
         registers = {thread.tid: dict(thread.registers()) for thread in target.threads()}
         vector = {f"n{key}": value for key, value in target.auxv().items()}
-    finally:
-        target.close()
-    first = prstatus(pid, signal.SIGSEGV, **registers.pop(pid)) + siginfo(signal.SIGSEGV, 1, 0x10)
-    notes = (
-        first + prpsinfo(pid) + auxv(**vector) + b"".join(prstatus(tid, 0, **each) for tid, each in registers.items())
-    )
-    return bytes(Core(notes=notes).build())
+    notes = prstatus(pid, signal.SIGSEGV, **registers.pop(pid)) + siginfo(signal.SIGSEGV, 1, 0x10)
+    notes += prpsinfo(pid) + auxv(**vector)
+    return bytes(Core(notes=notes + b"".join(prstatus(tid, 0, **each) for tid, each in registers.items())).build())
 
 
 def handle(pid: int, folder: Path, *words: str, head: bytes | None = None) -> Outcome:
@@ -95,23 +81,34 @@ def handle(pid: int, folder: Path, *words: str, head: bytes | None = None) -> Ou
     return Outcome([*map(str, command)], done.returncode, done.stdout.decode(), done.stderr.decode(), 0.0)
 
 
-@pytest.mark.parametrize(
-    "process",
-    [os.getuid(), pytest.param(NOBODY, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can be another"))],
-    indirect=True,
-)
+@contextlib.contextmanager
+def handler_of(pid: int, folder: Path, seconds: float) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A handler that waits for the core's head, and the other end of its pipe: the kernel would wait for as long as
+    somebody has that."""
+    pipe, kernels_end = os.pipe()
+    command = [str(DISPATCH), "core-handler", str(pid), "--dir", str(folder), f"--seconds={seconds}"]
+    with subprocess.Popen(command, stdin=pipe) as handler:
+        os.close(pipe)
+        try:
+            yield handler, kernels_end
+        finally:
+            os.close(kernels_end)
+            handler.wait(60)
+
+
+@pytest.mark.parametrize("process", [os.getuid(), pytest.param(NOBODY, marks=root_only)], indirect=True)
 def test_a_crash_is_kept_for_its_user(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    outcome = handle(process.pid, tmp_path / "crashes")
+    outcome = handle(process.pid, tmp_path / "crashes", "--seconds", "100")
     assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
     kept = {file.suffix: file for file in (tmp_path / "crashes").glob("crash-*")}
-    assert set(kept) == {".txt", ".json", ".rec"}
+    assert set(kept) == {".txt", ".json", ".rec"}, kept[".txt"].read_text()
     text = kept[".txt"].read_text()
     assert "crashed: SIGSEGV at 0x10" in text
     assert "in crash" in text or "(crash)" in text
     assert f"-r {kept['.rec']}" in text  # what is suggested names the file that is there
-    verdict = json.loads(kept[".json"].read_text())["verdict"]
-    assert (verdict["kind"], len(json.loads(kept[".json"].read_text())["threads"])) == ("crash", 2)
+    document = json.loads(kept[".json"].read_text())
+    assert (document["verdict"]["kind"], len(document["threads"])) == ("crash", 2)
     owner = procfs.status(process.pid)["Uid"].split()[0]
     assert all((str(file.stat().st_uid), stat.S_IMODE(file.stat().st_mode)) == (owner, 0o600) for file in kept.values())
     assert sum(file.stat().st_size for file in kept.values()) < 5 << 20
@@ -129,26 +126,18 @@ def test_what_is_refused_and_what_is_limited(process: subprocess.Popen[bytes], t
     for number in range(3):
         (folder / f"crash-old-{number}-20260101-00000{number}.txt").write_bytes(bytes(400 << 10))
     assert handle(process.pid, folder, "--disk", "1", head=b"").status == 0
-    assert old_crashes(folder) == [1, 2], "as many of the newest as have room in a megabyte"
+    left = sorted(file.name.split("-")[2] for file in folder.glob("crash-old-*"))
+    assert left == ["1", "2"], "as many of the newest as have room in a megabyte"
     assert handle(process.pid, folder, "--keep", "2", head=b"").status == 0
-    assert old_crashes(folder) in ([2], []), "the two newest"
     assert len({file.stem for file in folder.glob("crash-*")}) == 2
-
-
-def old_crashes(folder: Path) -> list[int]:
-    return sorted(int(file.name.split("-")[2]) for file in folder.glob("crash-old-*"))
+    assert not list(folder.glob("crash-old-1*"))
 
 
 def test_a_crash_is_held_up_no_longer_than_its_limit(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """The core's head never comes: the kernel would wait for as long as somebody has the other end of its pipe."""
-    pipe, kernels_end = os.pipe()
-    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds=0.5"]
-    with subprocess.Popen(command, stdin=pipe) as handler:
-        os.close(pipe)
+    with handler_of(process.pid, tmp_path / "kept", 0.5) as (handler, kernels_end):
         assert handler.wait(60) == 0
-    with pytest.raises(BrokenPipeError):
-        os.write(kernels_end, b"x")
-    os.close(kernels_end)
+        with pytest.raises(BrokenPipeError):
+            os.write(kernels_end, b"x")
     (text,) = (tmp_path / "kept").glob("crash-*.txt")
     assert "took too long" in text.read_text() or "could be said" in text.read_text()
 
@@ -161,10 +150,7 @@ def limited_child(pid: int) -> dict[str, str]:
 
 def test_a_handler_that_cannot_end_its_look_ends(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """As where its folder's disk does not answer; the time counts from the kernel's call of it."""
-    pipe, kernels_end = os.pipe()
-    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds=1.5"]
-    with subprocess.Popen(command, stdin=pipe) as handler:
-        os.close(pipe)
+    with handler_of(process.pid, tmp_path / "kept", 4) as (handler, _):
         wait_until(lambda: handler.poll() is not None or limited_child(handler.pid), "it looks")
         handler.send_signal(signal.SIGSTOP)
         (child,) = procfs.children(handler.pid)
@@ -174,30 +160,22 @@ def test_a_handler_that_cannot_end_its_look_ends(process: subprocess.Popen[bytes
         finally:
             handler.send_signal(signal.SIGCONT)
         assert handler.wait(60) == -signal.SIGALRM
-    os.close(kernels_end)
     wait_until(lambda: procfs.status(child).get("State", "Z")[0] == "Z", "the look ends with it")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root has rights to drop")
+@root_only
 @pytest.mark.parametrize("process", [os.getuid(), NOBODY], indirect=True)
 def test_what_reads_has_no_right_that_the_process_has_not(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    pipe, kernels_end = os.pipe()
-    command = [str(DISPATCH), "core-handler", str(process.pid), "--dir", str(tmp_path / "kept"), "--seconds", "60"]
-    with subprocess.Popen(command, stdin=pipe) as handler:
-        os.close(pipe)
+    with handler_of(process.pid, tmp_path / "kept", 60) as (handler, _):
         status = wait_until(lambda: limited_child(handler.pid), "a child that has dropped its rights")
-        names = ("Uid", "Gid", "Groups", "CapPrm")
         theirs = procfs.status(process.pid)
-        way = str(core_handler._WAY)
-        groups = [group for group in status["Groups"].split() if group != way]
-        assert [{**status, "Groups": " ".join(groups)}[name].split() for name in names] == [
-            theirs[name].split() for name in names
-        ]
+        for name in ("Uid", "Gid", "Groups", "CapPrm"):
+            own = [word for word in status[name].split() if (name, word) != ("Groups", str(core_handler._WAY))]
+            assert own == theirs[name].split(), name
         assert status["CapEff"] == status["CapPrm"]
         assert status["CapInh"].strip("0") == ""
-        os.close(kernels_end)
-        assert handler.wait(60) == 0
+    assert handler.returncode == 0
 
 
 def places_of(user: int) -> int:
@@ -205,40 +183,31 @@ def places_of(user: int) -> int:
     return core_handler._USERS_PLACES + user * OF_ONE_USER
 
 
+OWN = places_of(os.getuid())
+
+
 @pytest.mark.parametrize(
-    ("held", "count", "limit"),
+    ("held", "limit", "freed"),
     [
-        (0, AT_ONCE, f"{AT_ONCE} crashes"),
-        (places_of(os.getuid()), OF_ONE_USER, f"{OF_ONE_USER} crashes of its user"),
+        ([(AT_ONCE, 0)], f"{AT_ONCE} crashes", (1, 0)),
+        ([(OF_ONE_USER, OWN)], f"{OF_ONE_USER} crashes of its user", (1, OWN)),
+        ([(AT_ONCE - FOR_FIRST, 0), (1, OWN)], f"{AT_ONCE - FOR_FIRST} crashes", (1, OWN)),
     ],
 )
 def test_only_so_many_crashes_are_looked_at_at_once(
-    process: subprocess.Popen[bytes], tmp_path: Path, held: int, count: int, limit: str
+    process: subprocess.Popen[bytes], tmp_path: Path, held: list[tuple[int, int]], limit: str, freed: tuple[int, int]
 ) -> None:
-    """Of all, and of one user, so that nobody keeps the crashes of others from being looked at."""
+    """Of all, and of one user, so that nobody keeps the crashes of others from being looked at; the last places are for
+    users who have none. ``held``: count and start of bytes in the file of places."""
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
     with (folder / ".places").open("wb") as places:
-        fcntl.lockf(places, fcntl.LOCK_EX, count, held)
+        for span in held:
+            fcntl.lockf(places, fcntl.LOCK_EX, *span)
         assert f"{limit} are being looked at already" in handle(process.pid, folder, head=b"").stderr
-    assert list(folder.glob("crash-*")) == []
-    with (folder / ".places").open("wb") as places:
-        fcntl.lockf(places, fcntl.LOCK_EX, count - 1, held)
-        free = "are being looked at already" not in handle(process.pid, folder, head=b"").stderr
-        assert free is (held == 0 or count - 1 < OF_ONE_USER)
-
-
-def test_the_last_places_are_for_users_who_have_none(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """Twelve crashes of one user and those of a second one leave places for a third."""
-    folder = tmp_path / "kept"
-    folder.mkdir(mode=0o700)
-    with (folder / ".places").open("wb") as places:
-        fcntl.lockf(places, fcntl.LOCK_EX, AT_ONCE - FOR_FIRST)
-        fcntl.lockf(places, fcntl.LOCK_EX, 1, places_of(os.getuid()))
-        said = handle(process.pid, folder, head=b"").stderr
-        assert f"{AT_ONCE - FOR_FIRST} crashes are being looked at already" in said
-        fcntl.lockf(places, fcntl.LOCK_UN, 1, places_of(os.getuid()))
-        assert handle(process.pid, folder, head=b"").status == 0
+        assert list(folder.glob("crash-*")) == []
+        fcntl.lockf(places, fcntl.LOCK_UN, *freed)
+        assert "looked at already" not in handle(process.pid, folder, head=b"").stderr
     assert len(list(folder.glob("crash-*.txt"))) == 1
 
 
@@ -262,14 +231,13 @@ def in_namespaces(*steps: str, ids: str, uid: int) -> Iterator[int]:
         process.kill()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root lends uids")
+@root_only
 @pytest.mark.parametrize(
     ("steps", "ids", "uid", "user"),
     [
         (["1234"], "", 1234, 1234),
         (["1234", "new"], "0 1234 1", 1234, 1234),
         (["1234", "new", "1"], "0 100000 9", 100001, 1234),
-        (["1234", "new", "5"], "0 100000 9", 100005, 1234),
         (["1234", "new", "2", "new"], "0 100000 9", 100002, 1234),
         (["300007"], "", 300007, 77),
         (["300007", "new"], "0 300007 1", 300007, 77),
@@ -290,7 +258,7 @@ def test_a_user_is_who_made_the_outermost_namespace(
         assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root lends uids")
+@root_only
 def test_the_uids_of_a_user_are_one_user(tmp_path: Path) -> None:
     """They have one user's places together, drive out none but their own crashes, and what they leave behind is that
     user's."""
@@ -304,7 +272,6 @@ def test_the_uids_of_a_user_are_one_user(tmp_path: Path) -> None:
             assert handle(pid, folder, "--keep", "3", head=b"").status == 0
             assert (folder / f"cache/1234-{100000 + number}").exists()
     crashes = sorted(file.name.split("-")[1:3] for file in folder.glob("crash-*.txt"))
-    assert crashes[0][0] == "python3"
     assert [(name, pid.partition(".")[2]) for name, pid in crashes] == [("python3", "1234")] * 2 + [("victim", "")]
     assert len(list((folder / "cache").iterdir())) == 3
     with (
@@ -315,19 +282,12 @@ def test_the_uids_of_a_user_are_one_user(tmp_path: Path) -> None:
         assert "crashes of its user" in handle(pid, folder, head=b"").stderr
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, which pytest's own is not."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
+@root_only
 @pytest.mark.parametrize("process", [4321], indirect=True)
-def test_a_cache_is_filled_by_nobody_else_and_deleted(process: subprocess.Popen[bytes], open_folder: Path) -> None:
-    folder = open_folder / "kept"
-    assert handle(process.pid, folder).status == 0
+def test_a_cache_is_filled_by_nobody_else_and_deleted(process: subprocess.Popen[bytes]) -> None:
+    folder = Path(tempfile.mkdtemp())  # every user can reach it, unlike pytest's own
+    folder.chmod(0o755)
+    assert handle(process.pid, folder, "--seconds", "100").status == 0
     cache = folder / "cache/4321-4321"
     assert sum(file.stat().st_size for file in (cache / "gdbext").iterdir()) > 1 << 14
     reached = subprocess.run(["/usr/bin/ls", cache], user=4321, group=4321, extra_groups=[], check=False, cwd="/")
@@ -341,9 +301,10 @@ def test_a_cache_is_filled_by_nobody_else_and_deleted(process: subprocess.Popen[
     disk_room.make_room(folder, "", 100, 2 << 20)
     assert not cache.exists()
     assert len(list(folder.glob("crash-*"))) == 3, "a cache goes first: it can be made again"
+    shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can have files of several users")
+@root_only
 def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
     """The files are their user's, who makes one large, or young, and crashes again and again."""
 
@@ -371,30 +332,13 @@ def test_a_user_drives_out_nobodys_crashes(tmp_path: Path) -> None:
     assert left(1, 1) == {newest}
 
 
-def test_crash_after_crash_does_not_come_before_all_others(tmp_path: Path) -> None:
-    """As many crashes of a user as may be looked at at once have priority, then none for a minute."""
-    hurried = []
-    (tmp_path / f".last-{os.getuid()}").write_text("x" * (OF_ONE_USER - 1))
-    for _ in range(2):
-        with subprocess.Popen(
-            [sys.executable, "-c", HURRY, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            hurried.append(int(process.stdout.read()))
-    if os.getuid() == 0:
-        assert hurried == [-10, 0]
-    else:
-        assert hurried == [0, 0]
-
-
 def test_install_sets_core_pattern_and_uninstall_restores_it(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel"
     kernel.mkdir()
     (kernel / "core_pattern").write_text("|/usr/share/apport/apport %p\n")
     (kernel / "core_pipe_limit").write_text("10\n")
     environment = {"HOME": str(tmp_path), "GDBEXT_KERNEL": str(kernel), "GDBEXT_CRASHES": str(tmp_path / "kept")}
-    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-        environment[name] = str(tmp_path / name)
+    environment |= {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("DATA", "CACHE", "CONFIG")}
     script, root = tmp_path / "functions.sh", tmp_path / "root"
     (root / "gdbext").mkdir(parents=True)
     (root / "gdbext/one.py").write_text("")

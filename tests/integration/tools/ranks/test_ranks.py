@@ -1,16 +1,22 @@
-"""scripts/dispatch ranks on jobs that hang: running, as cores, and beside what is no rank."""
+"""``scripts/dispatch ranks`` and dispatch-collectives on jobs that hang: running, as cores, on other machines."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import pickle
+import shutil
+import socket
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdbext.tools.ranks import RanksProgram
+from support.installed import slurm, sshd
+from support.installed.machine import need_module
 from support.programs import harness, procfs
 from support.programs.endless_words import endless
 from support.programs.harness import Inferior
@@ -18,80 +24,75 @@ from support.source import contract_schema
 
 pytestmark = pytest.mark.torch
 
+SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "dead", "alone", "awaited_transfers", "saving_thread")
+ROOM = {"GDBEXT_ROOM": "-" * 100}
 IMPATIENT_MS = 5000
 """After which a collective of the job that runs fails (tests/inferiors/job.py)."""
+TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
+"""The flight recorder's JSON has 0 where its pickled dictionary has None."""
 
 
-def ranks(*words: object, status: int = 0) -> dict[str, Any]:
-    outcome = harness.run([harness.DISPATCH, "ranks", *map(str, words), "--json"])
+@pytest.fixture(scope="module")
+def job() -> Iterator[Inferior]:
+    """All ranks of these jobs, forked by one process; ``truth["pids"]`` has them by scenario and rank."""
+    with harness.started("job", *SCENARIOS, env=ROOM) as inferior:
+        yield inferior
+
+
+def dispatch(*words: object, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    outcome = harness.run([harness.DISPATCH, *map(str, words), "--json"], env=env)
     assert outcome.status == status, outcome
-    found: dict[str, Any] = json.loads(outcome.stdout)
-    contract_schema.check(found)
-    return found
+    contract_schema.check(outcome.document)
+    return outcome.document
+
+
+def ranks(*words: object, **options: Any) -> dict[str, Any]:
+    return dispatch("ranks", *words, **options)
+
+
+def look(pid: int, *words: object) -> dict[str, Any]:
+    return dispatch("--debugger", "none", "-p", pid, *words)
+
+
+def blamed(document: dict[str, Any]) -> tuple[str, str]:
+    return document["verdict"]["kind"], document["verdict"]["ranks"]
 
 
 @pytest.mark.parametrize(
-    ("scenario", "kind", "blamed", "reason"),
+    ("scenario", "verdict", "reason"),
     [
-        ("late_sleep", "late-rank", "1", "never enqueued #4 all_reduce float32[8, 2] of group default_pg"),
-        ("late_gil", "late-rank", "1", "waits for the GIL, which gil-keeper"),
-        ("other_order", "mismatched-collective", "1", "different operations"),
-        ("crossing", "mismatched-collective", "0-1", "wait for each other"),
-        ("dead", "dead-rank", "1", "zombie"),
-        ("alone", "blocked", "0", "threading.RLock"),
-        ("saving_thread", "late-rank", "1", "never enqueued #4 all_gather float32[2] of group default_pg"),
-        ("awaited_transfers", "mismatched-collective", "0-2", "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
+        ("late_sleep", ("late-rank", "1"), "never enqueued #4 all_reduce float32[8, 2] of group default_pg"),
+        ("dead", ("dead-rank", "1"), "zombie"),
+        ("alone", ("blocked", "0"), "threading.RLock"),
+        ("saving_thread", ("late-rank", "1"), "never enqueued #4 all_gather float32[2] of group default_pg"),
+        ("awaited_transfers", ("mismatched-collective", "0-2"), "(tag 8); rank 2 waits in send to rank 0 (tag 3)"),
     ],
 )
-def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, kind: str, blamed: str, reason: str) -> None:
-    check_job(job, scenario, kind, blamed, reason)
-
-
-def test_calls_that_nobody_is_left_to_answer() -> None:
-    """A job of its own, and a short one: the threads of torch.distributed.rpc poll, half a processor in each rank."""
-    with harness.started("job", "nested_calls", env={"GDBEXT_ROOM": "-" * 100}) as running:
-        reason = "nobody is left to answer: rank 0 waits in rpc_async to rank 1"
-        check_job(running, "nested_calls", "mismatched-collective", "0-1", reason)
-
-
-def check_job(job: Inferior, scenario: str, kind: str, blamed: str, reason: str) -> None:
-    """The verdict of ``ranks`` on one of a job's processes."""
+def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, verdict: tuple[str, str], reason: str) -> None:
+    """None is traced or stopped afterwards. Other ways to hang are recorded: tests/unit/tools/ranks/test_judge.py."""
     pids = job.truth["pids"][scenario]
     document = ranks("-p", pids[0])
-    assert (document["verdict"]["kind"], document["verdict"]["ranks"]) == (kind, blamed), document["verdict"]
+    assert blamed(document) == verdict, document["verdict"]
     assert reason in document["verdict"]["summary"]
-    looked_at = {each["rank"]: each["pid"] for each in document["reports"]}
-    assert looked_at == {rank: pid for rank, pid in enumerate(pids) if (scenario, rank) != ("dead", 1)}
-
-
-def test_the_launcher_stands_for_its_ranks(job: Inferior) -> None:
-    pids = job.truth["pids"]["late_sleep"]
-    launcher = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
-    assert ranks("-p", launcher)["ranks"] == "0-3"
-
-
-def test_nobody_is_stopped_or_traced_afterwards(job: Inferior) -> None:
-    pids = job.truth["pids"]["late_sleep"]
-    ranks("-p", pids[0])
-    for pid in pids:
+    there = {rank: pid for rank, pid in enumerate(pids) if (scenario, rank) != ("dead", 1)}
+    assert {each["rank"]: each["pid"] for each in document["reports"]} == there
+    for pid in there.values():
         assert procfs.status(pid)["TracerPid"] == "0"
         assert procfs.status(pid)["State"][0] not in "tT"
 
 
-def test_a_look_that_takes_too_long_costs_one_rank(job: Inferior) -> None:
-    """Of a process that another one traces nothing can be said; the others are shown."""
-    pids = job.truth["pids"]["other_order"]
-    document = ranks("-p", pids[0], "--timeout", "0.001", status=1)
-    assert sorted(each["where"] for each in document["unreached"]) == sorted(f"pid {pid}" for pid in pids)
-    assert all("no report within" in each["reason"] for each in document["unreached"])
-    harness.wait_until(lambda: all(procfs.status(pid)["TracerPid"] == "0" for pid in pids), "nobody traces them")
-    assert ranks("-p", pids[0])["ranks"] == "0-1"
+def test_calls_that_nobody_is_left_to_answer() -> None:
+    """A job of its own, and a short one: the threads of torch.distributed.rpc poll, half a CPU in each rank."""
+    with harness.started("job", "nested_calls", env=ROOM) as running:
+        document = ranks("-p", running.truth["pids"]["nested_calls"][0])
+    assert blamed(document) == ("mismatched-collective", "0-1")
+    assert "nobody is left to answer: rank 0 waits in rpc_async to rank 1" in document["verdict"]["summary"]
 
 
 def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
     """One rank after the other is looked at, and each look shows a later operation. Each stands still only for a look
     at itself, far shorter than the whole report takes: none comes near the time after which its collectives fail."""
-    with harness.started("job", "moving", env={"GDBEXT_ROOM": "-" * 100}) as running:
+    with harness.started("job", "moving", env=ROOM) as running:
         pids = running.truth["pids"]["moving"]
         reports = [ranks("-p", pids[0]) for _ in range(3)]
         before = steps(running)
@@ -108,46 +109,19 @@ def steps(running: Inferior) -> list[int]:
     return [int((running.folder / f"moving.{rank}.steps").read_bytes() or 0) for rank in range(2)]
 
 
-def test_a_rank_that_has_not_loaded_torch_yet() -> None:
-    environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], env=environ, stdin=subprocess.PIPE) as early:
-        document = ranks("-p", early.pid)
-        early.kill()
-    assert (document["ranks"], document["missing"], document["job"]) == ("1", "0", "127.0.0.1:1")
-
-
-def test_a_process_that_is_no_rank() -> None:
-    document = ranks("-p", os.getpid())
-    assert document["unreached"] or document["reports"]
-
-
-def test_cores_of_all_ranks_say_what_the_ranks_said(job: Inferior, cores: Path) -> None:
-    """But for what only a live process has: its machine, user, waits and sleeps, how long it stood still."""
-    live, dead = ranks("-p", job.truth["pids"]["late_sleep"][0]), ranks("--cores", cores)
-    assert dead["unreached"] == []
-    for name in ("job", "size", "ranks", "missing", "collectives", "tree", "notes"):
+def test_the_launcher_and_cores_stand_for_their_ranks(job: Inferior, tmp_path: Path) -> None:
+    pids = job.truth["pids"]["late_sleep"]
+    live = ranks("-p", int(procfs.status(pids[0])["PPid"]))
+    assert live["ranks"] == "0-3"
+    for rank, pid in enumerate(pids):
+        harness.take_core(pid, tmp_path / f"core.{rank}")
+    (tmp_path / "core.none").write_bytes(b"\x7fELF" + bytes(12) + b"\4\0" + bytes(100))
+    dead = ranks("--cores", tmp_path)
+    shutil.rmtree(tmp_path)
+    assert [Path(each["where"]).name for each in dead["unreached"]] == ["core.none"]
+    for name in ("job", "size", "ranks", "missing", "collectives", "tree"):
         assert dead[name] == live[name], name
-    assert (dead["verdict"]["kind"], dead["verdict"]["ranks"]) == ("late-rank", "1")
-    asked = "rank 1 of 4 never enqueued #4 all_reduce float32[8, 2] of group default_pg, on which ranks 0,2-3 wait"
-    assert dead["verdict"]["summary"].startswith(asked)
-    for left, right in zip(live["reports"], dead["reports"]):
-        same = [name for name in left if name not in ("host", "summary", "kind", "paused_ms", "user")]
-        assert {name: left[name] for name in same} == {name: right[name] for name in same}
-
-
-def test_cores_without_the_files_of_their_processes(cores: Path, tmp_path: Path) -> None:
-    """No library is there to follow the stacks with: nothing is claimed of what the ranks do."""
-    document = ranks("--cores", cores, "--sysroot", tmp_path)
-    assert (document["verdict"]["kind"], document["ranks"]) == ("all-idle", "0-3")
-    assert document["verdict"]["summary"].startswith("What the ranks do cannot be read: rank 0: cannot open")
-    assert ["--sysroot DIR" in note for note in document["notes"]] == [True]
-
-
-def test_files_that_are_no_cores(tmp_path: Path) -> None:
-    (tmp_path / "core.1").write_bytes(b"\x7fELF" + bytes(12) + b"\4\0" + bytes(100))
-    (tmp_path / "notes.txt").write_text("not a core")
-    document = ranks("--cores", tmp_path, status=1)
-    assert [Path(each["where"]).name for each in document["unreached"]] == ["core.1"]
+    assert blamed(dead) == ("late-rank", "1")
 
 
 @pytest.mark.alone  # --node is about one job of the machine: another test's may be larger
@@ -157,13 +131,125 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
     if user is not None and os.getuid() != 0:
         pytest.skip("only root starts a process of another user")
     pids = job.truth["pids"]["late_sleep"]
+    why = "its environment is longer than any program is started with, so that its job and rank are not known"
     with endless(user=user) as stranger:
         for words in (("-p", pids[0]), ("--node",)):
             document = ranks(*words)
             assert {*pids} <= {each["pid"] for each in document["reports"]}
             told = [each["reason"] for each in document["unreached"] if each["where"] == f"pid {stranger}"]
-            assert told == (
-                ["its environment is longer than any program is started with, so that its job and rank are not known"]
-                if user is None
-                else []
-            )
+            assert told == ([why] if user is None else [])
+
+
+# --- dispatch-collectives ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        ("late_sleep", "missing ranks: {1}"),
+        ("other_order", "COLLECTIVE_TYPE_MISMATCH"),
+        ("crossing", ""),
+        ("pipeline", ""),
+    ],
+)
+def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: str, tmp_path: Path) -> None:
+    """Each rank's own flight recorder wrote them down. PyTorch's analyser reads our files."""
+    for rank, pid in enumerate(job.truth["pids"][scenario]):
+        file = tmp_path / f"fr_{rank}"
+        found = look(pid, "dispatch-collectives", "--output", file)["collectives"]
+        own = json.loads((job.folder / f"{scenario}.{rank}.json").read_text())["dump"]
+        ours = pickle.loads(file.read_bytes())
+        assert [plain(entry) for entry in ours["entries"]] == own["entries"]
+        assert ours["pg_status"] == {
+            number: {name: int(value) for name, value in status.items()} for number, status in own["pg_status"].items()
+        }
+        assert found["source"] == "flight-recorder"
+        for group in found["groups"]:
+            entries = [entry for entry in own["entries"] if entry["process_group"][0] == group["name"]]
+            pending = [entry["collective_seq_id"] for entry in entries if not entry["retired"]]
+            assert [each["seq"] for each in group["pending"]] == pending
+    if said:
+        words = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--prefix", "fr_", tmp_path]
+        done = harness.run(words)
+        assert said in done.stdout + done.stderr
+
+
+def plain(entry: dict[str, Any]) -> dict[str, Any]:
+    """As the recorder's JSON has it."""
+    without = {name: value for name, value in entry.items() if name != "frames"}
+    return {**without, "process_group": list(entry["process_group"]), **{name: entry[name] or 0 for name in TIMES}}
+
+
+def test_a_pending_collective_with_the_line_that_issued_it(job: Inferior) -> None:
+    group = look(job.truth["pids"]["late_sleep"][2], "dispatch-collectives")["collectives"]["groups"][0]
+    assert (group["backend"], group["rank"], group["size"], group["ranks"]) == ("gloo", 2, 4, [0, 1, 2, 3])
+    assert group["last_enqueued"] == 4
+    assert group["store"].startswith("tcp://127.0.0.1:")
+    pending = group["pending"][0]
+    assert (pending["op"], pending["sizes"], pending["dtypes"]) == ("all_reduce", [[8, 2]], ["float32"])
+    assert 0 < pending["age_ms"] < 600_000
+    lines = (harness.INFERIORS / "job.py").read_text().splitlines()
+    assert Path(pending["file"]).name == "job.py"
+    assert "dist.all_reduce(torch.ones(8, 2))" in lines[pending["line"] - 1]
+
+
+# --- other machines ----------------------------------------------------------------------------------
+
+
+def on_hosts(*words: str) -> dict[str, Any]:
+    """The report of ``ranks --hosts``."""
+    need_module("ClusterShell")
+    words = ("--hosts", *words, "--python", sys.executable, "--json")
+    document = json.loads(RanksProgram().main(words, lambda _: 0, color=False).output)
+    contract_schema.check(document)
+    return dict(document)
+
+
+def test_clustershell_asks_every_node_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exec worker runs the archive that travels, as another machine would."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    document = on_hosts("node[1-3]", "--worker", "exec", "--job", "no-such-job")
+    assert [each["where"] for each in document["unreached"]] == ["node1", "node2", "node3"]
+    assert all("no-such-job" in each["reason"] for each in document["unreached"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.sshd
+def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> None:
+    """Three addresses of this machine: one answers, one takes the call and says nothing, of one nobody listens."""
+    pids = job.truth["pids"]["late_sleep"]
+    lines = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
+    environ = dict(line.split("=", 1) for line in lines if "=" in line)
+    name = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    with sshd.running(tmp_path, ["127.0.0.1"]) as ssh_options, socket.socket() as silent:
+        silent.bind(("127.0.0.2", int(ssh_options.partition("-p ")[2].split()[0])))
+        silent.listen()
+        document = on_hosts("127.0.0.[1-3]", "--ssh-options", f"{ssh_options} -oConnectTimeout=2", "--job", name)
+    assert document["ranks"] == "0-3"
+    assert [each["pid"] for each in document["reports"]] == pids
+    assert blamed(document) == ("late-rank", "1")
+    reasons = {each["where"]: each["reason"] for each in document["unreached"]}
+    assert sorted(reasons) == ["127.0.0.2", "127.0.0.3"], reasons
+    assert "timed out" in reasons["127.0.0.2"]
+    assert "Connection refused" in reasons["127.0.0.3"]
+
+
+@pytest.mark.slurm
+def test_ranks_of_a_job_of_slurm_s(tmp_path: Path) -> None:
+    """The task that srun started is a launcher of ranks, as ``srun torchrun`` is: it has rank 0's number from Slurm."""
+    with slurm.cluster(tmp_path) as environment:
+
+        def ranks_of(number: str, status: int = 0) -> dict[str, Any]:
+            return ranks("--slurm", number, "--python", sys.executable, status=status, env=environment)
+
+        with harness.started("job", "late_sleep", command=["srun", "-n1"], env={**environment, **ROOM}) as job:
+            document = ranks_of("1")
+            assert document["job"] == "slurm 1.0"
+            assert [each["pid"] for each in document["reports"]] == job.truth["pids"]["late_sleep"]
+            assert blamed(document) == ("late-rank", "1")
+            assert document["unreached"] == []
+            (other_step,) = ranks_of("1.7", status=1)["unreached"]
+            assert other_step["reason"] == "there is no rank on this machine of job slurm 1.7"
+            (no_job,) = ranks_of("77", status=1)["unreached"]
+            assert no_job["where"] == "srun"
+            assert "Invalid job id" in no_job["reason"]

@@ -38,8 +38,8 @@ def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        whole = run([DISPATCH, "report", "-p", str(process.pid), "--output", tmp_path / "whole.tar.gz"])
-        scrubbed = run([DISPATCH, "report", "--scrub", "-p", str(process.pid), "--output", tmp_path / "less.tar.gz"])
+        report = [DISPATCH, "report", "-p", str(process.pid), "--output"]
+        whole, scrubbed = run([*report, tmp_path / "whole.tar.gz"]), run([*report, tmp_path / "less.tar.gz", "--scrub"])
         process.kill()
     assert whole.status == scrubbed.status == 0, (whole, scrubbed)
     files = bundle(tmp_path / "whole.tar.gz")
@@ -76,21 +76,6 @@ def test_the_completions_complete() -> None:
     assert str(1) in completed("gdbext", "-p", "1")
 
 
-def test_the_shells_and_man_can_read_them() -> None:
-    for program, name in (
-        ("zsh -n", "zsh/site-functions/_gdbext"),
-        ("fish -n", "fish/vendor_completions.d/gdbext.fish"),
-        ("bash -n", "bash-completion/completions/gdbext"),
-        ("man --warnings -E UTF-8 -l", "man/man1/gdbext.1"),
-    ):
-        if run(["sh", "-c", f"command -v {program.split()[0]}"]).status == 0:
-            outcome = run([*program.split(), ROOT / "share" / name])
-            assert (outcome.status, outcome.stderr) == (0, ""), outcome
-
-
 def test_a_debugger_for_what_needs_none_is_told() -> None:
-    for words in (["--debugger", "gdb", "ranks", "--node"], ["ranks", "--node", "--debugger=lldb"]):
-        outcome = run([DISPATCH, *words])
-        assert outcome.status == 2
-        assert "takes no --debugger" in outcome.stderr
-    assert "no process 4194300" in run([DISPATCH, "--debugger", "none", "ranks", "-p", "4194300"]).stderr
+    outcome = run([DISPATCH, "ranks", "--node", "--debugger=lldb"])
+    assert (outcome.status, "takes no --debugger" in outcome.stderr) == (2, True), outcome

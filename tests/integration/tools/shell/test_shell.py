@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import gdbext
 from support.programs import procfs
-from support.programs.harness import wait_until
+from support.programs.harness import ROOT, wait_until
 
 SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
-ROOT = Path(__file__).resolve().parents[4]
-RECORDING = ROOT / "tests" / "recordings" / "python-lock-abba.rec"
 
 
-@pytest.fixture
-def sleeper() -> Iterator[int]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import time; print(flush=True); answer = 42; time.sleep(100)"], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    wait_until(lambda: procfs.syscall(process.pid, process.pid)[0] in SLEEPS, "it sleeps")
-    yield process.pid
-    process.kill()
-    process.wait()
+@pytest.mark.parametrize(
+    ("options", "states"), [({"hold": True}, "t"), ({"stop": True}, "SR"), ({"stop": False}, "SR")]
+)
+def test_only_a_process_that_is_held_stays_stopped(options: dict[str, bool], states: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as sleeper:
+        wait_until(lambda: procfs.syscall(sleeper.pid, sleeper.pid)[0] in SLEEPS, "it sleeps")
+        with gdbext.open(pid=sleeper.pid, **options) as process:
+            assert procfs.state(sleeper.pid, sleeper.pid) in states
+            assert process.threads[0].python[0].function == "<module>"
+            assert process.diagnose().verdict.kind.value == "idle"
+        assert procfs.state(sleeper.pid, sleeper.pid) in "SR"
+        sleeper.kill()
 
 
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def shell(*words: str, script: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["-r", "tests/recordings/python-lock-abba.rec"], 0, "deadlock\n"),
+        ([], 2, "say what to look at"),
+        (["--help"], 0, "--hold"),
+    ],
+)
+def test_a_script_gets_the_process(words: list[str], status: int, said: str) -> None:
     command = [sys.executable, "-m", "gdbext", "shell", *words]
-    return subprocess.run(command, input=script, capture_output=True, text=True, cwd=ROOT)
-
-
-def test_a_process_that_is_held_stands_still_until_it_is_closed(sleeper: int) -> None:
-    with gdbext.open(pid=sleeper, hold=True) as process:
-        assert state(sleeper) == "t"
-        assert process.threads[0].python[0].function == "<module>"
-        assert "stands still" in process.standstill_text
-    assert state(sleeper) in "SR"
-
-
-@pytest.mark.parametrize("stop", [True, False])
-def test_a_process_goes_on(sleeper: int, stop: bool) -> None:
-    with gdbext.open(pid=sleeper, stop=stop) as process:
-        assert state(sleeper) in "SR"
-        assert process.threads[0].tid == sleeper
-        assert process.diagnose().verdict.kind.value == "idle"
-
-
-def test_a_script_gets_the_process() -> None:
-    done = shell("-r", str(RECORDING), script="print(p.diagnose().verdict.kind.value)\n")
-    assert (done.returncode, done.stdout) == (0, "deadlock\n"), done.stderr
-
-
-def test_wrong_usage() -> None:
-    done = shell(script="")
-    assert done.returncode == 2
-    assert "say what to look at" in done.stderr
-
-
-def test_help() -> None:
-    assert "--hold" in shell("--help", script="").stdout
+    script = "print(p.diagnose().verdict.kind.value)\n"
+    done = subprocess.run(command, input=script, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,33 +23,36 @@ if os.fork() == 0:
     lock.acquire()
 subprocess.run(["sleep", "1000"])
 """
-ALIKE = [
-    ["0.2", "sleep", "9"],
-    ["inf", "true"],
-    ["9", "sh", "-c", "exit 7"],
-    ["9", "/etc/passwd"],
-    ["9", "no-such-command"],
-    ["9", "sh", "-c", "kill -9 $$"],
-    ["-s", "KILL", "0.2", "sleep", "9"],
-    ["1x", "true"],
-    ["9"],
-    ["-k", "0.2", "0.2s", "sh", "-c", "trap '' TERM; sleep 1; sleep 9"],
-    ["-s", "NONE", "1", "true"],
-    ["--preserve-status", "--foreground", "-v", "0.3", "sh", "-c", "trap 'exit 3' TERM; sleep 9 & wait"],
-]
 
 
-@pytest.mark.parametrize("words", ALIKE, ids=" ".join)
-def test_the_exit_status_is_that_of_coreutils(words: list[str]) -> None:
-    theirs = subprocess.run([shutil.which("timeout") or "timeout", *words], capture_output=True, check=False).returncode
-    ours = run([DISPATCH, "timeout", *words])
+ALIKE = """
+0.2 sleep 9
+inf true
+9 sh -c|exit 7
+9 /etc/passwd
+9 no-such-command
+9 sh -c|kill -9 $$
+-s KILL 0.2 sleep 9
+1x true
+9
+-k 0.2 0.2s sh -c|trap '' TERM; sleep 1; sleep 9
+-s NONE 1 true
+--preserve-status --foreground -v 0.3 sh -c|trap 'exit 3' TERM; sleep 30 >&- 2>&- & wait
+"""
+
+
+@pytest.mark.parametrize("words", ALIKE.strip().splitlines())
+def test_the_exit_status_is_that_of_coreutils(words: str) -> None:
+    command, *script = words.split("|")
+    arguments = [*command.split(), *script]
+    theirs = subprocess.run(["timeout", *arguments], capture_output=True, check=False).returncode
+    ours = run([DISPATCH, "timeout", *arguments])
     assert ours.status == (theirs if theirs >= 0 else 128 - theirs), ours
     assert ours.stdout == ""
 
 
 def test_a_family_is_explained_and_ended(tmp_path: Path) -> None:
-    words = [DISPATCH, "timeout", "--json", "--save", tmp_path, "1.5", "--", sys.executable, "-c", FAMILY]
-    outcome = run(words)
+    outcome = run([DISPATCH, "timeout", "--json", "--save", tmp_path, "1.5", "--", sys.executable, "-c", FAMILY])
     assert (outcome.status, outcome.stdout) == (124, "there\n")
     told = json.loads(outcome.stderr)
     assert told["event"] == "exceeded"

@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gdbext.tools.watch import progress_watch
-from gdbext.tools.watch.progress_watch import History
-from support.installed.probing import PROBES
 from support.programs import procfs
 from support.programs.harness import DISPATCH, PATIENCE, run, wait_until
 
@@ -40,27 +37,12 @@ sys.exit(3)
 def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     script, told, end = tmp_path / "hangs.py", tmp_path / "told", tmp_path / "end"
     script.write_text(HANGS)
-    words = [
-        DISPATCH,
-        "watch",
-        "--json",
-        "--hung-after",
-        "1.5",
-        "--save",
-        tmp_path / "kept",
-        "--metrics",
-        tmp_path / "gdbext.prom",
-        "--run",
-        f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}',
-        "--",
-        sys.executable,
-        script,
-        end,
-    ]
+    command = f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}'
+    words = [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept", "--run", command]
+    words += ["--metrics", tmp_path / "gdbext.prom", "--", sys.executable, script, end]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     events = []
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as watch:
+    with subprocess.Popen(words, text=True, start_new_session=True, **pipes) as watch:
         try:
             assert watch.stderr is not None
             for line in watch.stderr:
@@ -89,8 +71,7 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert (kind, int(pid), file) == (hung["verdict"]["kind"], hung["pid"], hung["file"])
     assert "threading.Lock" in Path(f"{file}.txt").read_text()
     assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
-    recording = Path(f"{file}.rec")
-    replayed = run([DISPATCH, "-r", str(recording), "dispatch-diagnose"])
+    replayed = run([DISPATCH, "-r", f"{file}.rec", "dispatch-diagnose"])
     page = Path(f"{file}.html")
     told_of_page = f"\nThe page with all of this is {page.name}.\n"
     assert replayed.stdout == Path(f"{file}.txt").read_text().replace(told_of_page, "")
@@ -98,115 +79,53 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert f"<dd>{os.uname().nodename}</dd>" in page.read_text()
 
 
-def sleeps_of(pid: int) -> int:
-    """The number of times that its main thread has waited."""
-    return int(procfs.status(pid)["voluntary_ctxt_switches"])
-
-
 @pytest.mark.gdb
 def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
-    words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path), "--core", "--job"]
-    watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    try:
-        assert watch.stdout is not None
-        output = ""
-        for line in watch.stdout:
-            output += line
-            if line.rstrip().endswith(".core"):
-                break
-        looks = sleeps_of(watch.pid)
-        wait_until(lambda: sleeps_of(watch.pid) > looks + 10, "it has looked again")  # and not told again
-        assert procfs.status(process.pid)["TracerPid"] == "0"
-        process.terminate()
-        process.wait()
-        output += watch.communicate(timeout=PATIENCE)[0]
-    finally:
-        process.kill()
-        watch.kill()
+    def sleeps() -> int:
+        return int(procfs.status(watch.pid)["voluntary_ctxt_switches"])
+
+    options = ["--hung-after", "1", "--save", tmp_path, "--core", "--job"]
+    with subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"]) as process:
+        words = [DISPATCH, "watch", "-p", str(process.pid), *options]
+        watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        try:
+            assert watch.stdout is not None
+            output = ""
+            for line in watch.stdout:
+                output += line
+                if line.endswith(".core\n"):
+                    break
+            before = sleeps()
+            wait_until(lambda: sleeps() > before + 10, "it has looked again")  # and not told again
+            assert procfs.status(process.pid)["TracerPid"] == "0"
+            process.terminate()
+            process.wait()
+            output += watch.communicate(timeout=PATIENCE)[0]
+        finally:
+            process.kill()
+            watch.kill()
     assert watch.returncode == 0
     assert output.count("kept: ") == 3, output
     (core,) = tmp_path.glob("hang-*.core")
     (page,) = tmp_path.glob("hang-*.job.html")
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()} == {
-        "txt",
-        "json",
-        "rec",
-        "html",
-        "core",
-        "job.txt",
-        "job.json",
-        "job.html",
-    }
+    kinds = {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()}
+    assert kinds == {"txt", "json", "rec", "html", "core", "job.txt", "job.json", "job.html"}
     looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
     assert "waits for" in looked.stdout, looked
     assert output.rstrip().endswith("the process has ended")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "say what to watch"),
-        (["-p", "1", "--", "true"], "say what to watch"),
-        (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
-        (["-p", "x"], "invalid integer value"),
-        (["--core", "--", "true"], "--core, --job, --trace and --history need --save"),
-    ],
-)
-def test_wrong_usage(words: list[str], said: str) -> None:
-    outcome = run([DISPATCH, "watch", *words])
-    assert outcome.status == 2, outcome
+REFUSED = {
+    "-p 1 -- true": "say what to watch",
+    "--hung-after 0 -- true": "--hung-after takes up to",
+    "--core -- true": "--core, --job, --trace and --history need --save",
+    "-- /nonexistent/program": "cannot be started",
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED.items())
+def test_what_cannot_be_watched(words: str, said: str) -> None:
+    outcome = run([DISPATCH, "watch", *words.split()])
+    assert outcome.status == (1 if "started" in said else 2), outcome
     assert said in outcome.stderr
-
-
-def test_a_program_that_cannot_be_started() -> None:
-    outcome = run([DISPATCH, "watch", "--", "/nonexistent/program"])
-    assert outcome.status == 1, outcome
-    assert "cannot be started" in outcome.stderr
-
-
-CHANGES = """
-import sys, threading, time, pathlib, torch
-folder = pathlib.Path(sys.argv[1])
-a = torch.randn(64, 64)
-print("runs", flush=True)
-for step in ("sin", "cumsum"):
-    while not (folder / step).exists():
-        a.sin() if step == "sin" else a.cumsum(0)
-        time.sleep(0.01)
-threading.Lock().acquire(), time.sleep(1000)
-"""
-"""Does another thing, then nothing, when files are there."""
-
-
-@pytest.mark.torch
-@PROBES
-def test_the_history_shows_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_watch, "_COUNTED", 0.2)
-    script, folder, kept = tmp_path / "changes.py", tmp_path / "told", tmp_path / "kept"
-    script.write_text(CHANGES)
-    folder.mkdir()
-    with subprocess.Popen([sys.executable, script, folder], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"runs\n"
-        history = History(process.pid, 600, str(kept), lambda words: subprocess.call([DISPATCH, *words]))
-        history.period = 0.0  # one look after the other
-
-        def has_seen(operator: str) -> bool:
-            history.keep()
-            return bool(history._looks) and operator in dict(history._looks[-1].rates)
-
-        try:
-            for step in ("sin", "cumsum"):
-                wait_until(lambda name=f"aten::{step}": has_seen(name), f"{step} was counted")
-                (folder / step).touch()
-            ending, lines = history.take("hang")
-        finally:
-            history.end()
-            process.kill()
-    text = "\n".join(lines)
-    assert 0 < text.index("aten::sin ") < text.index("aten::cumsum "), text
-    assert f"{script}:" in lines[-1]
-    assert text in (kept / f"hang.{ending}").read_text()
-    assert [path.name for path in kept.iterdir()] == [f"hang.{ending}"]
