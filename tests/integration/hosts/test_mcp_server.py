@@ -32,18 +32,17 @@ async def answers(*calls: tuple[str, dict[str, object]], options: tuple[str, ...
 
 
 def test_every_tool_answers_shortly() -> None:
-    names, texts = asyncio.run(
-        answers(
-            ("diagnose", {"recording": RECORDING}),
-            ("threads", {"recording": RECORDING}),
-            ("backtrace", {"recording": RECORDING, "native": True}),
-            ("known", {"words": "openmp"}),
-            ("replay", {"recording": RECORDING, "command": "dispatch-info"}),
-            ("diagnose", {"pid": 1}),
-            ("diagnose", {}),
-            ("ranks", {"recordings": RECORDING}),
-        )
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("diagnose", {"recording": RECORDING}),
+        ("threads", {"recording": RECORDING}),
+        ("backtrace", {"recording": RECORDING, "native": True}),
+        ("known", {"words": "openmp"}),
+        ("replay", {"recording": RECORDING, "command": "dispatch-info"}),
+        ("diagnose", {"pid": 1}),
+        ("diagnose", {}),
+        ("ranks", {"recordings": RECORDING}),
     )
+    names, texts = asyncio.run(answers(*calls))
     assert names == TOOLS
     diagnosis, threads, stack, known, info, refused, unnamed, ranks = texts
     assert diagnosis.startswith("deadlock: MainThread")

@@ -64,18 +64,8 @@ def demangled(outcome: Outcome) -> Outcome:
 def test_gdb(hung: Inferior) -> None:
     bt = ["echo BEGIN\\n", "bt", "echo END\\n"]
     selected = ["frame 3", "echo BEGIN\\n", "frame", "echo END\\n"]
-    commands = [
-        f"source {ROOT}/gdbext/init.py",
-        *bt,
-        "dispatch-frames on",
-        *bt,
-        "bt 1",
-        "dispatch-bt --native --json",
-        *selected,
-        "dispatch-frames off",
-        *bt,
-        *selected,
-    ]
+    commands = [f"source {ROOT}/gdbext/init.py", *bt, "dispatch-frames on", *bt, "bt 1", "dispatch-bt --native --json"]
+    commands += [*selected, "dispatch-frames off", *bt, *selected]
     words = [word for command in commands for word in ("-ex", command)]
     settings = ["-iex", "set debuginfod enabled off", "-iex", "set width 0", *UNDEMANGLED]
     outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words], timeout=120))
@@ -139,10 +129,8 @@ def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
-    settings = "settings set plugin.jit-loader.gdb.enable off"
-    words = [word for line in [settings, f"process attach --pid {hung.pid}", *script] for word in ("-o", line)]
-    start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-    outcome = run([*start, *words], timeout=120)
+    start = ["settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {hung.pid}"]
+    outcome = run(lldbs.batch(name, *start, *script), timeout=120)
     before, answer, with_frames, _, later, step_out, last, _, after = stacks(outcome)
     (document,) = outcome.documents
     assert shown(before) == shown(after), outcome

@@ -13,7 +13,7 @@ from support.installed import lldbs, machine
 from support.installed.probing import PROBES
 from support.programs import harness
 from support.programs.dap_session import DapSession
-from support.programs.harness import DISPATCH, ROOT, run
+from support.programs.harness import DISPATCH, ROOT, Inferior, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 EACH_LLDB = pytest.mark.parametrize("name", lldbs.parameters())
@@ -32,6 +32,12 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return path
+
+
+def goes_on(job: Inferior) -> None:
+    turns = Path(job.truth["turns"])
+    before = turns.read_text()
+    harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
 
 
 @EACH_LLDB
@@ -59,9 +65,7 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
         "dispatch-break --delete",
         "continue",
     ]
-    words = [word for command in commands for word in ("-o", command)]
-    start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-    outcome = run([*start, *words, "--", sys.executable, program])
+    outcome = run([*lldbs.batch(name, *commands), "--", sys.executable, program])
     text = outcome.stdout
     assert "Traceback" not in text + outcome.stderr, outcome
     assert "pending: set when torch is loaded and used" in text, outcome
@@ -119,19 +123,16 @@ with open({str(found)!r}, "w") as file:
     json.dump([counts, failures, result.GetOutput(), refused], file)
 """)
     with harness.started("small_calls") as job:
-        words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
-        words += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
-        start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-        run([*start, *(word for each in words for word in ("-o", each))])
+        commands = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
+        commands += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
+        run(lldbs.batch(name, *commands))
         (first, last), failures, signalled, refused = json.loads(found.read_text())
         assert not failures
         assert "the process got SIGCHLD" in signalled
         assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused[1]
         assert "a stop hook of yours lets the process go on" in refused[4]
         assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
-        turns = Path(job.truth["turns"])
-        before = turns.read_text()
-        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+        goes_on(job)
 
 
 @pytest.mark.parametrize("adapter", lldbs.adapters())
@@ -159,9 +160,8 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
             following = editor.evaluate("`breakpoint set --name nowhere_at_all")
             assert "Breakpoint 2: no locations" in following, "the trace took one number, and nothing else took any"
             if capabilities.get("supportsCancelRequest"):
-                turns, before = (path := Path(job.truth["turns"])), path.read_text()
                 number = editor.begin("`dispatch-trace aten::mm")
-                harness.wait_until(lambda: turns.read_text() not in ("", before), "the process runs")
+                goes_on(job)
                 editor.request("cancel", {"requestId": number}, 10)
                 editor.response(number, 10)
                 assert "stopped" in editor.evaluate("`process status"), "it stands still"
@@ -170,6 +170,4 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
         finally:
             editor.close()
         assert editor.output().count("[call] op=[aten::add.Tensor], key=[AutogradCPU]") == 3
-        turns = Path(job.truth["turns"])
-        before = turns.read_text()
-        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+        goes_on(job)
