@@ -37,7 +37,8 @@ def test_the_script_for_other_machines(folder: Path, framed: bool) -> None:
     if framed:
         assert done.stdout.startswith(b"gdbext "), done
     else:
-        assert "no-such-job" in answer("here", done.stdout, done.returncode).unreached[0].reason
+        (machine,) = answer("here", done.stdout, done.returncode).unreached
+        assert "no-such-job" in machine.reason
 
 
 def test_python_m(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -46,11 +47,21 @@ def goes_on(job: Inferior) -> None:
     wait_until(lambda: turns.read_text() not in ("", before), "the job goes on")
 
 
-@pytest.mark.parametrize("gdb", gdbs.parameters())
-def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
+@contextmanager
+def attached(gdb: str, job: Inferior) -> Iterator[MiSession]:
+    """An editor's gdb, which is killed (kill -9) at the end."""
     editor = MiSession(gdbs.executable(gdb), SOURCE)
     try:
         editor.command(f"-target-attach {job.pid}")
+        yield editor
+    finally:
+        editor.close()
+    goes_on(job)
+
+
+@pytest.mark.parametrize("gdb", gdbs.parameters())
+def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
+    with attached(gdb, job) as editor:
         settings = console_text(editor.console("show"))
         for command, said in ((TRACE, "[call] op=[aten::add.Tensor]"), (BY_BREAKPOINTS, "Number of elements: 4")):
             lines = editor.console(command)
@@ -69,11 +80,7 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
         editor.command("-break-insert -f nowhere_at_all")
         assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "our breakpoints took a number of the user's"
         editor.command("-target-detach")
-        bad = [line for line in editor.lines if line and not WELL_FORMED.fullmatch(line)]
-        assert not bad
-    finally:
-        editor.close()
-    goes_on(job)
+        assert not [line for line in editor.lines if line and not WELL_FORMED.fullmatch(line)]
 
 
 def stops(editor: MiSession, lines: list[str]) -> list[str]:
@@ -108,23 +115,13 @@ def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str, key: str) -> N
 def test_the_debug_adapter_protocol() -> None:
     """Stacks with added frames, results of resuming commands, and no end of the session. A program of its own, for
     breakpoints are lost in one that has had probes; they come first here."""
-    with harness.started("small_calls") as job:
-        by_protocol(job)
-        goes_on(job)
-
-
-def by_protocol(job: Inferior) -> None:
     words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
-    editor = DapSession([gdbs.executable("gdb18"), *words])
-    try:
+    with harness.started("small_calls") as job, closing(DapSession([gdbs.executable("gdb18"), *words])) as editor:
         editor.attach(job.pid)
         thread = editor.request("threads")["body"]["threads"][0]["id"]
-        editor.evaluate("dispatch-break call aten::add.Tensor")
-        editor.evaluate("continue")
-        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in editor.evaluate("dispatch-bt")
-        editor.evaluate("dispatch-frames on")
+        for command in ("dispatch-break call aten::add.Tensor", "continue", "dispatch-frames on"):
+            editor.evaluate(command)
         stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
-        assert stack["success"], stack
         names = [frame["name"].strip() for frame in stack["body"]["stackFrames"]]
         assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in names
         editor.evaluate("delete")
@@ -140,8 +137,8 @@ def by_protocol(job: Inferior) -> None:
         number = run_on(editor, SILENT)
         editor.request("disconnect", {"terminateDebuggee": False}, QUICK)
         assert "interrupted" in editor.result(number, QUICK)
-    finally:
         editor.close()
+        goes_on(job)
 
 
 SILENT = "dispatch-trace aten::mm"
@@ -164,6 +161,7 @@ def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> N
     that has had these loses the others to whoever takes his probes away."""
     found = tmp_path / "found.json"
     script = tmp_path / "many.py"
+    commands = [TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4
     script.write_text(f"""
 import gc, json, os
 import gdb
@@ -171,18 +169,16 @@ import gdb
 gdb.execute("source {SOURCE}")
 gdb.execute("attach {job.pid}", False, True)
 counts, texts = [], []
-for number, command in enumerate({[TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4!r}):
+for number, command in enumerate({commands!r}):
     texts.append(gdb.execute(command, False, True))
     if number in (3, 15):  # the same command
         gc.collect()
         ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
         counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
 gdb.execute("detach", False, True)
-with open({str(found)!r}, "w") as file:
-    json.dump([counts, texts], file)
+json.dump([counts, texts], open({str(found)!r}, "w"))
 """)
     done = batch(options=["-nx", "-x", str(script)])
-    assert found.exists(), done
     (first, last), texts = json.loads(found.read_text())
     assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
     assert last[1] <= first[1] * 2 + 50, (first, last)
@@ -227,55 +223,25 @@ def test_forks_are_told(setting: str, said: str) -> None:
 
 
 @PROBES
-def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody() -> None:
+def test_a_gdb_that_is_killed_while_probes_watch_harms_no_process() -> None:
     """By default nothing of ours is in the code, what the kernel's probes put there goes with them, and gdb's own
     breakpoints in the loader are kept out."""
-    with harness.started("small_calls") as job:
-        command = "dispatch-values print aten::add.Tensor"
-        editor = MiSession(gdbs.executable("gdb"), SOURCE)
-        try:
-            editor.command(f"-target-attach {job.pid}")
-            lines = editor.console(f"{command} --limit 3")
-            assert stops(editor, lines), lines
-            assert "result0 ]" in console_text(lines)
-            assert not changed_text(job.pid)
-            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
-            editor.command("-break-insert -f nowhere_at_all")
-            assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "probes took a number of the user's"
-            editor.command("-break-delete 1")  # while it waits for a library, gdb hears of all of them
-            for _ in range(2):
-                first = len(editor.lines)
-                begin(editor, job, command)
-                os.kill(editor.process.pid, signal.SIGINT)  # Ctrl+C, an editor's pause
-                editor.command("-list-features")
-                assert "interrupted" in "".join(editor.lines[first:])
-                assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
+    command = "dispatch-values print aten::add.Tensor"
+    with harness.started("small_calls") as job, attached("gdb", job) as editor:
+        lines = editor.console(f"{command} --limit 3")
+        assert stops(editor, lines), lines
+        assert "result0 ]" in console_text(lines)
+        assert not changed_text(job.pid)
+        assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+        for _ in range(2):
+            first = len(editor.lines)
             begin(editor, job, command)
-            wait_until(lambda: not changed_text(job.pid, "/ld-"), "gdb's own breakpoint in the loader is out")
-        finally:
-            editor.close()  # kill -9
-        goes_on(job)
-
-
-@PROBES
-def test_breakpoints_that_the_kernel_took_out_are_put_back(job: Inferior) -> None:
-    """It does when the probes of another process end at the same place, in a process that had probes once."""
-    editor = MiSession(gdbs.executable("gdb"), SOURCE)
-    try:
-        editor.command(f"-target-attach {job.pid}")
-        editor.console("dispatch-trace --all --engine probes --limit 1")
-        shown = console_text(editor.console("dispatch-break call aten::mul.Tensor"))  # the program never calls it
-        place = re.search(r"breakpoint \d+ at 0x([0-9a-f]+): aten::mul.Tensor call", shown)
-        assert place is not None, shown
-        address = int(place[1], 16)
-        editor.send("-exec-continue\n")
-        with open(f"/proc/{job.pid}/mem", "rb", buffering=0) as memory, harness.started("small_calls") as other:
-            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "gdb has set the breakpoint")
-            other.dispatch("dispatch-trace", "--all", "--limit", "1", debugger="none", json=False)
-            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "the breakpoint is in the code again")
-    finally:
-        editor.close()
-    goes_on(job)
+            os.kill(editor.process.pid, signal.SIGINT)  # Ctrl+C, an editor's pause
+            editor.command("-list-features")
+            assert "interrupted" in "".join(editor.lines[first:])
+            assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
+        begin(editor, job, command)
+        wait_until(lambda: not changed_text(job.pid, "/ld-"), "gdb's own breakpoint in the loader is out")
 
 
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
@@ -292,32 +258,41 @@ def signals_of(pid: int) -> int:
 
 
 @PROBES
-def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
+def test_breakpoints_that_the_kernel_took_out_are_put_back(job: Inferior) -> None:
+    """It does when the probes of another process end at the same place, in a process that had probes once."""
+    with attached("gdb", job) as editor:
+        editor.console("dispatch-trace --all --engine probes --limit 1")
+        shown = console_text(editor.console("dispatch-break call aten::mul.Tensor"))  # the program never calls it
+        place = re.search(r"breakpoint \d+ at 0x([0-9a-f]+): aten::mul.Tensor call", shown)
+        assert place is not None, shown
+        address = int(place[1], 16)
+        editor.send("-exec-continue\n")
+        with open(f"/proc/{job.pid}/mem", "rb", buffering=0) as memory, harness.started("small_calls") as other:
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "gdb has set the breakpoint")
+            other.dispatch("dispatch-trace", "--all", "--limit", "1", debugger="none", json=False)
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "the breakpoint is in the code again")
+
+
+@PROBES
+def test_probes_stop_where_breakpoints_would_and_a_kill_harms_no_process() -> None:
     """The stop is reported as that of a breakpoint is; each is in gdb's list; and nothing is in the code."""
-    with harness.started("small_calls") as job:
-        editor = MiSession(gdbs.executable("gdb18"), SOURCE)
-        try:
-            editor.command(f"-target-attach {job.pid}")
-            editor.console("dispatch-break lookup aten::add.Tensor --key CPU --engine probes")
-            lines = editor.console("continue") + editor.console("dispatch-break --list")
-            stopped = [line for line in lines if line.startswith("*stopped")]
-            assert len(stopped) == 1, lines
-            assert ",frame={" in stopped[0]
-            shown = console_text(lines)
-            assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
-            assert "Catchpoint 1" not in shown
-            assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
-            assert "key CPU, kernel " in shown
-            assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
-            assert "both at once are not" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
-            editor.console("dispatch-break --delete")
-            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
-            editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")
-            editor.send('-interpreter-exec console "continue"\n')
-            editor.until("dispatch-break: aten::add.Tensor at call")
-        finally:
-            editor.close()  # kill -9
-        goes_on(job)
+    with harness.started("small_calls") as job, attached("gdb18", job) as editor:
+        editor.console("dispatch-break lookup aten::add.Tensor --key CPU --engine probes")
+        lines = editor.console("continue") + editor.console("dispatch-break --list")
+        (stopped,) = (line for line in lines if line.startswith("*stopped"))
+        assert ",frame={" in stopped
+        shown = console_text(lines)
+        assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
+        assert "Catchpoint 1" not in shown
+        assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
+        assert "key CPU, kernel " in shown
+        assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
+        assert "both at once are not" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
+        editor.console("dispatch-break --delete")
+        assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+        editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")
+        editor.send('-interpreter-exec console "continue"\n')
+        editor.until("dispatch-break: aten::add.Tensor at call")
 
 
 @pytest.mark.parametrize("way", ["option", "gdbinit", "nested"])
