@@ -37,7 +37,6 @@ def test_quick():
     pass
 """
 LONG = f"test_a_program_{'語' * 120}"
-"""A name of 120 letters, and 375 bytes."""
 DEADLY = """
 import ctypes, os, signal
 
@@ -61,19 +60,14 @@ def test_run(tmp_path: Path, source: str, *words: str) -> Outcome:
 test_run.__test__ = False  # type: ignore[attr-defined]
 
 
-def properties(tmp_path: Path) -> dict[str, dict[str, str]]:
-    cases = ElementTree.parse(tmp_path / "found.xml").iter("testcase")
-    return {
-        case.get("name", ""): {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
-        for case in cases
-    }
-
-
 def test_hanging_tests_are_explained_and_failed(tmp_path: Path) -> None:
     outcome = test_run(tmp_path, HANGING.replace("test_a_program", LONG), "--gdbext-threshold", "1")
     assert "3 failed, 1 passed" in outcome.stdout, outcome
     assert outcome.stdout.count("gdbext: ran longer than --gdbext-threshold") == 3
-    found = properties(tmp_path)
+    cases = ElementTree.parse(tmp_path / "found.xml").iter("testcase")
+    found = {
+        case.get("name"): {each.get("name"): each.get("value", "") for each in case.iter("property")} for case in cases
+    }
     assert "seems to hold itself" in found["test_a_thread"]["gdbext-verdict"]
     assert "waits for child process" in found["test_a_forked_child"]["gdbext-verdict"]
     assert "seems to hold itself" in found["test_a_forked_child"]["gdbext-verdict"]

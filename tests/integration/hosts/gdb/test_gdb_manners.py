@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.programs import procfs
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import ROOT, Inferior, Pool, run, wait_until
+from support.programs.harness import ROOT, Inferior, Outcome, Pool, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -32,13 +32,12 @@ COMMANDS = (
 Start = Callable[..., Inferior]
 
 
-def batch(commands: Sequence[str], *options: str, **more: Any) -> str:
-    """What gdb prints, on standard output, for these commands; none of them may end in a traceback."""
+def gdb(commands: Sequence[str], *options: str) -> Outcome:
     words = [word for command in commands for word in ("-ex", command)]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words])
     assert "Traceback" not in outcome.stderr, outcome
     assert "internal error" not in outcome.stderr, outcome
-    return outcome.stdout
+    return outcome
 
 
 def saved(expression: str, path: Path) -> str:
@@ -57,7 +56,7 @@ def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: 
     for number, command in enumerate(COMMANDS):
         after += [command, saved(selection, tmp_path / f"selection {number}")]
     after += [saved(settings, tmp_path / "settings after"), saved(names, tmp_path / "names at the end"), "detach"]
-    batch(before + after, "-p", str(hang.pid))
+    gdb(before + after, "-p", str(hang.pid))
     read = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert read["names"] == read["names after"] == read["names at the end"]
     assert len(read["settings"]) > 300
@@ -72,7 +71,7 @@ def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
     strange = inferior_pool.get("strange-names", "doomed")  # detached at once, gdb 13 leaves it stopped in this mode
     try:
         commands = [SOURCE, "dispatch-bt --all", "detach"]
-        text = batch(commands, "-iex", "set non-stop on", "-p", str(strange.pid))
+        text = gdb(commands, "-iex", "set non-stop on", "-p", str(strange.pid)).stdout
         assert "stand_still" in text
         assert f"thread {strange.tid('nameless')} is running" in text
     finally:
@@ -83,44 +82,30 @@ def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
     """What was read at this stop stays known; whatever was not says that the process has ended."""
     strange = inferior_pool.get("strange-names", "doomed")
     try:
-        commands = [
-            SOURCE,
-            "dispatch-bt",
-            f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done",
-            "dispatch-bt",
-            "dispatch-info",
-        ]
-        words = [word for command in commands for word in ("-ex", command)]
-        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(strange.pid), *words])
+        kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
+        outcome = gdb([SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info"], "-p", str(strange.pid))
         assert re.search(r"process \d+ has ended", outcome.stderr), outcome
-        assert "internal error" not in outcome.stderr, outcome
     finally:
         inferior_pool.discard(strange)
 
 
-@pytest.fixture
-def terminal() -> Iterator[DebuggerTerminal]:
-    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
-    one = DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")
-    one.until(one.prompt)
-    yield one
-    one.close()
-
-
-def test_control_c_in_a_users_gdb(inferior: Start, terminal: DebuggerTerminal) -> None:
+def test_control_c_in_a_users_gdb(inferior: Start) -> None:
     """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
-    terminal.answer(SOURCE)
-    terminal.answer(f"attach {hang.pid}")
-    for seconds in (0.05, 0.1, 0.5):
-        before = procfs.processor_time(terminal.process.pid)
-        terminal.type("dispatch-op --all --json\n")
-        wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
-        terminal.type("\x03")
-        seen = terminal.until(terminal.prompt)
-        assert re.search("interrupted|Quit", seen), seen[-2000:]
-        assert "Traceback" not in seen
-        assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
-    terminal.answer("detach")
-    terminal.type("quit\n")
-    wait_until(lambda: terminal.process.poll() is not None, "gdb ends")
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
+    with closing(DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")) as terminal:
+        terminal.until(terminal.prompt)
+        terminal.answer(SOURCE)
+        terminal.answer(f"attach {hang.pid}")
+        for seconds in (0.05, 0.1, 0.5):
+            before = procfs.processor_time(terminal.process.pid)
+            terminal.type("dispatch-op --all --json\n")
+            wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
+            terminal.type("\x03")
+            seen = terminal.until(terminal.prompt)
+            assert re.search("interrupted|Quit", seen), seen[-2000:]
+            assert "Traceback" not in seen
+            assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
+        terminal.answer("detach")
+        terminal.type("quit\n")
+        wait_until(lambda: terminal.process.poll() is not None, "gdb ends")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,12 @@ import pytest
 
 from support.programs import plain_program
 from support.programs.harness import ROOT, Outcome, run
-from support.programs.plain_program import Plain, running
+from support.programs.plain_program import Plain
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
 
 INIT = ROOT / "gdbext" / "init.py"
 QUIET = ["-iex", "set debuginfod enabled off", "-iex", "set width 0"]
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def plain(program: Path) -> Iterator[Plain]:
-    with running(program, "3") as one:
-        yield one
-        assert one.is_untouched()
 
 
 def gdb(*commands: str, pid: int | None = None, of: Sequence[str | Path] = (), **options: Any) -> Outcome:
@@ -66,13 +54,6 @@ def test_sourcing_again_at_a_prompt(program: Path) -> None:
     assert "--native" in outcome.stdout
 
 
-@pytest.mark.parametrize("typed", ["init.py", "../gdbext/init.py", str(INIT)])
-def test_sourcing_from_any_folder(typed: str) -> None:
-    outcome = gdb(f"source {typed}", "help dispatch-bt", cwd=INIT.parent)
-    assert "usage: dispatch-bt" in outcome.stdout
-    assert outcome.stderr == ""
-
-
 def test_sourcing_again_takes_a_changed_version(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "gdbext", tmp_path / "gdbext", ignore=shutil.ignore_patterns("data"))
     registry = tmp_path / "gdbext" / "tools" / "table.py"
@@ -87,23 +68,12 @@ end"""
     assert "A changed summary" in run(["gdb", "-nx", "-q", "-batch", "-x", script]).stdout
 
 
-def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
-    command = "dispatch-bt --json"
-    before = gdb(f"source {INIT}", f"attach {plain.pid}", command)
-    after = gdb(f"source {INIT}", command, pid=plain.pid)
-    for outcome in (before, after):
-        (document,) = outcome.documents
-        assert document["target"]["pid"] == plain.pid
-        assert document["target"]["debugger"] == "gdb"
-
-
 def test_the_selected_thread_and_frame_are_reported_and_stay_selected(plain: Plain) -> None:
     show = "python print('AT', gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc())"
     outer_reports = ["dispatch-bt --all --native --json", "dispatch-bt --json"]
     outcome = gdb(
-        *("thread 3", "frame 1", show, f"source {INIT}", *outer_reports, show),
+        *(f"source {INIT}", f"attach {plain.pid}", "thread 3", "frame 1", show, *outer_reports, show),
         *("frame 0", show, "dispatch-bt --all", show, "thread 2", "dispatch-bt --json"),
-        pid=plain.pid,
     )
     outer, outer_after, inner, inner_after = lines(outcome, "AT")
     assert outer.startswith("3 1 ")
@@ -111,6 +81,7 @@ def test_the_selected_thread_and_frame_are_reported_and_stay_selected(plain: Pla
     assert inner.startswith("3 0 ")
     assert inner == inner_after
     assert [document["threads"][0]["number"] for document in outcome.documents[1:]] == [3, 2]
+    assert {document["target"]["debugger"] for document in outcome.documents} == {"gdb"}
 
 
 def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
@@ -157,16 +128,13 @@ def test_completion_and_wrong_arguments(plain: Plain) -> None:
 
 def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: Path, tmp_path: Path) -> None:
     core = plain_program.take_gcore(plain.pid, tmp_path / "a core")
-    moved = tmp_path / "root" / str(program).lstrip("/")
+    moved, hidden = tmp_path / "root" / str(program).lstrip("/"), program.with_name("hidden")
     moved.parent.mkdir(parents=True)
     shutil.copy(program, moved)
-    hidden = program.with_name("hidden")
     program.rename(hidden)
     try:
-        words = [f"source {INIT}", f"set sysroot {tmp_path}/root", "thread 2", "dispatch-bt --native --json"]
-        words.append("dispatch-break --list")
-        pairs = [word for command in words for word in ("-ex", command)]
-        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-c", core, *pairs])
+        words = (f"source {INIT}", f"set sysroot {tmp_path}/root", f"core {core}", "thread 2")
+        outcome = gdb(*words, "dispatch-bt --native --json", "dispatch-break --list")
     finally:
         hidden.rename(program)
     (document,) = outcome.documents
@@ -187,8 +155,9 @@ def test_gdbserver(plain: Plain) -> None:
 
 
 def test_the_commands_are_words_of_dispatch_too() -> None:
-    alone = gdb(f"source {INIT}", "dispatch-keyset CPU")
-    outcome = gdb(f"source {INIT}", "dispatch keyset CPU")
+    """Sourced by whatever path."""
+    alone = gdb("source init.py", "dispatch-keyset CPU", cwd=INIT.parent)
+    outcome = gdb("source ../gdbext/init.py", "dispatch keyset CPU", cwd=INIT.parent)
     assert (outcome.stdout, outcome.stderr) == (alone.stdout, alone.stderr)
     listed = gdb(f"source {INIT}", "help dispatch", "dispatch nonsense", "dispatch")
     assert "dispatch threads -- Show what each thread does" in listed.stdout

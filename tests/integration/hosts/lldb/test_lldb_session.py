@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,12 @@ import pytest
 
 from gdbext.tools import table
 from support.installed import lldbs
-from support.programs import plain_program
 from support.programs.harness import ROOT, Outcome, run
-from support.programs.plain_program import Plain, running
+from support.programs.plain_program import Plain
 
 pytestmark = [pytest.mark.compiler, pytest.mark.parametrize("name", lldbs.parameters())]
 
 IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def plain(program: Path) -> Iterator[Plain]:
-    with running(program, "3") as one:
-        yield one
-        assert one.is_untouched()
 
 
 def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
