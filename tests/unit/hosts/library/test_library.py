@@ -67,14 +67,6 @@ def test_threads_have_the_fields_of_the_document(name: str) -> None:
         assert [each.kind.value for each in verdict.findings] == [each["kind"] for each in theirs["findings"]]
 
 
-def test_all_frames_are_those_of_stacks() -> None:
-    with opened("meta-mm") as process:
-        whole = process.run("all-threads", "--stacks").document["threads"][0]["frames"]
-        main = process.threads[0]
-        assert [frame.function for frame in main.frames][:20] == [each["function"] for each in whole][:20]
-        assert {frame.kind.value for frame in main.frames} == {"native", "python"}
-
-
 def test_threads_are_a_sequence_and_wrong_commands_are_refused() -> None:
     with opened("python-lock-abba") as process:
         assert len(process.threads) == 3
@@ -126,8 +118,12 @@ def test_an_operator_has_the_fields_of_the_document() -> None:
             process.torch.operators["aten::nothing"]
 
 
-def test_a_frame_is_that_of_the_thread() -> None:
+def test_frames_are_those_of_the_thread() -> None:
     with opened("meta-mm") as process:
+        whole = process.run("all-threads", "--stacks").document["threads"][0]["frames"]
+        main = process.threads[0]
+        assert [frame.function for frame in main.frames][:20] == [each["function"] for each in whole][:20]
+        assert {frame.kind.value for frame in main.frames} == {"native", "python"}
         frame = process.python.frame(process.pid)
         assert frame.function == process.threads.by_tid(process.pid).python[0].function
         with pytest.raises(gdbext.GdbextError, match="runs no Python"):
@@ -191,31 +187,34 @@ def test_importing_it_imports_nothing() -> None:
         _ = gdbext.nothing
 
 
-def test_a_call_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limits", "said", "named"),
+    [
+        ({"timeout": 5}, "no report within 5 s", "timeout"),
+        ({"memory_limit": 0.05}, "more memory than it may", "memory_limit"),
+    ],
+)
+def test_a_call_that_takes_too_much_is_ended(
+    limits: dict[str, float], said: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process is open and can be asked again; the program's own signals are left alone."""
+
+    def forever(session: object) -> None:
+        while True:
+            str(session)
+
     before = signal.getsignal(signal.SIGALRM)
     clock = SimpleNamespace(monotonic=lambda: 0)
     monkeypatch.setattr(budget, "time", clock)
-    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), timeout=5) as process:
+    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), **limits) as process:
         with monkeypatch.context() as patched:
-            patched.setattr(clock, "monotonic", itertools.count().__next__)
+            if named == "timeout":
+                patched.setattr(clock, "monotonic", itertools.count().__next__)
+            else:
+                patched.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
             patched.setattr(library_process, "inspect_threads", forever)
-            with pytest.raises(gdbext.GdbextError, match="no report within 5 s") as caught:
+            with pytest.raises(gdbext.GdbextError, match=said) as caught:
                 process.threads  # noqa: B018
-        assert "timeout" in caught.value.help
+        assert named in caught.value.help
         assert len(process.run("dispatch-keyset", "CPU").document["keyset"]) > 0
     assert signal.getsignal(signal.SIGALRM) == before
-
-
-def forever(session: object) -> None:
-    while True:
-        str(session)
-
-
-def test_a_call_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), memory_limit=0.05) as process:
-        monkeypatch.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
-        monkeypatch.setattr(library_process, "inspect_threads", forever)
-        with pytest.raises(gdbext.GdbextError, match="more memory than it may") as caught:
-            process.threads  # noqa: B018
-        assert "memory_limit" in caught.value.help
