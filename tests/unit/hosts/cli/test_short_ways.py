@@ -224,7 +224,7 @@ def test_messages_call_the_program_as_it_was_called(capfd: pytest.CaptureFixture
     assert capfd.readouterr().out.startswith("usage: gdbext ")
 
 
-@pytest.mark.parametrize("name", ["meta-mm", "gil-mutex", "python-lock-abba", "kernel-crash"])
+@pytest.mark.parametrize("name", ["meta-mm", "gil-mutex", "kernel-crash"])
 def test_what_is_suggested_can_be_pasted(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     recording = str(recordings.FOLDER / f"{name}.rec")
     assert launcher.main(["-r", recording, "--json"], "try-this") == 0
