@@ -28,7 +28,7 @@ def without_sentences(value: Any) -> Any:
     """Shortened lists have a sentence in their middle."""
     if isinstance(value, dict):
         return {name: without_sentences(each) for name, each in value.items()}
-    if isinstance(value, list):
-        mixed = any(isinstance(each, dict) for each in value)
-        return [without_sentences(each) for each in value if not (mixed and isinstance(each, str))]
-    return value
+    if not isinstance(value, list):
+        return value
+    mixed = any(isinstance(each, dict) for each in value)
+    return [without_sentences(each) for each in value if not (mixed and isinstance(each, str))]

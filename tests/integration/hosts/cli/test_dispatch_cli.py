@@ -399,7 +399,7 @@ def test_a_program_that_ends_and_one_that_is_not_there() -> None:
 
 
 def test_a_program_that_hangs(program: Path) -> None:
-    outcome = dispatch("--timeout", "1.5", "dispatch-bt", "--all", "--json", "--", program, "2")
+    outcome = dispatch("--timeout", "6", "dispatch-bt", "--all", "--json", "--", program, "2")
     assert outcome.status == 0, outcome
     assert outcome.document["threads"]
     assert ended(outcome.document["target"]["pid"])

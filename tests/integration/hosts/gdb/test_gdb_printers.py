@@ -40,9 +40,6 @@ for line in gdb.execute("info locals", False, True).splitlines():
 show("elements", "print ivalues._M_impl._M_start[0]@12")
 show("raw", "print/r sizes")
 show("frame", "bt 2")
-for kind in ("at::Tensor", "c10::IValue", "c10::OperatorHandle", "c10::KernelFunction", "c10::Storage", "c10::Scalar",
-             "c10::Device", "c10::FunctionSchema", "at::IntArrayRef", "c10::DispatchKeySet", "caffe2::TypeMeta"):
-    show(f"wild {kind}", f"print *({kind}*)garbage")
 for number, expression in enumerate(EXPRESSIONS):
     show(f"tensor {number}", f"dispatch-tensor {expression}")
 show("again", "print kept")
@@ -82,9 +79,6 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     assert shown["tensors"].startswith(f"2 elements = {{{tensor}, i64[2, 3] cpu = {{")
     assert "Length = 2" in shown["raw"]
     assert "types (a=f32[2, 2] cpu requires_grad = {...}) at " in shown["frame"]
-    for name, text in shown.items():
-        if name.startswith("wild "):
-            assert " = <" in text, (name, text)
     for name in ("keyset", "device", "sizes", "symint", "dtype", "key"):  # values that are not in memory
         assert shown[f"copy {name}"].partition(" = ")[2] == shown[name]
     assert "not in memory" in shown["copy whole"]
