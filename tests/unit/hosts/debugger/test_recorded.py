@@ -16,10 +16,10 @@ from support.recorded import recordings
 def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for row in table.TABLE:
         monkeypatch.setattr(row, "recorded", ())  # nothing besides the command
-    command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))
-    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 12, "It is not complete: it keeps 192 MB of memory")):
+    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is not complete: it keeps 192 MB of memory")):
         monkeypatch.setattr(recorder, "MAX_MEMORY", limit)
-        outcome = command.run(lambda: ReplayTarget(recordings.recording("meta-mm")), color=False)
+        command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))
+        outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
         command.save(outcome)
         assert outcome.status == 0, outcome.error
         assert "recorded in" in outcome.error
