@@ -67,7 +67,7 @@ def test_gdb(hung: Inferior) -> None:
     commands += [*selected, "dispatch-frames off", *bt, *selected]
     words = [word for command in commands for word in ("-ex", command)]
     settings = ["-iex", "set debuginfod enabled off", "-iex", "set width 0", *UNDEMANGLED]
-    outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words], timeout=120))
+    outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words]))
     before, with_frames, frame, after, same_frame = stacks(outcome)
     (document,) = outcome.documents
     assert shown(with_frames) == expected(document["threads"][0])
@@ -125,7 +125,7 @@ def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
     start = ["settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {hung.pid}"]
-    outcome = run(lldbs.batch(name, *start, *script), timeout=120)
+    outcome = run(lldbs.batch(name, *start, *script))
     before, answer, with_frames, _, ran, step_out, last, _, after = stacks(outcome)
     (document,) = outcome.documents
     assert shown(before) == shown(after), outcome

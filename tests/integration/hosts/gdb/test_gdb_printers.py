@@ -60,7 +60,7 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     words = [word for command in commands for word in ("-ex", command)]
     settings = ("debuginfod enabled off", "auto-solib-add off", "width 0")
     quiet = [word for name in settings for word in ("-iex", f"set {name}")]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *quiet, "-p", str(process.pid), *words], timeout=120)
+    outcome = run(["gdb", "-nx", "-q", "-batch", *quiet, "-p", str(process.pid), *words])
     lines = [line for line in outcome.stdout.splitlines() if line.startswith("SHOWN ")]
     assert lines, outcome
     shown = json.loads(lines[0][len("SHOWN ") :])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.programs import plain_program
-from support.programs.harness import ROOT, Outcome, run
+from support.programs.harness import PATIENCE, ROOT, Outcome, run
 from support.programs.plain_program import Plain
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
@@ -24,7 +24,7 @@ def gdb(*commands: str, pid: int | None = None, of: Sequence[str | Path] = (), *
     """gdb with these commands, on a process, or on a program with arguments."""
     what = ["--args", *of] if pid is None else ["-p", str(pid)]
     words = [word for command in commands for word in ("-ex", command)]
-    return run(["gdb", "-nx", "-q", "-batch", *QUIET, *words, *(what if pid or of else ())], timeout=60, **options)
+    return run(["gdb", "-nx", "-q", "-batch", *QUIET, *words, *(what if pid or of else ())], **options)
 
 
 def lines(outcome: Outcome, mark: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_sourcing_again_at_a_prompt(program: Path) -> None:
     source, count = f"source {INIT}", "python print('COUNT', sum(len(each.pretty_printers) for each in gdb.objfiles()))"
     typed = "\n".join((source, count, "print 1", count, source, count, "help dispatch-bt", "print 1", count, ""))
     command = ["gdb", "-nx", "-q", *QUIET, str(program)]
-    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=60)
+    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=PATIENCE)
     assert "Error" not in outcome.stderr
     assert [line.split()[-1] for line in outcome.stdout.splitlines() if "COUNT" in line] == ["1", "0", "1", "0"]
     assert "--native" in outcome.stdout

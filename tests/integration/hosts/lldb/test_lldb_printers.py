@@ -39,7 +39,7 @@ def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: 
         "frame variable device",
         "detach",
     ]
-    outcome = run(lldbs.batch(name, *commands), timeout=120)
+    outcome = run(lldbs.batch(name, *commands))
     shown, disabled = outcome.stdout.partition("type category disable")[::2]
     schema, keys = process.truth["schema"], process.truth["keyset"]
     for text in EXPECTED:

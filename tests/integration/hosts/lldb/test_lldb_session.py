@@ -26,7 +26,7 @@ def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
     with the first that fails."""
     words = [word for command in commands for word in ("-o", f"script lldb.debugger.HandleCommand({command!r})")]
     what = [] if pid is None else ["-p", str(pid)]
-    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *what, *words], timeout=120)
+    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *what, *words])
     assert "Traceback" not in outcome.stdout + outcome.stderr, outcome
     return outcome
 
