@@ -114,7 +114,7 @@ json.dump([counts, failures, result.GetOutput(), refused], open({str(found)!r}, 
 """)
     with harness.started("small_calls") as job:
         typed = [f"process attach -p {job.pid}", IMPORT]
-        typed += [f"script exec(open({str(script)!r}).read(), globals())", "process detach"]
+        typed += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
         run(lldbs.batch(name, *typed))
         (first, last), failures, signalled, refused = json.loads(found.read_text())
         assert not failures
