@@ -139,7 +139,9 @@ def test_control_c_in_the_middle_of_reading(inferior: Start) -> None:
     hang = inferior("meta-mm")
     words = [DISPATCH, "-p", str(hang.pid), "--debugger", "none", "--json", "dispatch-op", "--all"]
     for seconds in (0.5, 0.3, 0.2, 0.15, 0.1):
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         wait_until(lambda: procfs.processor_time(process.pid) > seconds, "the operators are being read")  # noqa: B023
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=PATIENCE)
