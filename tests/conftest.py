@@ -17,8 +17,7 @@ from support.programs.ways import WAYS, Look
 if TYPE_CHECKING:
     from support.recorded.recordings import Replay
 
-# Whoever forbids it: thousands of Pythons are started here, and each would compile what it imports, and each worker of
-# pytest the tests.
+# thousands of Pythons are started here, each of which would compile what it imports
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -114,6 +113,5 @@ def look(request: pytest.FixtureRequest) -> Look:
 
 @pytest.fixture(params=[way for way in WAYS if "none" in way], ids=lambda way: "-".join(way))
 def plain_look(request: pytest.FixtureRequest) -> Look:
-    """The ways without a debugger, for programs after the first ones of a test: what gdb adds, its memory and its
-    threads, the contract of targets has, and each start of it takes three seconds of a processor."""
+    """The ways without a debugger: what gdb adds, the contract of targets has."""
     return Look(*request.param)

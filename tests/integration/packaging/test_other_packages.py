@@ -55,9 +55,6 @@ def test_waits_pools_and_bugs_of_the_package_are_in_the_diagnosis(python, ring) 
     (known,) = document["known"]
     assert (known["id"], known["condition"]) == ("ring#7", "if your ring is older than 2.0")
     assert f"tid {ring.tid('stuck')}" in known["matched"][0]
-
-
-def test_the_line_stands_under_the_verdict(python, ring) -> None:
     text = dispatch(python, "--debugger", "none", "-p", str(ring.pid)).stdout.splitlines()
     assert text[1].startswith("Known: ring#7, a server that handles a request puts into the full ring")
 
@@ -81,21 +78,9 @@ def test_its_command_is_one_of_ours(python, ring) -> None:
 
 @pytest.mark.gdb
 def test_its_command_is_in_gdb_where_its_python_sees_the_package(python, ring) -> None:
-    words = [
-        "gdb",
-        "-nx",
-        "-batch",
-        "-iex",
-        f"source {ROOT}/gdbext/init.py",
-        "-p",
-        str(ring.pid),
-        "-ex",
-        "help dispatch-ring",
-        "-ex",
-        "complete dispatch-ring --ser",
-        "-ex",
-        "dispatch-ring",
-    ]
+    commands = ("help dispatch-ring", "complete dispatch-ring --ser", "dispatch-ring")
+    words = ["gdb", "-nx", "-batch", "-iex", f"source {ROOT}/gdbext/init.py", "-p", str(ring.pid)]
+    words += [word for command in commands for word in ("-ex", command)]
     outcome = run(words, env={"PYTHONPATH": site(python)})
     assert "Show who puts into the ring" in outcome.stdout
     assert "dispatch-ring --servers" in outcome.stdout

@@ -74,6 +74,12 @@ def reading_little() -> list[str]:
     return [word for line in settings for word in ("-O", line)]
 
 
+def batch(name: str, *commands: str) -> list[str]:
+    """The command line of an LLDB that reads little and runs these commands."""
+    words = [word for command in commands for word in ("-o", command)]
+    return [executable(name), "--no-lldbinit", "-b", *reading_little(), *words]
+
+
 def missing() -> str:
     """Why no test with LLDB can run here, "" when it can."""
     return "" if usable() else "no lldb with a Python that loads is installed"

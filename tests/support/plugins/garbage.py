@@ -1,8 +1,5 @@
-"""A pytest plugin: garbage collections look through what the running file of tests has made, not through all there is.
-
-Thousands of tests, the syntax trees of the package and the recordings are some millions of objects, which stay. Python
-would look through all of them again and again while they grow, and so would each test that collects.
-"""
+"""A pytest plugin: garbage collections look through what the running file of tests has made, not through the millions
+of objects that stay: tests, syntax trees, recordings."""
 
 from __future__ import annotations
 
@@ -11,20 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-_OBJECTS = 50_000
-"""New objects between collections."""
-
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
-    """Nothing that collecting the tests makes goes away before the end."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
-        gc.set_threshold(_OBJECTS)
+        gc.set_threshold(50_000)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,9 +1,7 @@
 """A pytest plugin: tests that share a process run in a row, and by the same worker where several share the work.
 
-A hung program takes seconds to start and to dump, so it is started once for all tests of a module that look at it.
-Tests of any module that name the program, by a parameter ``scenario`` or as ``@pytest.mark.program("idle")``, share it.
-
-Tests that want to be alone come first, when no worker is in the middle of a long one: all others would wait for that.
+A hung program is started once for all tests of a module, and for those of other modules that name it by a parameter
+``scenario`` or as ``@pytest.mark.program("idle")``. Tests that want to be alone come first: all others wait for them.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any
 import pytest
 
 SHARED = ("module", "package", "class")
-"""Scopes of fixtures that one worker sets up for several tests."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,17 +34,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Bytes are named by their number: what is in them (the time in a packed file) may differ from worker to worker,
-    and pytest-xdist runs nothing where two workers do not name the tests alike."""
+    """Bytes may differ from worker to worker, and pytest-xdist runs nothing unless all name the tests alike."""
     return f"{len(val)}-bytes" if isinstance(val, bytes) else None
 
 
 def group_of(item: pytest.Item) -> str:
-    """The name of the group, "" for a test that any worker may run at any time.
-
-    Unit tests are so many and so short that handing them out one by one takes longer than running them: a file of them
-    is a group.
-    """
+    """The name of the group, "" for a test that any worker may run at any time. A file of unit tests is a group:
+    handing them out one by one takes longer than running them."""
     if item.nodeid.startswith("tests/unit/") and not _scenario(item):
         return item.nodeid.split("::")[0].partition("tests/unit/")[2]
     looks = "inferior" in getattr(item, "fixturenames", ())

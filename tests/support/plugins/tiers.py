@@ -65,13 +65,11 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--tier``."""
     parser.addoption("--tier", choices=("first", "second"), help="run one tier of the tests (see scripts/test --help)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of the other tier."""
     tier = config.getoption("--tier")
     if tier is None:
         return
@@ -85,7 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_extended(item: pytest.Item) -> bool:
-    """The test is of the second tier."""
     _, _, place = item.nodeid.partition("tests/integration/")
     marked = any(item.get_closest_marker(name) is not None for name in ("extended", *_ALSO_EXTENDED))
     return marked or place.startswith(EXTENDED)
@@ -93,12 +90,10 @@ def is_extended(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """In the process that hands out the tests: each worker has left out the same ones."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker: tell how many tests were left out."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)

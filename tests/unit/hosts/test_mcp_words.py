@@ -27,12 +27,8 @@ def test_no_option_of_the_launcher_passes(started: list[list[str]], option: str)
     tools = mcp_server.McpTools(False)
     for words in (f"{COMMAND} {option} 9", f"{COMMAND} --why {option}=9", f"{option} 9 {COMMAND}"):
         assert tools.replay("x", words)
-    assert not started
-
-
-@pytest.mark.parametrize("program", [row.name for row in table.TABLE if row.mode == "program"])
-def test_no_program_passes(started: list[list[str]], program: str) -> None:
-    assert "must be a command" in mcp_server.McpTools(False).replay("x", f"{program} --help")
+    for program in (row.name for row in table.TABLE if row.mode == "program"):
+        assert "must be a command" in tools.replay("x", f"{program} --help")
     assert not started
 
 

@@ -27,23 +27,18 @@ os.kill(os.getpid(), 6)
 """
 
 
-class Lister:
+def made_lister(path: Path, told: Path) -> Path:
     """A program that writes down its descriptors, and crashes."""
-
-    def __init__(self, path: Path, told: Path) -> None:
-        self.path, self._told = path, told
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(LISTS.format(python=sys.executable, told=str(told)))
-        path.chmod(0o755)
-
-    def descriptors(self) -> dict[int, str]:
-        """Those behind standard error."""
-        lines = [line.split(" ", 1) for line in self._told.read_text().splitlines()]
-        return {int(number): what for number, what in lines if int(number) > 2}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(LISTS.format(python=sys.executable, told=str(told)))
+    path.chmod(0o755)
+    return path
 
 
-def open_now() -> set[int]:
-    return {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+def descriptors(told: Path) -> dict[int, str]:
+    """Those behind standard error that the program has written down."""
+    lines = [line.split(" ", 1) for line in told.read_text().splitlines()]
+    return {int(number): what for number, what in lines if int(number) > 2}
 
 
 @pytest.fixture
@@ -58,28 +53,28 @@ def left_open(tmp_path: Path) -> int:
 @pytest.mark.parametrize("command", [["dispatch-bt"], ["dispatch-trace", "aten::mm"]])
 def test_a_program_that_gdb_starts(tmp_path: Path, command: list[str], left_open: int) -> None:
     """It could write the report itself through the pipe; it has what its caller left open, as in a shell."""
-    program = Lister(tmp_path / "program", tmp_path / "told")
-    words = [DISPATCH, "--timeout", "60", *command, "--", sys.executable, program.path]
+    program = made_lister(tmp_path / "program", tmp_path / "told")
+    words = [DISPATCH, "--timeout", "60", *command, "--", sys.executable, program]
     subprocess.run(words, capture_output=True, pass_fds=[left_open], check=False)
-    assert program.descriptors() == {left_open: str(tmp_path / "left open")}
+    assert descriptors(tmp_path / "told") == {left_open: str(tmp_path / "left open")}
 
 
 def test_a_debugger_that_is_attached(tmp_path: Path, left_open: int) -> None:
     """What the caller left open is not for it; our pipes are: for its result, and the one that ends with us."""
-    debugger = Lister(tmp_path / "gdb", tmp_path / "told")
+    debugger = made_lister(tmp_path / "gdb", tmp_path / "told")
     words = [DISPATCH, "-p", str(os.getpid()), "--debugger", "gdb", "dispatch-bt"]
-    environment = {**os.environ, "GDB": str(debugger.path)}
+    environment = {**os.environ, "GDB": str(debugger)}
     done = subprocess.run(words, capture_output=True, pass_fds=[left_open], env=environment, check=False)
     assert b"gdb gave no result" in done.stderr
-    assert [what.split(":")[0] for what in debugger.descriptors().values()] == ["pipe", "pipe"]
+    assert [what.split(":")[0] for what in descriptors(tmp_path / "told").values()] == ["pipe", "pipe"]
 
 
-def test_gcore_and_graphviz(tmp_path: Path, left_open: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("left_open")
+def test_gcore_and_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    core = Lister(tmp_path / "bin/gcore", tmp_path / "told core")
-    picture = Lister(tmp_path / "bin/dot", tmp_path / "told picture")
-    assert left_open in open_now()
+    made_lister(tmp_path / "bin/gcore", tmp_path / "told core")
+    made_lister(tmp_path / "bin/dot", tmp_path / "told picture")
     with pytest.raises(Exception, match="no core was written"):
         take_core(Evidence(str(tmp_path), "hang", {}, ""), os.getppid())
     assert dot_graph.draw(str(tmp_path / "x.dot"), "digraph {}") is None
-    assert (core.descriptors(), picture.descriptors()) == ({}, {})
+    assert descriptors(tmp_path / "told core") == descriptors(tmp_path / "told picture") == {}

@@ -54,7 +54,6 @@ def stacks(outcome: Outcome) -> list[str]:
 
 
 def demangled(outcome: Outcome) -> Outcome:
-    """What gdb would have shown, had it demangled the half a million names that it read, not these few."""
     shown = subprocess.run(["c++filt"], input=outcome.stdout, capture_output=True, text=True, check=True).stdout
     return replace(outcome, stdout=shown)
 
@@ -64,21 +63,11 @@ def demangled(outcome: Outcome) -> Outcome:
 def test_gdb(hung: Inferior) -> None:
     bt = ["echo BEGIN\\n", "bt", "echo END\\n"]
     selected = ["frame 3", "echo BEGIN\\n", "frame", "echo END\\n"]
-    commands = [
-        f"source {ROOT}/gdbext/init.py",
-        *bt,
-        "dispatch-frames on",
-        *bt,
-        "bt 1",
-        "dispatch-bt --native --json",
-        *selected,
-        "dispatch-frames off",
-        *bt,
-        *selected,
-    ]
+    commands = [f"source {ROOT}/gdbext/init.py", *bt, "dispatch-frames on", *bt, "bt 1", "dispatch-bt --native --json"]
+    commands += [*selected, "dispatch-frames off", *bt, *selected]
     words = [word for command in commands for word in ("-ex", command)]
     settings = ["-iex", "set debuginfod enabled off", "-iex", "set width 0", *UNDEMANGLED]
-    outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words], timeout=120))
+    outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words]))
     before, with_frames, frame, after, same_frame = stacks(outcome)
     (document,) = outcome.documents
     assert shown(with_frames) == expected(document["threads"][0])
@@ -124,26 +113,20 @@ def step_out_to_added(process):
 def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
     (tmp_path / "in_lldb.py").write_text(IN_LLDB)
-    commands = [
-        "bt all",
-        "dispatch-frames on",
-        "bt all",
-        "dispatch-bt --native --json",
+    later = [
         "in_background(lambda process: process.Continue())",
         "bt",
         "in_background(in_lldb.step_out_to_added)",
         "bt",
-        "dispatch-frames off",
-        "bt all",
     ]
+    commands = ["bt all", "dispatch-frames on", "bt all", "dispatch-bt --native --json"]
+    commands += [*later, "dispatch-frames off", "bt all"]
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
-    settings = "settings set plugin.jit-loader.gdb.enable off"
-    words = [word for line in [settings, f"process attach --pid {hung.pid}", *script] for word in ("-o", line)]
-    start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-    outcome = run([*start, *words], timeout=120)
-    before, answer, with_frames, _, later, step_out, last, _, after = stacks(outcome)
+    start = ["settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {hung.pid}"]
+    outcome = run(lldbs.batch(name, *start, *script))
+    before, answer, with_frames, _, ran, step_out, last, _, after = stacks(outcome)
     (document,) = outcome.documents
     assert shown(before) == shown(after), outcome
     assert before.count("clone3") == with_frames.count("clone3") > 0
@@ -152,5 +135,5 @@ def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
         assert "see the same stack with: dispatch-bt --native" in answer
         assert "22" not in name
         return
-    assert shown(with_frames) == shown(later) == shown(last) == expected(document["threads"][0])
+    assert shown(with_frames) == shown(ran) == shown(last) == expected(document["threads"][0])
     assert "`meta_mm at meta_mm.py:" in with_frames

@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.programs import procfs
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import PATIENCE, ROOT, Inferior, Pool, run, wait_until
+from support.programs.harness import ROOT, Inferior, Outcome, Pool, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 SOURCE = f"source {ROOT}/gdbext/init.py"
 QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
 COMMANDS = (
-    "dispatch-bt",
     "dispatch-bt --all --native",
-    "dispatch-bt --thread 1",
     "all-threads",
     "dispatch-diagnose",
-    "dispatch-info",
-    "dispatch-keyset Meta",
     "dispatch-op aten::mm",
-    "dispatch-lookup aten::mm Meta",
     "dispatch-tls --all",
-)
-WRONG = (
     "dispatch-bt --bogus",
-    "dispatch-bt --thread 99999",
     "dispatch-op",
-    "dispatch-lookup aten::nothing CPU",
-    "dispatch-keyset NoSuchKey",
 )
+"""The last two are wrong."""
 
 Start = Callable[..., Inferior]
 
 
-def batch(commands: Sequence[str], *options: str, **more: Any) -> str:
-    """What gdb prints, on standard output, for these commands; none of them may end in a traceback."""
+def gdb(commands: Sequence[str], *options: str) -> Outcome:
     words = [word for command in commands for word in ("-ex", command)]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words])
     assert "Traceback" not in outcome.stderr, outcome
     assert "internal error" not in outcome.stderr, outcome
-    return outcome.stdout
+    return outcome
 
 
 def saved(expression: str, path: Path) -> str:
@@ -67,64 +53,17 @@ def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: 
     before = [saved(names, tmp_path / "names"), saved(settings, tmp_path / "settings")]
     before += [SOURCE, SOURCE, "thread 2", "frame 1", saved(selection, tmp_path / "selection")]
     after = [saved(names, tmp_path / "names after")]
-    for number, command in enumerate((*COMMANDS, *WRONG)):
+    for number, command in enumerate(COMMANDS):
         after += [command, saved(selection, tmp_path / f"selection {number}")]
     after += [saved(settings, tmp_path / "settings after"), saved(names, tmp_path / "names at the end"), "detach"]
-    batch(before + after, "-p", str(hang.pid))
+    gdb(before + after, "-p", str(hang.pid))
     read = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert read["names"] == read["names after"] == read["names at the end"]
     assert len(read["settings"]) > 300
     changed = set(read["settings"]) ^ set(read["settings after"])
     assert not {line for line in changed if not line.startswith(("$_gthread", "$_thread"))}  # we chose another thread
-    for number, command in enumerate((*COMMANDS, *WRONG)):
+    for number, command in enumerate(COMMANDS):
         assert read[f"selection {number}"] == read["selection"], command
-
-
-def said_of_each(commands: Sequence[str], *options: str, **more: Any) -> dict[str, str]:
-    """What one gdb, which has sourced the commands, writes to standard error for each of these."""
-    mark = "python __import__('sys').stderr.write('=====\\n')"
-    words = [word for command in (SOURCE, *commands) for word in ("-ex", command, "-ex", mark)]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
-    _, *parts, _ = outcome.stderr.split("=====\n")
-    return dict(zip(commands, parts, strict=True))
-
-
-@cache
-def said_of_wrong_uses(pid: int) -> dict[str, str]:
-    return said_of_each(WRONG, "-p", str(pid))
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_wrong_use_says_why_and_what_to_try(inferior: Start, words: str) -> None:
-    said = said_of_wrong_uses(inferior("meta-mm").pid)[words]
-    assert re.search(r"^  (why|try): ", said, re.MULTILINE), said
-    assert "Traceback" not in said
-
-
-def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, tmp_path: Path) -> None:
-    hang = inferior("meta-mm")
-    relative = os.path.relpath(ROOT / "gdbext/init.py", tmp_path)
-    source = f"source {relative}"
-    commands = [source, "dispatch-bt", f"attach {hang.pid}", "dispatch-bt", source, "dispatch-bt", "detach"]
-    assert batch(commands, cwd=tmp_path).count("op=[aten::mm], key=[Meta]") == 2
-
-
-def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
-    for command, said in said_of_each(COMMANDS, cwd=tmp_path).items():
-        assert "attach PID" in said, command
-        assert "why:" in said, command
-
-
-def test_a_process_that_runs_must_be_stopped_first(inferior_pool: Pool) -> None:
-    doomed = inferior_pool.get("strange-names", "interrupted")  # detached at once, gdb may leave it the SIGINT
-    try:
-        commands = [SOURCE, "continue &", "dispatch-bt", "interrupt -a", "detach"]
-        words = [word for command in commands for word in ("-ex", command)]
-        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(doomed.pid), *words])
-        assert "is running" in outcome.stderr, outcome
-        assert "interrupt" in outcome.stderr
-    finally:
-        inferior_pool.discard(doomed)
 
 
 def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
@@ -132,75 +71,41 @@ def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
     strange = inferior_pool.get("strange-names", "doomed")  # detached at once, gdb 13 leaves it stopped in this mode
     try:
         commands = [SOURCE, "dispatch-bt --all", "detach"]
-        text = batch(commands, "-iex", "set non-stop on", "-p", str(strange.pid))
+        text = gdb(commands, "-iex", "set non-stop on", "-p", str(strange.pid)).stdout
         assert "stand_still" in text
         assert f"thread {strange.tid('nameless')} is running" in text
     finally:
         inferior_pool.discard(strange)
 
 
-def test_through_gdbserver(inferior: Start) -> None:
-    """A remote target: no /proc for gdb's process, everything through the connection."""
-    if not shutil.which("gdbserver"):
-        pytest.skip("gdbserver is not installed")
-    strange = inferior("strange-names")
-    server = subprocess.Popen(
-        ["gdbserver", "--once", "localhost:0", "--attach", str(strange.pid)], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stderr is not None
-        listening = next(line for line in server.stderr if "Listening on port" in line)
-        port = listening.split()[-1]
-        text = batch([f"target remote localhost:{port}", SOURCE, "dispatch-bt", "detach"])
-        assert "stand_still" in text
-        server.wait(PATIENCE)
-    finally:
-        server.kill()
-        server.communicate()
-
-
 def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
     """What was read at this stop stays known; whatever was not says that the process has ended."""
     strange = inferior_pool.get("strange-names", "doomed")
     try:
-        commands = [
-            SOURCE,
-            "dispatch-bt",
-            f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done",
-            "dispatch-bt",
-            "dispatch-info",
-        ]
-        words = [word for command in commands for word in ("-ex", command)]
-        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(strange.pid), *words])
+        kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
+        outcome = gdb([SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info"], "-p", str(strange.pid))
         assert re.search(r"process \d+ has ended", outcome.stderr), outcome
-        assert "internal error" not in outcome.stderr, outcome
     finally:
         inferior_pool.discard(strange)
 
 
-@pytest.fixture
-def terminal() -> Iterator[DebuggerTerminal]:
-    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
-    one = DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")
-    one.until(one.prompt)
-    yield one
-    one.close()
-
-
-def test_control_c_in_a_users_gdb(inferior: Start, terminal: DebuggerTerminal) -> None:
+def test_control_c_in_a_users_gdb(inferior: Start) -> None:
     """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
-    terminal.answer(SOURCE)
-    terminal.answer(f"attach {hang.pid}")
-    for seconds in (0.05, 0.1, 0.5):
-        before = procfs.processor_time(terminal.process.pid)
-        terminal.type("dispatch-op --all --json\n")
-        wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
-        terminal.type("\x03")
-        seen = terminal.until(terminal.prompt)
-        assert re.search("interrupted|Quit", seen), seen[-2000:]
-        assert "Traceback" not in seen
-        assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
-    terminal.answer("detach")
-    terminal.type("quit\n")
-    wait_until(lambda: terminal.process.poll() is not None, "gdb ends")
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
+    with closing(DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")) as terminal:
+        terminal.until(terminal.prompt)
+        terminal.answer(SOURCE)
+        terminal.answer(f"attach {hang.pid}")
+        for seconds in (0.05, 0.1, 0.5):
+            before = procfs.processor_time(terminal.process.pid)
+            terminal.type("dispatch-op --all --json\n")
+            wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
+            terminal.type("\x03")
+            seen = terminal.until(terminal.prompt)
+            assert re.search("interrupted|Quit", seen), seen[-2000:]
+            assert "Traceback" not in seen
+            assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
+        terminal.answer("detach")
+        terminal.type("quit\n")
+        wait_until(lambda: terminal.process.poll() is not None, "gdb ends")

@@ -40,9 +40,6 @@ for line in gdb.execute("info locals", False, True).splitlines():
 show("elements", "print ivalues._M_impl._M_start[0]@12")
 show("raw", "print/r sizes")
 show("frame", "bt 2")
-for kind in ("at::Tensor", "c10::IValue", "c10::OperatorHandle", "c10::KernelFunction", "c10::Storage", "c10::Scalar",
-             "c10::Device", "c10::FunctionSchema", "at::IntArrayRef", "c10::DispatchKeySet", "caffe2::TypeMeta"):
-    show(f"wild {kind}", f"print *({kind}*)garbage")
 for number, expression in enumerate(EXPRESSIONS):
     show(f"tensor {number}", f"dispatch-tensor {expression}")
 show("again", "print kept")
@@ -63,7 +60,7 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     words = [word for command in commands for word in ("-ex", command)]
     settings = ("debuginfod enabled off", "auto-solib-add off", "width 0")
     quiet = [word for name in settings for word in ("-iex", f"set {name}")]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *quiet, "-p", str(process.pid), *words], timeout=120)
+    outcome = run(["gdb", "-nx", "-q", "-batch", *quiet, "-p", str(process.pid), *words])
     lines = [line for line in outcome.stdout.splitlines() if line.startswith("SHOWN ")]
     assert lines, outcome
     shown = json.loads(lines[0][len("SHOWN ") :])
@@ -82,9 +79,6 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     assert shown["tensors"].startswith(f"2 elements = {{{tensor}, i64[2, 3] cpu = {{")
     assert "Length = 2" in shown["raw"]
     assert "types (a=f32[2, 2] cpu requires_grad = {...}) at " in shown["frame"]
-    for name, text in shown.items():
-        if name.startswith("wild "):
-            assert " = <" in text, (name, text)
     for name in ("keyset", "device", "sizes", "symint", "dtype", "key"):  # values that are not in memory
         assert shown[f"copy {name}"].partition(" = ")[2] == shown[name]
     assert "not in memory" in shown["copy whole"]
@@ -101,23 +95,19 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
 
 EXPECTED = {
     "key": "AutogradCPU",
-    "name": "aten::add.Tensor",
     "no_kernel": "no kernel",
     "undefined": "undefined",
-    "moved": "undefined",
     "no_storage": "no storage",
     "whole": "-42",
     "real": "2.5",
     "truth": "True",
     "complex": "(1-2j)",
+    "moved": "undefined",
     "device": "cuda:1",
-    "dtype": "torch.int64",
-    "meta": "torch.float32",
-    "symint": "7",
     "sizes": "2 elements = {2, 3}",
     "empty": "0 elements",
-    "small": "3 elements = {4, 5, 6}",
     "small_elements": "3 elements = {torch.float32, torch.bool, torch.float16}",
+    "small": "3 elements = {4, 5, 6}",
     "null": "nullptr",
     "list": "2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}",
     "dict": '2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}',

@@ -7,11 +7,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import reduce
 from operator import or_
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from support.installed.probing import PROBES, links_on
 from support.programs import harness
 from support.programs.code_bytes import changed_text
 from support.programs.dap_session import DapSession
-from support.programs.harness import ROOT, Inferior, wait_until
+from support.programs.harness import ROOT, Inferior, Outcome, run, wait_until
 from support.programs.mi_session import WELL_FORMED, MiSession, console_text
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.xdist_group("gdb_resuming")]
@@ -46,11 +47,21 @@ def goes_on(job: Inferior) -> None:
     wait_until(lambda: turns.read_text() not in ("", before), "the job goes on")
 
 
-@pytest.mark.parametrize("gdb", gdbs.parameters())
-def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
+@contextmanager
+def attached(gdb: str, job: Inferior) -> Iterator[MiSession]:
+    """An editor's gdb, which is killed (kill -9) at the end."""
     editor = MiSession(gdbs.executable(gdb), SOURCE)
     try:
         editor.command(f"-target-attach {job.pid}")
+        yield editor
+    finally:
+        editor.close()
+    goes_on(job)
+
+
+@pytest.mark.parametrize("gdb", gdbs.parameters())
+def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
+    with attached(gdb, job) as editor:
         settings = console_text(editor.console("show"))
         for command, said in ((TRACE, "[call] op=[aten::add.Tensor]"), (BY_BREAKPOINTS, "Number of elements: 4")):
             lines = editor.console(command)
@@ -69,11 +80,7 @@ def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) 
         editor.command("-break-insert -f nowhere_at_all")
         assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "our breakpoints took a number of the user's"
         editor.command("-target-detach")
-        bad = [line for line in editor.lines if line and not WELL_FORMED.fullmatch(line)]
-        assert not bad
-    finally:
-        editor.close()
-    goes_on(job)
+        assert not [line for line in editor.lines if line and not WELL_FORMED.fullmatch(line)]
 
 
 def stops(editor: MiSession, lines: list[str]) -> list[str]:
@@ -86,39 +93,19 @@ def stops(editor: MiSession, lines: list[str]) -> list[str]:
     return found
 
 
-def by_console(pid: int, commands: Sequence[str]) -> str:
-    """What gdb prints in batch mode."""
-    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(pid)]
-    for command in (f"source {SOURCE}", *commands, "detach"):
-        words += ["-ex", command]
-    return subprocess.run(
-        words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, timeout=harness.PATIENCE
-    ).stdout
+def batch(*commands: str, options: Sequence[str] = ("-nx",), **more: Any) -> Outcome:
+    words = [word for command in commands for word in ("-ex", command)]
+    return run(["gdb", "-q", "-batch", "-iex", "set auto-solib-add off", *options, *words], **more)
 
 
-def by_editor(pid: int, commands: Sequence[str]) -> str:
-    """What an editor's console shows."""
-    editor = MiSession(gdbs.executable("gdb18"), SOURCE)
-    try:
-        editor.command(f"-target-attach {pid}")
-        return "".join(console_text(editor.console(command)) for command in (*commands, "detach"))
-    finally:
-        editor.close()
-
-
-@pytest.mark.parametrize(
-    ("hook", "key", "shown_by"), [("call", "AutogradCPU", by_console), ("redispatch", "CPU", by_editor)]
-)
-def test_bt_says_what_the_stop_has_said(
-    job: Inferior, hook: str, key: str, shown_by: Callable[[int, Sequence[str]], str]
-) -> None:
+@pytest.mark.parametrize(("hook", "key"), [("call", "AutogradCPU"), ("redispatch", "CPU")])
+def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str, key: str) -> None:
     """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
     commands = (f"dispatch-break {hook} aten::add.Tensor --why", "continue", "dispatch-bt --json", "delete")
-    shown = shown_by(job.pid, commands)
-    keyset = re.search(r"keyset DispatchKeySet\(.*\) (0x[0-9a-f]+)", shown)
-    assert keyset is not None, shown
-    document = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
-    innermost = document["threads"][0]["dispatch"][0]
+    outcome = batch(f"source {SOURCE}", f"attach {job.pid}", *commands, "detach")
+    keyset = re.search(r"keyset DispatchKeySet\(.*\) (0x[0-9a-f]+)", outcome.stdout)
+    assert keyset is not None, outcome
+    innermost = outcome.documents[0]["threads"][0]["dispatch"][0]
     assert innermost["op"] == "aten::add"
     assert innermost["keyset"]["bits"] == keyset.group(1)
     assert (innermost["key"], innermost["confidence"]) == (key, "exact")
@@ -128,29 +115,16 @@ def test_bt_says_what_the_stop_has_said(
 def test_the_debug_adapter_protocol() -> None:
     """Stacks with added frames, results of resuming commands, and no end of the session. A program of its own, for
     breakpoints are lost in one that has had probes; they come first here."""
-    with harness.started("small_calls") as job:
-        by_protocol(job)
-        goes_on(job)
-
-
-def by_protocol(job: Inferior) -> None:
     words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
-    editor = DapSession([gdbs.executable("gdb18"), *words])
-    try:
+    with harness.started("small_calls") as job, closing(DapSession([gdbs.executable("gdb18"), *words])) as editor:
         editor.attach(job.pid)
         thread = editor.request("threads")["body"]["threads"][0]["id"]
-        editor.evaluate("dispatch-break call aten::add.Tensor")
-        editor.evaluate("continue")
-        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in editor.evaluate("dispatch-bt")
-        editor.evaluate("dispatch-frames on")
+        for command in ("dispatch-break call aten::add.Tensor", "continue", "dispatch-frames on"):
+            editor.evaluate(command)
         stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
-        assert stack["success"], stack
         names = [frame["name"].strip() for frame in stack["body"]["stackFrames"]]
         assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in names
-        editor.evaluate("dispatch-frames off")
         editor.evaluate("delete")
-        assert "op=[aten::add.Tensor]" in editor.evaluate(TRACE)
-        assert "Number of elements: 4" in editor.evaluate(VALUES)
         before = len(editor.events("continued"))
         assert "samples over" in editor.evaluate(SAMPLES)
         assert len(editor.events("continued")) - before == 2
@@ -163,8 +137,8 @@ def by_protocol(job: Inferior) -> None:
         number = run_on(editor, SILENT)
         editor.request("disconnect", {"terminateDebuggee": False}, QUICK)
         assert "interrupted" in editor.result(number, QUICK)
-    finally:
         editor.close()
+        goes_on(job)
 
 
 SILENT = "dispatch-trace aten::mm"
@@ -187,6 +161,7 @@ def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> N
     that has had these loses the others to whoever takes his probes away."""
     found = tmp_path / "found.json"
     script = tmp_path / "many.py"
+    commands = [TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4
     script.write_text(f"""
 import gc, json, os
 import gdb
@@ -194,25 +169,16 @@ import gdb
 gdb.execute("source {SOURCE}")
 gdb.execute("attach {job.pid}", False, True)
 counts, texts = [], []
-for number, command in enumerate({[TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4!r}):
+for number, command in enumerate({commands!r}):
     texts.append(gdb.execute(command, False, True))
     if number in (3, 15):  # the same command
         gc.collect()
         ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
         counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
 gdb.execute("detach", False, True)
-with open({str(found)!r}, "w") as file:
-    json.dump([counts, texts], file)
+json.dump([counts, texts], open({str(found)!r}, "w"))
 """)
-    done = subprocess.run(
-        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-x", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=300,
-    )
-    assert found.exists(), done
+    done = batch(options=["-nx", "-x", str(script)])
     (first, last), texts = json.loads(found.read_text())
     assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
     assert last[1] <= first[1] * 2 + 50, (first, last)
@@ -225,35 +191,12 @@ with open({str(found)!r}, "w") as file:
 def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) -> None:
     """Recording, and threads that run and stop by themselves; the process goes on. (gdb's own detach in non-stop
     mode leaves it stopped, with or without us.)"""
-    commands = (
-        f"source {SOURCE}",
-        f"attach {job.pid}",
-        "record full",
-        VALUES,
-        "record stop",
-        VALUES,
-        "detach",
-        f"attach {job.pid}",
-        "set scheduler-locking on",
-        VALUES,
-        "dispatch-break call aten::add.Tensor",
-        "detach",
-        "set scheduler-locking replay",
-        "set non-stop on",
-        f"attach {job.pid}",
-        VALUES,
-        "detach",
-        f"shell kill -CONT {job.pid}",
-    )
-    words = [word for command in commands for word in ("-ex", command)]
-    done = subprocess.run(
-        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-    )
+    attach = f"attach {job.pid}"
+    commands = [f"source {SOURCE}", attach, "record full", VALUES, "record stop", VALUES, "detach"]
+    commands += [attach, "set scheduler-locking on", VALUES, "dispatch-break call aten::add.Tensor", "detach"]
+    commands += ["set scheduler-locking replay", "set non-stop on", attach, VALUES, "detach"]
+    commands += [f"shell kill -CONT {job.pid}"]
+    done = batch(*commands)
     said = done.stdout + done.stderr
     assert "try: record stop" in said, said
     assert said.count("1 call seen") == 1, said
@@ -271,88 +214,34 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
 )
 def test_forks_are_told(setting: str, said: str) -> None:
     """Whose end it is that gdb saw, and who stands still meanwhile."""
-    program = "import os; os.fork() or os._exit(3)"
+    program = ["--args", "/usr/bin/python3", "-c", "import os; os.fork() or os._exit(3)"]
     words = ["-ex", f"source {SOURCE}", "-ex", f"set {setting}", "-ex", "dispatch-trace mm"]
-    done = subprocess.run(
-        [
-            "gdb",
-            "-nx",
-            "-q",
-            "-batch",
-            "-iex",
-            "set auto-solib-add off",
-            *words,
-            "--args",
-            "/usr/bin/python3",
-            "-c",
-            program,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-    )
-    assert said in done.stdout + done.stderr, done
-    assert done.stdout.count("stands still since") + done.stderr.count("stands still since") == ("off" in setting)
+    done = batch(options=["-nx", *words, *program])
+    shown = done.stdout + done.stderr
+    assert said in shown, done
+    assert shown.count("stands still since") == ("off" in setting)
 
 
 @PROBES
-@pytest.mark.parametrize(
-    ("gdb", "command", "said"),
-    [
-        pytest.param("gdb", "dispatch-values print aten::add.Tensor", "result0 ]", id="values"),
-        pytest.param("gdb18", "dispatch-trace --all", "[call] op=[aten::add.Tensor]", id="trace"),
-    ],
-)
-def test_a_gdb_that_is_killed_while_probes_watch_harms_nobody(gdb: str, command: str, said: str) -> None:
+def test_a_gdb_that_is_killed_while_probes_watch_harms_no_process() -> None:
     """By default nothing of ours is in the code, what the kernel's probes put there goes with them, and gdb's own
     breakpoints in the loader are kept out."""
-    with harness.started("small_calls") as job:
-        editor = MiSession(gdbs.executable(gdb), SOURCE)
-        try:
-            editor.command(f"-target-attach {job.pid}")
-            lines = editor.console(f"{command} --limit 3")
-            assert stops(editor, lines), lines
-            assert said in console_text(lines)
-            assert not changed_text(job.pid)
-            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
-            editor.command("-break-insert -f nowhere_at_all")
-            assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "probes took a number of the user's"
-            editor.command("-break-delete 1")  # while it waits for a library, gdb hears of all of them
-            for _ in range(2):
-                first = len(editor.lines)
-                begin(editor, job, command)
-                os.kill(editor.process.pid, signal.SIGINT)  # Ctrl+C, an editor's pause
-                editor.command("-list-features")
-                assert "interrupted" in "".join(editor.lines[first:])
-                assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
+    command = "dispatch-values print aten::add.Tensor"
+    with harness.started("small_calls") as job, attached("gdb", job) as editor:
+        lines = editor.console(f"{command} --limit 3")
+        assert stops(editor, lines), lines
+        assert "result0 ]" in console_text(lines)
+        assert not changed_text(job.pid)
+        assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+        for _ in range(2):
+            first = len(editor.lines)
             begin(editor, job, command)
-            wait_until(lambda: not changed_text(job.pid, "/ld-"), "gdb's own breakpoint in the loader is out")
-        finally:
-            editor.close()  # kill -9
-        goes_on(job)
-
-
-@PROBES
-def test_breakpoints_that_the_kernel_took_out_are_put_back(job: Inferior) -> None:
-    """It does when the probes of another process end at the same place, in a process that had probes once."""
-    editor = MiSession(gdbs.executable("gdb"), SOURCE)
-    try:
-        editor.command(f"-target-attach {job.pid}")
-        editor.console("dispatch-trace --all --engine probes --limit 1")
-        shown = console_text(editor.console("dispatch-break call aten::mul.Tensor"))  # the program never calls it
-        place = re.search(r"breakpoint \d+ at 0x([0-9a-f]+): aten::mul.Tensor call", shown)
-        assert place is not None, shown
-        address = int(place[1], 16)
-        editor.send("-exec-continue\n")
-        with open(f"/proc/{job.pid}/mem", "rb", buffering=0) as memory, harness.started("small_calls") as other:
-            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "gdb has set the breakpoint")
-            other.dispatch("dispatch-trace", "--all", "--limit", "1", debugger="none", json=False)
-            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "the breakpoint is in the code again")
-    finally:
-        editor.close()
-    goes_on(job)
+            os.kill(editor.process.pid, signal.SIGINT)  # Ctrl+C, an editor's pause
+            editor.command("-list-features")
+            assert "interrupted" in "".join(editor.lines[first:])
+            assert not signals_of(job.pid) >> signal.SIGINT - 1 & 1, "a detach would end the process"
+        begin(editor, job, command)
+        wait_until(lambda: not changed_text(job.pid, "/ld-"), "gdb's own breakpoint in the loader is out")
 
 
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
@@ -369,65 +258,54 @@ def signals_of(pid: int) -> int:
 
 
 @PROBES
-def test_probes_stop_where_breakpoints_would_and_a_kill_harms_nobody() -> None:
+def test_breakpoints_that_the_kernel_took_out_are_put_back(job: Inferior) -> None:
+    """It does when the probes of another process end at the same place, in a process that had probes once."""
+    with attached("gdb", job) as editor:
+        editor.console("dispatch-trace --all --engine probes --limit 1")
+        shown = console_text(editor.console("dispatch-break call aten::mul.Tensor"))  # the program never calls it
+        place = re.search(r"breakpoint \d+ at 0x([0-9a-f]+): aten::mul.Tensor call", shown)
+        assert place is not None, shown
+        address = int(place[1], 16)
+        editor.send("-exec-continue\n")
+        with open(f"/proc/{job.pid}/mem", "rb", buffering=0) as memory, harness.started("small_calls") as other:
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "gdb has set the breakpoint")
+            other.dispatch("dispatch-trace", "--all", "--limit", "1", debugger="none", json=False)
+            wait_until(lambda: os.pread(memory.fileno(), 1, address) == b"\xcc", "the breakpoint is in the code again")
+
+
+@PROBES
+def test_probes_stop_where_breakpoints_would_and_a_kill_harms_no_process() -> None:
     """The stop is reported as that of a breakpoint is; each is in gdb's list; and nothing is in the code."""
-    with harness.started("small_calls") as job:
-        editor = MiSession(gdbs.executable("gdb18"), SOURCE)
-        try:
-            editor.command(f"-target-attach {job.pid}")
-            editor.console("dispatch-break lookup aten::add.Tensor --key CPU --engine probes")
-            lines = editor.console("continue") + editor.console("dispatch-break --list")
-            stopped = [line for line in lines if line.startswith("*stopped")]
-            assert len(stopped) == 1, lines
-            assert ",frame={" in stopped[0]
-            shown = console_text(lines)
-            assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
-            assert "Catchpoint 1" not in shown
-            assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
-            assert "key CPU, kernel " in shown
-            assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
-            assert "both at once are not" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
-            editor.console("dispatch-break --delete")
-            assert "No breakpoints" in console_text(editor.console("info breakpoints"))
-            editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")
-            editor.send('-interpreter-exec console "continue"\n')
-            editor.until("dispatch-break: aten::add.Tensor at call")
-        finally:
-            editor.close()  # kill -9
-        goes_on(job)
+    with harness.started("small_calls") as job, attached("gdb18", job) as editor:
+        editor.console("dispatch-break lookup aten::add.Tensor --key CPU --engine probes")
+        lines = editor.console("continue") + editor.console("dispatch-break --list")
+        (stopped,) = (line for line in lines if line.startswith("*stopped"))
+        assert ",frame={" in stopped
+        shown = console_text(lines)
+        assert shown.count("dispatch-break: aten::add.Tensor at") == 1, shown
+        assert "Catchpoint 1" not in shown
+        assert "aten::add.Tensor at redispatch" in shown, "the call has another key"
+        assert "key CPU, kernel " in shown
+        assert shown.count(", 0 hits") == shown.count(", 1 hit\n") == 1, shown
+        assert "both at once are not" in "".join(editor.console("dispatch-break call mm --engine breakpoints"))
+        editor.console("dispatch-break --delete")
+        assert "No breakpoints" in console_text(editor.console("info breakpoints"))
+        editor.console("dispatch-break call aten::add.Tensor --continue --engine probes")
+        editor.send('-interpreter-exec console "continue"\n')
+        editor.until("dispatch-break: aten::add.Tensor at call")
 
 
-@pytest.mark.parametrize("way", ["script", "option", "gdbinit", "nested"])
+@pytest.mark.parametrize("way", ["option", "gdbinit", "nested"])
 def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
-    """A Python script, an option, a .gdbinit, a script that sources a script: __file__ is the outermost one's, and a
-    package beside that is not ours."""
+    """An option, a .gdbinit, a script that sources a script: __file__ is the outermost one's, and a package beside that
+    is not ours."""
     (tmp_path / "__init__.py").write_text("raise SystemExit('the neighbour was run')")
     loader, outer = tmp_path / "loader.py", tmp_path / "outer.py"
     loader.write_text(f"import gdb\ngdb.execute('source {SOURCE}')\n")
     outer.write_text(f"import gdb\ngdb.execute('source {loader}')\n")
     (tmp_path / ".gdbinit").write_text(f"source {loader}\n")
-    words = {
-        "script": ["-nx", "-ex", f"source {loader}"],
-        "option": ["-nx", "-x", str(loader)],
-        "nested": ["-nx", "-x", str(outer)],
-        "gdbinit": [],
-    }[way]
-    done = subprocess.run(
-        ["gdb", "-q", "-batch", *words, "-ex", "help dispatch-bt"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-    )
+    words = {"option": ["-nx", "-x", str(loader)], "nested": ["-nx", "-x", str(outer)], "gdbinit": []}
+    done = batch("help dispatch-bt", options=words[way], env={"HOME": str(tmp_path)})
     assert "Show the dispatcher's path" in done.stdout, done
     assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr
-
-
-def test_a_script_that_asks_for_help_gets_the_whole_of_it(tmp_path: Path) -> None:
-    script = tmp_path / "help.gdb"
-    script.write_text(f"source {SOURCE}\nhelp dispatch-bt\n")
-    words = ["gdb", "-q", "-nx", "-batch", "-x", str(script)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
-    assert "--native" in done.stdout, done

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.programs import plain_program
-from support.programs.harness import ROOT, Outcome, run
-from support.programs.plain_program import Plain, running
+from support.programs.harness import PATIENCE, ROOT, Outcome, run
+from support.programs.plain_program import Plain
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
 
 INIT = ROOT / "gdbext" / "init.py"
-NAMES = "python import json; print('NAMES', json.dumps(sorted(globals())), __doc__)"
 QUIET = ["-iex", "set debuginfod enabled off", "-iex", "set width 0"]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plain_program.build(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
-def plain(program: Path) -> Iterator[Plain]:
-    with running(program, "3") as one:
-        yield one
-        assert one.is_untouched()
-
-
-def gdb(*commands: str, pid: int | None = None, cwd: Path | None = None) -> Outcome:
-    """gdb with these commands; those that must succeed are checked by their output."""
-    what = [] if pid is None else ["-p", str(pid)]
+def gdb(*commands: str, pid: int | None = None, of: Sequence[str | Path] = (), **options: Any) -> Outcome:
+    """gdb with these commands, on a process, or on a program with arguments."""
+    what = ["--args", *of] if pid is None else ["-p", str(pid)]
     words = [word for command in commands for word in ("-ex", command)]
-    return run(["gdb", "-nx", "-q", "-batch", *QUIET, *what, *words], cwd=cwd, timeout=60)
+    return run(["gdb", "-nx", "-q", "-batch", *QUIET, *words, *(what if pid or of else ())], **options)
 
 
 def lines(outcome: Outcome, mark: str) -> list[str]:
@@ -45,9 +33,14 @@ def lines(outcome: Outcome, mark: str) -> list[str]:
     return found
 
 
-def test_sourcing_leaves_no_names_behind() -> None:
-    before, once, twice = lines(gdb(NAMES, f"source {INIT}", NAMES, f"source {INIT}", NAMES), "NAMES")
+def test_sourcing_leaves_nothing_behind_and_imports_little() -> None:
+    shown = "sorted(globals()), __doc__, sys.path, sys.dont_write_bytecode, hash(gdb.execute('show', False, True))"
+    state = f"python import sys; print('STATE', {shown})"
+    modules = "python print('MODULES', 'gdbext.diagnosis.session' in sys.modules)"
+    outcome = gdb(state, f"source {INIT}", state, f"source {INIT}", state, modules)
+    before, once, twice = lines(outcome, "STATE")
     assert before == once == twice
+    assert lines(outcome, "MODULES") == ["False"]
 
 
 def test_sourcing_again_at_a_prompt(program: Path) -> None:
@@ -55,23 +48,10 @@ def test_sourcing_again_at_a_prompt(program: Path) -> None:
     source, count = f"source {INIT}", "python print('COUNT', sum(len(each.pretty_printers) for each in gdb.objfiles()))"
     typed = "\n".join((source, count, "print 1", count, source, count, "help dispatch-bt", "print 1", count, ""))
     command = ["gdb", "-nx", "-q", *QUIET, str(program)]
-    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=60)
+    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=PATIENCE)
     assert "Error" not in outcome.stderr
     assert [line.split()[-1] for line in outcome.stdout.splitlines() if "COUNT" in line] == ["1", "0", "1", "0"]
     assert "--native" in outcome.stdout
-
-
-def test_sourcing_leaves_the_path_and_the_settings_alone() -> None:
-    ask = "python import sys; print('STATE', sys.path, sys.dont_write_bytecode, hash(gdb.execute('show', False, True)))"
-    before, after = lines(gdb(ask, f"source {INIT}", ask), "STATE")
-    assert before == after
-
-
-@pytest.mark.parametrize("typed", ["init.py", "./init.py", "../gdbext/init.py", str(INIT)])
-def test_sourcing_from_any_folder(typed: str) -> None:
-    outcome = gdb(f"source {typed}", "help dispatch-bt", cwd=INIT.parent)
-    assert "usage: dispatch-bt" in outcome.stdout
-    assert outcome.stderr == ""
 
 
 def test_sourcing_again_takes_a_changed_version(tmp_path: Path) -> None:
@@ -88,57 +68,20 @@ end"""
     assert "A changed summary" in run(["gdb", "-nx", "-q", "-batch", "-x", script]).stdout
 
 
-def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
-    command = "dispatch-bt --json"
-    before = gdb(f"source {INIT}", f"attach {plain.pid}", command)
-    after = gdb(f"source {INIT}", command, pid=plain.pid)
-    for outcome in (before, after):
-        (document,) = outcome.documents
-        assert document["target"]["pid"] == plain.pid
-        assert document["target"]["debugger"] == "gdb"
-
-
-def test_sourcing_imports_little() -> None:
-    """No command is imported."""
-    show = "python import sys; print('MODULES', 'gdbext.diagnosis.session' in sys.modules)"
-    (line,) = lines(gdb(f"source {INIT}", show), "MODULES")
-    assert line.split() == ["False"]
-
-
-def test_help_is_whole_at_the_prompt() -> None:
-    script = f"source {INIT}\nhelp dispatch-bt\nquit\n"
-    outcome = run(["sh", "-c", 'printf "%s" "$1" | gdb -nx -q', "sh", script])
-    by_dispatch = run([ROOT / "scripts" / "dispatch", "dispatch-bt", "--help"]).stdout.strip()
-    assert "--native" in by_dispatch
-    assert by_dispatch in outcome.stdout
-
-
-def test_the_selected_thread_and_frame_stay_selected(plain: Plain) -> None:
+def test_the_selected_thread_and_frame_are_reported_and_stay_selected(plain: Plain) -> None:
     show = "python print('AT', gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc())"
+    outer_reports = ["dispatch-bt --all --native --json", "dispatch-bt --json"]
     outcome = gdb(
-        "thread 3",
-        "frame 1",
-        show,
-        f"source {INIT}",
-        "dispatch-bt --all --native --json",
-        show,
-        "frame 0",
-        show,
-        "dispatch-bt --all",
-        show,
-        pid=plain.pid,
+        *(f"source {INIT}", f"attach {plain.pid}", "thread 3", "frame 1", show, *outer_reports, show),
+        *("frame 0", show, "dispatch-bt --all", show, "thread 2", "dispatch-bt --json"),
     )
     outer, outer_after, inner, inner_after = lines(outcome, "AT")
     assert outer.startswith("3 1 ")
     assert outer == outer_after
     assert inner.startswith("3 0 ")
     assert inner == inner_after
-
-
-def test_the_selected_thread_is_the_one_that_is_shown(plain: Plain) -> None:
-    outcome = gdb(f"source {INIT}", "thread 2", "dispatch-bt --json", "thread 4", "dispatch-bt --json", pid=plain.pid)
-    documents = outcome.documents
-    assert [document["threads"][0]["number"] for document in documents] == [2, 4]
+    assert [document["threads"][0]["number"] for document in outcome.documents[1:]] == [3, 2]
+    assert {document["target"]["debugger"] for document in outcome.documents} == {"gdb"}
 
 
 def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
@@ -156,116 +99,42 @@ def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
 
 def test_what_was_read_is_forgotten_when_the_process_runs(program: Path) -> None:
     """After a stop elsewhere the same command tells the new state."""
-    outcome = run(
-        [
-            "gdb",
-            "-nx",
-            "-q",
-            "-batch",
-            *QUIET,
-            "-ex",
-            f"source {INIT}",
-            "-ex",
-            "starti",
-            "-ex",
-            "dispatch-bt --json",
-            "-ex",
-            "continue",
-            "-ex",
-            "dispatch-bt --json",
-            "--args",
-            program,
-            "2",
-            "crash",
-        ],
-        timeout=60,
-    )
-    first, second = outcome.documents
+    words = ("starti", "dispatch-bt --json", "continue", "dispatch-bt --json")
+    first, second = gdb(f"source {INIT}", *words, of=[program, "2", "crash"]).documents
     assert first["threads"][0]["signal"] is None
     assert second["threads"][0]["signal"] == "SIGSEGV"
 
 
-def test_without_a_process(program: Path) -> None:
+def test_without_a_process_that_is_stopped(program: Path) -> None:
     for words in ([f"source {INIT}", "dispatch-bt"], [f"source {INIT}", f"file {program}", "dispatch-bt"]):
         outcome = gdb(*words)
         assert "gdb has no process and no core" in outcome.stderr
         assert "try: attach PID" in outcome.stderr
-
-
-def test_after_the_process_has_ended() -> None:
-    outcome = run(
-        [
-            "gdb",
-            "-nx",
-            "-q",
-            "-batch",
-            *QUIET,
-            "-ex",
-            f"source {INIT}",
-            "-ex",
-            "run",
-            "-ex",
-            "dispatch-bt --json",
-            "--args",
-            "/bin/true",
-        ]
-    )
-    (document,) = outcome.documents
+    (document,) = gdb(f"source {INIT}", "run", "dispatch-bt --json", of=["/bin/true"]).documents
     assert "no process" in document["errors"][0]["what"]
-
-
-def test_while_the_process_runs(program: Path) -> None:
-    outcome = run(
-        [
-            "gdb",
-            "-nx",
-            "-q",
-            "-batch",
-            *QUIET,
-            "-ex",
-            f"source {INIT}",
-            "-ex",
-            "starti",
-            "-ex",
-            "continue &",
-            "-ex",
-            "dispatch-bt",
-            "-ex",
-            "kill",
-            "--args",
-            program,
-            "2",
-        ],
-        timeout=60,
-    )
+    outcome = gdb(f"source {INIT}", "starti", "continue &", "dispatch-bt", "kill", of=[program, "2"])
     assert "is running" in outcome.stderr
     assert "try: stop it first: interrupt" in outcome.stderr
 
 
-def test_wrong_arguments_do_not_end_gdb(plain: Plain) -> None:
-    outcome = gdb(f"source {INIT}", "dispatch-bt --bogus", 'dispatch-bt "unbalanced', "echo ALIVE\\n", pid=plain.pid)
+def test_completion_and_wrong_arguments(plain: Plain) -> None:
+    words = ("complete dispatch-bt --na", "complete dispatch-bt --thread ", "dispatch-bt --bogus")
+    outcome = gdb(f"source {INIT}", *words, 'dispatch-bt "unbalanced', "echo ALIVE\\n", pid=plain.pid)
+    shown = outcome.stdout.splitlines()
+    numbered = {f"dispatch-bt --thread {number}" for number in range(1, 5)}
+    assert {"dispatch-bt --native", "ALIVE", *numbered} <= set(shown)
     assert "unrecognized arguments: --bogus" in outcome.stderr
-    assert "ALIVE" in outcome.stdout
-
-
-def test_completion(plain: Plain) -> None:
-    outcome = gdb(f"source {INIT}", "complete dispatch-bt --na", "complete dispatch-bt --thread ", pid=plain.pid)
-    assert "dispatch-bt --native" in outcome.stdout.splitlines()
-    assert {f"dispatch-bt --thread {number}" for number in range(1, 5)} <= set(outcome.stdout.splitlines())
 
 
 def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: Path, tmp_path: Path) -> None:
     core = plain_program.take_gcore(plain.pid, tmp_path / "a core")
-    moved = tmp_path / "root" / str(program).lstrip("/")
+    moved, hidden = tmp_path / "root" / str(program).lstrip("/"), program.with_name("hidden")
     moved.parent.mkdir(parents=True)
     shutil.copy(program, moved)
-    hidden = program.with_name("hidden")
     program.rename(hidden)
     try:
-        words = [f"source {INIT}", f"set sysroot {tmp_path}/root", "thread 2", "dispatch-bt --native --json"]
-        words.append("dispatch-break --list")
-        pairs = [word for command in words for word in ("-ex", command)]
-        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-c", core, *pairs])
+        words = (f"source {INIT}", f"set sysroot {tmp_path}/root", f"core {core}", "thread 2")
+        outcome = gdb(*words, "dispatch-bt --native --json", "dispatch-break --list")
     finally:
         hidden.rename(program)
     (document,) = outcome.documents
@@ -286,8 +155,9 @@ def test_gdbserver(plain: Plain) -> None:
 
 
 def test_the_commands_are_words_of_dispatch_too() -> None:
-    alone = gdb(f"source {INIT}", "dispatch-keyset CPU")
-    outcome = gdb(f"source {INIT}", "dispatch keyset CPU")
+    """Sourced by whatever path."""
+    alone = gdb("source init.py", "dispatch-keyset CPU", cwd=INIT.parent)
+    outcome = gdb("source ../gdbext/init.py", "dispatch keyset CPU", cwd=INIT.parent)
     assert (outcome.stdout, outcome.stderr) == (alone.stdout, alone.stderr)
     listed = gdb(f"source {INIT}", "help dispatch", "dispatch nonsense", "dispatch")
     assert "dispatch threads -- Show what each thread does" in listed.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from support.installed import lldbs, machine
 from support.installed.probing import PROBES
 from support.programs import harness
 from support.programs.dap_session import DapSession
-from support.programs.harness import DISPATCH, ROOT, run
+from support.programs.harness import DISPATCH, ROOT, Inferior, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
 EACH_LLDB = pytest.mark.parametrize("name", lldbs.parameters())
 
 PROGRAM = """\
@@ -34,6 +36,12 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+def goes_on(job: Inferior) -> None:
+    turns = Path(job.truth["turns"])
+    before = turns.read_text()
+    harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+
+
 @EACH_LLDB
 def test_the_same_trace(name: str, program: Path) -> None:
     words = ["dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable, program]
@@ -50,18 +58,9 @@ def test_the_same_trace(name: str, program: Path) -> None:
 @EACH_LLDB
 def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     """Pending, then real, with a condition; gone when they are deleted. Those that nobody asked about do not stop."""
-    commands = [
-        f"command script import {ROOT}/gdbext/lldb_init.py",
-        "dispatch-break redispatch aten::mm.default --key CPU --why",
-        "run",
-        "dispatch-break --list",
-        "continue",
-        "dispatch-break --delete",
-        "continue",
-    ]
-    words = [word for command in commands for word in ("-o", command)]
-    start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-    outcome = run([*start, *words, "--", sys.executable, program])
+    commands = [IMPORT, "dispatch-break redispatch aten::mm.default --key CPU --why", "run", "dispatch-break --list"]
+    commands += ["continue", "dispatch-break --delete", "continue"]
+    outcome = run([*lldbs.batch(name, *commands), "--", sys.executable, program])
     text = outcome.stdout
     assert "Traceback" not in text + outcome.stderr, outcome
     assert "pending: set when torch is loaded and used" in text, outcome
@@ -70,10 +69,6 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     assert re.search(r"breakpoint [1-5] at 0x.*aten::mm redispatch.*, 1 hit\b", text), outcome
     assert "1 breakpoint deleted" in text
     assert "exited with status = 7" in text
-
-
-ONE_SESSION = 80
-"""Descriptors of the libraries of one session, which Python may not have collected yet."""
 
 
 REFUSED = (
@@ -98,40 +93,36 @@ def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, tmp_path: 
     script.write_text(f"""
 import gc, json, os
 
+def done(command):
+    result = lldb.SBCommandReturnObject()
+    lldb.debugger.GetCommandInterpreter().HandleCommand(command, result)
+    return result
+
 counts, failures = [], []
 for number in range(13):
-    result = lldb.SBCommandReturnObject()
-    lldb.debugger.GetCommandInterpreter().HandleCommand({commands!r}[number % 3], result)
+    result = done({commands!r}[number % 3])
     failures += [] if result.Succeeded() else [result.GetError()]
     if number in (3, 12):  # the same command
         gc.collect()
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
-refused = []
-for command in {REFUSED!r}:
-    result = lldb.SBCommandReturnObject()
-    lldb.debugger.GetCommandInterpreter().HandleCommand(command, result)
-    refused.append(result.GetOutput())
+refused = [done(command).GetOutput() for command in {REFUSED!r}]
 lldb.debugger.HandleCommand("process handle --stop true --pass true SIGCHLD")
 os.kill(lldb.debugger.GetSelectedTarget().process.id, 17)
-lldb.debugger.GetCommandInterpreter().HandleCommand("dispatch-trace --engine breakpoints aten::mm", result)
-with open({str(found)!r}, "w") as file:
-    json.dump([counts, failures, result.GetOutput(), refused], file)
+result = done("dispatch-trace --engine breakpoints aten::mm")
+json.dump([counts, failures, result.GetOutput(), refused], open({str(found)!r}, "w"))
 """)
     with harness.started("small_calls") as job:
-        words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
-        words += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
-        start = [lldbs.executable(name), "--no-lldbinit", "-b", *lldbs.reading_little()]
-        run([*start, *(word for each in words for word in ("-o", each))])
+        typed = [f"process attach -p {job.pid}", IMPORT]
+        typed += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
+        run(lldbs.batch(name, *typed))
         (first, last), failures, signalled, refused = json.loads(found.read_text())
         assert not failures
         assert "the process got SIGCHLD" in signalled
         assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused[1]
         assert "a stop hook of yours lets the process go on" in refused[4]
-        assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
-        turns = Path(job.truth["turns"])
-        before = turns.read_text()
-        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+        assert last <= first + 80, "nine commands leave less than two sessions would: a descriptor per library"
+        goes_on(job)
 
 
 @pytest.mark.parametrize("adapter", lldbs.adapters())
@@ -139,37 +130,31 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
     """Commands that let the process run have their results in lldb-dap, and neither it nor the session ends."""
     if not adapter:
         machine.lacking("no lldb-dap on this machine (scripts/test unpacks some)")
-    with harness.started("small_calls") as job:
-        editor = DapSession([adapter])
-        load = ["settings set target.preload-symbols false", f"command script import {ROOT}/gdbext/lldb_init.py"]
-        try:
-            capabilities = editor.attach(job.pid, stopOnEntry=True, initCommands=load)
-            settings = editor.evaluate("`settings show")
-            assert "not in the dispatcher" in editor.evaluate("`dispatch-bt")
-            trace = editor.evaluate("`dispatch-trace --engine breakpoints --all --limit 3")
-            assert "3 dispatches traced; ended: --limit 3" in trace
-            assert "samples over" in editor.evaluate("`dispatch-diagnose --samples 3 --interval 0.001")
-            if not PROBES.args[0]:
-                values = editor.evaluate("`dispatch-values print aten::add.Tensor --limit 1 --engine probes")
-                assert "1 call seen; ended: --limit 1" in values
-            thread = editor.request("threads")["body"]["threads"][0]["id"]
-            stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 3})
-            assert stack["body"]["stackFrames"]
-            assert editor.evaluate("`settings show") == settings
-            following = editor.evaluate("`breakpoint set --name nowhere_at_all")
-            assert "Breakpoint 2: no locations" in following, "the trace took one number, and nothing else took any"
-            if capabilities.get("supportsCancelRequest"):
-                turns, before = (path := Path(job.truth["turns"])), path.read_text()
-                number = editor.begin("`dispatch-trace aten::mm")
-                harness.wait_until(lambda: turns.read_text() not in ("", before), "the process runs")
-                editor.request("cancel", {"requestId": number}, 10)
-                editor.response(number, 10)
-                assert "stopped" in editor.evaluate("`process status"), "it stands still"
-            assert not editor.events("exited", "terminated")
-            editor.request("disconnect", {"terminateDebuggee": False})
-        finally:
-            editor.close()
+    load = ["settings set target.preload-symbols false", IMPORT]
+    with harness.started("small_calls") as job, closing(DapSession([adapter])) as editor:
+        capabilities = editor.attach(job.pid, stopOnEntry=True, initCommands=load)
+        settings = editor.evaluate("`settings show")
+        assert "not in the dispatcher" in editor.evaluate("`dispatch-bt")
+        trace = editor.evaluate("`dispatch-trace --engine breakpoints --all --limit 3")
+        assert "3 dispatches traced; ended: --limit 3" in trace
+        assert "samples over" in editor.evaluate("`dispatch-diagnose --samples 3 --interval 0.001")
+        if not PROBES.args[0]:
+            values = editor.evaluate("`dispatch-values print aten::add.Tensor --limit 1 --engine probes")
+            assert "1 call seen; ended: --limit 1" in values
+        thread = editor.request("threads")["body"]["threads"][0]["id"]
+        stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 3})
+        assert stack["body"]["stackFrames"]
+        assert editor.evaluate("`settings show") == settings
+        following = editor.evaluate("`breakpoint set --name nowhere_at_all")
+        assert "Breakpoint 2: no locations" in following, "the trace took one number, and nothing else took any"
+        if capabilities.get("supportsCancelRequest"):
+            number = editor.begin("`dispatch-trace aten::mm")
+            goes_on(job)
+            editor.request("cancel", {"requestId": number}, 10)
+            editor.response(number, 10)
+            assert "stopped" in editor.evaluate("`process status"), "it stands still"
+        assert not editor.events("exited", "terminated")
+        editor.request("disconnect", {"terminateDebuggee": False})
+        editor.close()
         assert editor.output().count("[call] op=[aten::add.Tensor], key=[AutogradCPU]") == 3
-        turns = Path(job.truth["turns"])
-        before = turns.read_text()
-        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+        goes_on(job)

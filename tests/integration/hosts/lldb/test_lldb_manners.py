@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -19,8 +20,7 @@ def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str)
     """The command ends, LLDB and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
     start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *lldbs.reading_little()]
-    terminal = DebuggerTerminal(start, "(lldb) ")
-    try:
+    with closing(DebuggerTerminal(start, "(lldb) ")) as terminal:
         terminal.until(terminal.prompt)
         terminal.answer(f"process attach --pid {hang.pid}", "Architecture set to")
         terminal.answer(f"command script import {ROOT}/gdbext/lldb_init.py")
@@ -46,5 +46,3 @@ def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str)
         terminal.answer("detach", "detached")
         terminal.type("quit\n")
         wait_until(lambda: terminal.process.poll() is not None, "LLDB ends")
-    finally:
-        terminal.close()

@@ -101,47 +101,21 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str,
     return loaded.console, json.loads(html.unescape(loaded.text("seen")))
 
 
-def test_pages_say_nothing_on_the_console(read: tuple[list[str], dict[str, Any]]) -> None:
+def test_pages_are_read_in_light_and_dark_on_400_pixels(read: tuple[list[str], dict[str, Any]]) -> None:
     console, told = read
     assert console == []
     assert set(told) == {f"{name}-{mode}" for name in made_pages.PAGES for mode in ("light", "dark")}
+    for fault in ("pale", "wide", "sizes"):
+        assert {name: each[fault] for name, each in told.items() if each[fault]} == {}
+    assert {each["mode"] for name, each in told.items() if name.endswith("light")} == {"rgb(255, 255, 255)"}
+    assert "rgb(255, 255, 255)" not in {each["mode"] for name, each in told.items() if name.endswith("dark")}
 
 
-def test_pages_are_read_in_light_and_dark(read: tuple[list[str], dict[str, Any]]) -> None:
-    assert {name: each["pale"] for name, each in read[1].items() if each["pale"]} == {}
-    assert {each["mode"] for name, each in read[1].items() if name.endswith("light")} == {"rgb(255, 255, 255)"}
-    assert "rgb(255, 255, 255)" not in {each["mode"] for name, each in read[1].items() if name.endswith("dark")}
-
-
-def test_pages_are_read_on_400_pixels(read: tuple[list[str], dict[str, Any]]) -> None:
-    assert {name: each["wide"] for name, each in read[1].items() if each["wide"]} == {}
-    assert {name: each["sizes"] for name, each in read[1].items() if each["sizes"]} == {}
-
-
-def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
-    """A paragraph that is pale and one that is wide are told of."""
-    path = saved(tmp_path, "top", AUDIT)
-    odd = '<p style="color: #999; background: #fff">pale</p><p style="width: 900px">wide</p>'
-    path.write_text(path.read_text().replace("<body>", f"<body>{odd}"))
-    outer = tmp_path / "outer.html"
-    outer.write_text(f'<!DOCTYPE html><body>{GATHER}<iframe name="top" src="top.html" width="400"></iframe></body>')
-    told = json.loads(html.unescape(chromium.load(outer).text("seen")))["top"]
-    assert told["pale"] == ["P. 2.85"]
-    assert "P" in told["wide"]
-
-
-def test_a_tensor_is_drawn(tmp_path: Path) -> None:
-    loaded = chromium.load(saved(tmp_path, "tensor"))
-    assert loaded.console == []
-    counts = "1 NaN (magenta); 1 Infinity (orange); 1 -Infinity (green)"
-    assert loaded.text("legend") == f"white to colour: 0 to ±2; {counts}"
-    assert re.search(r'<canvas class="heat" id="heat" width="\d+" height="\d+"', loaded.dom)
-
-
-def test_an_address_says_what_to_search_and_show(tmp_path: Path) -> None:
+def test_what_an_address_says_is_searched_and_a_tensor_is_drawn(tmp_path: Path) -> None:
     loaded = chromium.load(saved(tmp_path, "timeline"), "#from=0&to=20&search=wrapper_cpu")
-    assert loaded.console == []
-    assert loaded.text("found") == "2 of 5 dispatches"
+    assert (loaded.console, loaded.text("found")) == ([], "2 of 5 dispatches")
+    loaded = chromium.load(saved(tmp_path, "tensor"))
+    assert loaded.text("legend").endswith("; 1 NaN (magenta); 1 Infinity (orange); 1 -Infinity (green)")
 
 
 def test_a_timeline_is_used(tmp_path: Path) -> None:

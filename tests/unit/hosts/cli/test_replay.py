@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,8 +38,7 @@ def test_a_report_from_a_recording(capfd: pytest.CaptureFixture[str]) -> None:
     assert (status, error) == (0, "")
     report = json.loads(output)
     assert report["verdict"]["kind"] == "deadlock"
-    assert report["target"]["kind"] == "live"
-    assert report["target"]["debugger"] == "none"
+    assert (report["target"]["kind"], report["target"]["debugger"]) == ("live", "none")
     assert set(report["target"]["recording"]) == {"taken", "gdbext", "command"}
 
 
@@ -60,7 +60,6 @@ def test_no_file_of_the_process_is_opened() -> None:
         (("-r", __file__), "not a recording of gdbext"),
         (("-r", MUTEX, "-p", "1"), "only one of -p, -c, -r"),
         (("-r", MUTEX, "dispatch-trace", "mm"), "a recording cannot run"),
-        (("-r", MUTEX, "dispatch-values", "print", "mm"), "a recording cannot run"),
         (("-r", MUTEX, "dispatch-diagnose", "--samples", "3"), "needs a live process"),
         (("-r", MUTEX, "--record", "x.rec"), "cannot be recorded again"),
         (("-p", "1", "--record", "/proc/nonexistent/x.rec"), "is not a folder that can be written to"),
@@ -86,19 +85,15 @@ def test_a_recording_cut_short_says_so_as_json(capfd: pytest.CaptureFixture[str]
     short = tmp_path / "short.rec"
     short.write_bytes(Path(MUTEX).read_bytes()[:5000])
     status, output, error = run(capfd, "-r", str(short), "--json")
-    assert status == 1
     (found,) = json.loads(output)["errors"]
+    assert (status, bool(found["why"]), bool(found["help"])) == (1, True, True)
     assert "cut short" in found["what"]
-    assert found["why"]
-    assert found["help"]
     assert "cut short" in error
 
 
 def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[str]) -> None:
-    meta = str(recordings.FOLDER / "gil-mutex.rec")
-    status, output, _ = run(capfd, "-r", meta, "dispatch-op", "--all", "--json")
+    words = ("-r", str(recordings.FOLDER / "gil-mutex.rec"), "dispatch-op", "--all", "--json")
+    status, output, _ = run(capfd, *words)
     assert status == 0
-    lacking = [error for error in json.loads(output)["errors"] if error["where"] == "recording"]
-    assert len(lacking) == 1
-    assert "not in the recording: " in lacking[0]["what"]
-    assert "pages of memory" in lacking[0]["what"]
+    (lacking,) = [error for error in json.loads(output)["errors"] if error["where"] == "recording"]
+    assert re.search("not in the recording: .*pages of memory", lacking["what"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,47 +17,37 @@ from gdbext.tools import table
 from support.fakes.fake_debugger import FakeDebugger
 
 
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
+def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str, *argv: str) -> table.Outcome:
+    """What comes through the pipe of a job."""
     ours, theirs = os.pipe()
-    yield ours, theirs
-    os.close(ours)
-
-
-def result(debugger: FakeDebugger, job: Job, ours: int, monkeypatch: pytest.MonkeyPatch) -> table.Outcome:
     monkeypatch.setattr(base_debugger, "debugger", lambda _: debugger)
-    batch_job.run("fake", job)
+    batch_job.run("fake", Job(command, list(argv), result=theirs, pid=1))
     outcome = table.Outcome.decode(os.read(ours, 1 << 16))
+    os.close(ours)
     assert outcome is not None
     return outcome
 
 
-def test_the_result_comes_and_the_process_goes(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_comes_and_the_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger()
-    outcome = result(debugger, Job("dispatch-info", ["--json"], result=pipe[1], pid=1), pipe[0], monkeypatch)
+    outcome = result(debugger, monkeypatch, "dispatch-info", "--json")
     assert outcome.status == 0
     assert outcome.output.startswith("{")
     assert debugger.log == ["open dispatch-info, live=False", "let go of dispatch-info, runs on=False"]
 
 
-@pytest.mark.parametrize("command", ["dispatch-info", "dispatch-break"])
-def test_the_process_goes_also_after_an_error(
-    command: str, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("argv", "live"), [(["dispatch-info"], False), (["dispatch-break", "call", "mm"], True)])
+def test_the_process_goes_also_after_an_error(argv: list[str], live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger(process=False)
-    argv = ["call", "mm"] if command == "dispatch-break" else []
-    outcome = result(debugger, Job(command, argv, result=pipe[1]), pipe[0], monkeypatch)
+    outcome = result(debugger, monkeypatch, *argv)
     assert (outcome.status, outcome.output) == (1, "")
     assert "there is no process" in outcome.error
-    assert debugger.log == [
-        f"open {command}, live={command == 'dispatch-break'}",
-        f"let go of {command}, runs on=False",
-    ]
+    assert debugger.log == [f"open {argv[0]}, live={live}", f"let go of {argv[0]}, runs on=False"]
 
 
-def test_wrong_usage_does_not_attach(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_usage_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger()
-    assert result(debugger, Job("dispatch-info", ["--bogus"], result=pipe[1]), pipe[0], monkeypatch).status == 2
+    assert result(debugger, monkeypatch, "dispatch-info", "--bogus").status == 2
     assert debugger.log == ["let go of dispatch-info, runs on=False"]
 
 
@@ -96,9 +85,8 @@ def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_pa
     """The debugger's own cache of compiled files is for what has none."""
     package, cache = tmp_path / "gdbext" / "hosts" / "debugger", tmp_path / "cache"
     package.mkdir(parents=True)
-    (tmp_path / "gdbext" / "__init__.py").touch()
-    (tmp_path / "gdbext" / "hosts" / "__init__.py").touch()
-    (package / "__init__.py").touch()
+    for folder in (package, *package.parents[:2]):
+        (folder / "__init__.py").touch()
     (package / "batch_job.py").write_text("class Job:\n    def __init__(*_, **__): pass\ndef run(*_): pass\n")
     if compiled:
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True, env={})

@@ -27,59 +27,43 @@ def run(shell: Shell, entry: table.ToolRow, *argv: str) -> dict[str, Any]:
     return document
 
 
-def test_a_session_lasts_until_the_process_runs() -> None:
+def test_a_session_lasts_until_the_process_runs_or_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger()
     cache = SessionCache(debugger)
     first = cache.get()
     assert cache.get() is first
     debugger.change()
     assert debugger.targets[0].is_closed
-    assert cache.get() is not first
-    assert [target.is_closed for target in debugger.targets] == [True, False]
-
-
-def test_who_asks_often_has_the_process_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = SessionCache(FakeDebugger())
-    first = cache.get()
-    monkeypatch.setattr(type(first.target), "is_current", lambda _: False)
-    assert cache.get(age=60) is first
-    assert cache.get() is not first
-
-
-def test_another_target_needs_no_event() -> None:
-    debugger = FakeDebugger()
-    cache = SessionCache(debugger)
-    first = cache.get()
+    second = cache.get()
+    assert second is not first
     debugger.which = 2
-    assert cache.get() is not first
-    assert debugger.targets[0].is_closed
+    third = cache.get()
+    assert third is not second
+    assert [target.is_closed for target in debugger.targets] == [True, True, False]
+    monkeypatch.setattr(type(third.target), "is_current", lambda _: False)
+    assert cache.get(age=60) is third, "who asks often has the process compared once"
+    assert cache.get() is not third
+    assert debugger.is_listened_to
+    cache.close()
+    assert not debugger.is_listened_to
+    assert all(target.is_closed for target in debugger.targets)
 
 
 def test_a_target_that_cannot_be_had_leaves_no_session() -> None:
     debugger = FakeDebugger(process=False)
     cache = SessionCache(debugger)
+    cache.close()
     with pytest.raises(TargetError, match="no process"):
         cache.get()
     debugger.process = True
     assert cache.get() is cache.get()
 
 
-def test_closing_ends_listening() -> None:
-    debugger = FakeDebugger()
-    cache = SessionCache(debugger)
-    cache.close()
-    cache.get()
-    assert debugger.is_listened_to
-    cache.close()
-    assert not debugger.is_listened_to
-    assert debugger.targets[0].is_closed
-
-
 def test_commands_share_the_session() -> None:
     debugger = FakeDebugger()
     shell = Shell(debugger)
-    run(shell, INFO)
-    run(shell, INFO)
+    for _ in range(2):
+        run(shell, INFO)
     assert len(debugger.targets) == 1
     assert debugger.log == []  # nothing that could let the process run
     shell.close()
@@ -95,33 +79,26 @@ def test_frames_are_added_to_the_debuggers_stacks_and_taken_back() -> None:
     assert len(debugger.targets) == 1  # the session that the commands use
     assert run(shell, FRAMES, "off")["debugger_frames"] == {"shown": False}
     assert debugger.source is None
+    debugger.process = False
     run(shell, FRAMES, "on")
+    assert debugger.source.of(1) == ()  # stacks are shown whatever becomes of the added frames
     shell.close()
     assert debugger.source is None
 
 
-def test_stacks_are_shown_whatever_becomes_of_the_added_frames() -> None:
-    debugger = FakeDebugger(process=False)
-    run(Shell(debugger), FRAMES, "on")
-    assert debugger.source is not None
-    assert debugger.source.of(1) == ()
-
-
-def test_completion_of_options_and_fixed_words() -> None:
-    shell = Shell(FakeDebugger())
+def test_completion_of_options_fixed_words_and_files(tmp_path: Path) -> None:
+    shell = Shell(FakeDebugger(process=False))
     assert shell.completions(BT, [], "--th") == ["--thread"]
-    assert shell.completions(BT, ["--thread"], "1") == ["1", "10"]
     assert shell.completions(BT, ["--thread", "1"], "") == table.parser_of(BT).option_names()
     assert shell.completions(FRAMES, [], "o") == ["off", "on"]
     assert shell.completions(FRAMES, ["--json"], "")[:3] == ["off", "on", "--help"]
     assert shell.completions(BREAK, ["--key", "CPU"], "re") == ["redispatch", "register", "return"]
     assert shell.completions(table.find("dispatch-values"), ["save", "mm", "--when"], "a") == ["after"]
-
-
-def test_completion_of_files(tmp_path: Path) -> None:
+    assert shell.completions(table.find("dispatch-op"), [], "m") == []  # there is no target that says
+    assert Shell(FakeDebugger()).completions(BT, ["--thread"], "1") == ["1", "10"]
     (tmp_path / "graph.dot").touch()
     (tmp_path / "graphs").mkdir()
-    found = Shell(FakeDebugger()).completions(table.find("all-threads"), ["--dot"], f"{tmp_path}/gr")
+    found = shell.completions(table.find("all-threads"), ["--dot"], f"{tmp_path}/gr")
     assert found == [f"{tmp_path}/graph.dot", f"{tmp_path}/graphs/"]
 
 
@@ -140,19 +117,18 @@ def test_completion_of_operators_and_keys(replay: Callable[[str], Replay]) -> No
     assert shell.completions(op, ["mm", "--key"], "AutogradMet") == ["AutogradMeta"]
 
 
-def test_completion_where_the_target_does_not_say() -> None:
-    shell = Shell(FakeDebugger(process=False))
-    assert shell.completions(table.find("dispatch-op"), [], "m") == []
-
-
 def test_a_breakpoint_before_there_is_a_process_is_pending() -> None:
     debugger = FakeDebugger(process=False)
     shell = Shell(debugger)
     document = run(shell, BREAK, "call", "mm")
     assert document["target"]["debugger"] == "fake"
     (request,) = document["breaks"]["requests"]
+    (made,) = debugger.setter.made
     assert request["breakpoints"][0]["pending"]
-    assert request["breakpoints"][0]["place"] == debugger.setter.made[0].place == "at::getStepCallbacksUnlessEmpty"
+    assert request["breakpoints"][0]["place"] == made.place == "at::getStepCallbacksUnlessEmpty"
+    debugger.setter.ended()
+    assert debugger.setter.made == [made], "it outlives the program"
+    assert made.is_alive()
 
 
 def test_breakpoints_are_listed_until_they_are_deleted() -> None:
@@ -165,23 +141,9 @@ def test_breakpoints_are_listed_until_they_are_deleted() -> None:
     debugger.setter.made[1].delete()  # by the user
     assert run(shell, BREAK, "--list")["breaks"]["requests"] == []
     assert debugger.log.count("breakpoint setter") == 1
-
-
-def test_only_our_breakpoints_are_deleted() -> None:
-    shell = Shell(FakeDebugger())
-    run(shell, BREAK, "call", "mm")
     outcome = shell.execute(BREAK, ["--delete", "7"], False)
     assert outcome.status == 2
     assert "breakpoint 7 is not one of dispatch-break's" in outcome.error
-
-
-def test_a_pending_breakpoint_outlives_the_program() -> None:
-    debugger = FakeDebugger()
-    shell = Shell(debugger)
-    run(shell, BREAK, "call", "mm")
-    debugger.setter.ended()
-    assert len(debugger.setter.made) == 1
-    assert debugger.setter.made[0].is_alive()
 
 
 def test_a_pending_breakpoint_that_cannot_be_resolved_stops_and_says_why() -> None:

@@ -33,7 +33,7 @@ def as_json(value: object) -> Any:
     return plain_json.plain(value)
 
 
-@pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba", "dataloader"])
+@pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba"])
 def test_threads_have_the_fields_of_the_document(name: str) -> None:
     with opened(name) as process:
         document = process.run("all-threads").document["threads"]
@@ -57,41 +57,27 @@ def test_threads_have_the_fields_of_the_document(name: str) -> None:
                     assert as_json(getattr(step, field)) == theirs[field], field
             for frame, line in zip(thread.python_frames, each["python_frames"]):
                 assert (frame.function, frame.file, frame.line) == (line["function"], line["file"], line["line"])
-            if thread.wait is None:
-                assert each["wait"] is None
-            else:
-                assert thread.wait.kind.value == each["wait"]["kind"]
-                assert f"{thread.wait.address:#x}" == each["wait"]["address"]
-                assert thread.wait.certainty.value == each["wait"]["certainty"]
-
-
-@pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba", "kernel-crash", "idle"])
-def test_the_verdict_has_the_fields_of_the_document(name: str) -> None:
-    with opened(name) as process:
-        diagnosis = process.diagnose()
-        theirs = diagnosis.document["verdict"]
+            assert (thread.wait is None) == (each["wait"] is None)
+            if thread.wait is not None:
+                found = (thread.wait.kind.value, f"{thread.wait.address:#x}", thread.wait.certainty.value)
+                assert found == tuple(each["wait"][field] for field in ("kind", "address", "certainty"))
+        verdict, theirs = process.diagnose(), process.diagnose().document
         for field in ("kind", "summary", "threads", "op", "key", "stage", "advice"):
-            assert as_json(getattr(diagnosis.verdict, field)) == theirs[field], field
-        assert [each.kind.value for each in diagnosis.findings] == [
-            each["kind"] for each in diagnosis.document["findings"]
-        ]
+            assert as_json(getattr(verdict.verdict, field)) == theirs["verdict"][field], field
+        assert [each.kind.value for each in verdict.findings] == [each["kind"] for each in theirs["findings"]]
 
 
-def test_all_frames_are_those_of_stacks() -> None:
-    with opened("meta-mm") as process:
-        whole = process.run("all-threads", "--stacks").document["threads"][0]["frames"]
-        main = process.threads[0]
-        assert [frame.function for frame in main.frames][:20] == [each["function"] for each in whole][:20]
-        assert {frame.kind.value for frame in main.frames} == {"native", "python"}
-
-
-def test_threads_are_a_sequence() -> None:
+def test_threads_are_a_sequence_and_wrong_commands_are_refused() -> None:
     with opened("python-lock-abba") as process:
         assert len(process.threads) == 3
         assert isinstance(process.threads[1:], Threads)
         assert process.threads[1:][0].tid == process.threads[1].tid
         with pytest.raises(KeyError):
             process.threads.by_tid(1)
+        with pytest.raises(gdbext.GdbextError, match="there is no command"):
+            process.run("dispatch-nothing")
+        with pytest.raises(gdbext.GdbextError, match="--nothing"):
+            process.run("dispatch-bt", "--nothing")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +96,6 @@ def test_threads_are_a_sequence() -> None:
 def test_wrong_usage_is_refused_before_anything_is_opened(wrong: dict[str, Any]) -> None:
     with pytest.raises(gdbext.GdbextError):
         gdbext.open(**wrong)
-
-
-def test_a_command_that_is_wrong_says_so() -> None:
-    with opened("idle") as process:
-        with pytest.raises(gdbext.GdbextError, match="there is no command"):
-            process.run("dispatch-nothing")
-        with pytest.raises(gdbext.GdbextError, match="--nothing"):
-            process.run("dispatch-bt", "--nothing")
 
 
 def test_an_operator_has_the_fields_of_the_document() -> None:
@@ -140,8 +118,12 @@ def test_an_operator_has_the_fields_of_the_document() -> None:
             process.torch.operators["aten::nothing"]
 
 
-def test_a_frame_is_that_of_the_thread() -> None:
+def test_frames_are_those_of_the_thread() -> None:
     with opened("meta-mm") as process:
+        whole = process.run("all-threads", "--stacks").document["threads"][0]["frames"]
+        main = process.threads[0]
+        assert [frame.function for frame in main.frames][:20] == [each["function"] for each in whole][:20]
+        assert {frame.kind.value for frame in main.frames} == {"native", "python"}
         frame = process.python.frame(process.pid)
         assert frame.function == process.threads.by_tid(process.pid).python[0].function
         with pytest.raises(gdbext.GdbextError, match="runs no Python"):
@@ -187,14 +169,13 @@ def examples() -> list[str]:
     return ["\n".join(line[4:] for line in block.split("\n")).strip() for block in blocks if "gdbext." in block]
 
 
+assert len(examples()) >= 5
+
+
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.split('"')[1])
 def test_the_examples_of_the_page_run(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECORDINGS)
     exec(compile(example, "library.md", "exec"), {"gdbext": gdbext})
-
-
-def test_the_page_has_examples() -> None:
-    assert len(examples()) >= 5
 
 
 def test_importing_it_imports_nothing() -> None:
@@ -206,31 +187,34 @@ def test_importing_it_imports_nothing() -> None:
         _ = gdbext.nothing
 
 
-def test_a_call_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limits", "said", "named"),
+    [
+        ({"timeout": 5}, "no report within 5 s", "timeout"),
+        ({"memory_limit": 0.05}, "more memory than it may", "memory_limit"),
+    ],
+)
+def test_a_call_that_takes_too_much_is_ended(
+    limits: dict[str, float], said: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process is open and can be asked again; the program's own signals are left alone."""
+
+    def forever(session: object) -> None:
+        while True:
+            str(session)
+
     before = signal.getsignal(signal.SIGALRM)
     clock = SimpleNamespace(monotonic=lambda: 0)
     monkeypatch.setattr(budget, "time", clock)
-    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), timeout=5) as process:
+    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), **limits) as process:
         with monkeypatch.context() as patched:
-            patched.setattr(clock, "monotonic", itertools.count().__next__)
+            if named == "timeout":
+                patched.setattr(clock, "monotonic", itertools.count().__next__)
+            else:
+                patched.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
             patched.setattr(library_process, "inspect_threads", forever)
-            with pytest.raises(gdbext.GdbextError, match="no report within 5 s") as caught:
+            with pytest.raises(gdbext.GdbextError, match=said) as caught:
                 process.threads  # noqa: B018
-        assert "timeout" in caught.value.help
+        assert named in caught.value.help
         assert len(process.run("dispatch-keyset", "CPU").document["keyset"]) > 0
     assert signal.getsignal(signal.SIGALRM) == before
-
-
-def forever(session: object) -> None:
-    while True:
-        str(session)
-
-
-def test_a_call_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), memory_limit=0.05) as process:
-        monkeypatch.setattr(budget, "_private_memory", itertools.count(step=1 << 26).__next__)
-        monkeypatch.setattr(library_process, "inspect_threads", forever)
-        with pytest.raises(gdbext.GdbextError, match="more memory than it may") as caught:
-            process.threads  # noqa: B018
-        assert "memory_limit" in caught.value.help
