@@ -1,7 +1,9 @@
-"""Healthy processes that wait, contend and hand over all the time. Argument: the kind (see KINDS)."""
+"""Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
 import os
 import queue
 import subprocess
@@ -14,6 +16,7 @@ import torch
 import truth
 
 WORKERS = 3
+DATA = bytes(1 << 20)
 
 
 def spawn(work, count=WORKERS):
@@ -23,7 +26,7 @@ def spawn(work, count=WORKERS):
     return threads
 
 
-def gil(_=None):
+def gil():
     """Python threads that only compute: one runs, the others want the GIL."""
 
     def work(_):
@@ -167,11 +170,29 @@ def sleepers():
     return spawn(work)
 
 
-KINDS = {kind.__name__: kind for kind in
-         (gil, operators, backward, openmp, mutex, queues, dataloader, gloo, functorch, sleepers)}
+def computes():
+    """Many threads in native code that let go of the GIL."""
+
+    def work(_):
+        while True:
+            hashlib.sha256(DATA).digest()
+
+    return spawn(work, 63)
+
+
+def pools():
+    """One pool of processes after the other."""
+
+    def work(_):
+        while True:
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                pool.map(abs, range(4))
+
+    return spawn(work, 1)
+
 
 if __name__ == "__main__":
-    threads = KINDS[sys.argv[1]]()
+    threads = globals()[sys.argv[1]]()
     if os.environ.get("RANK") != "1":
         truth.thread("main", waits=None)
         truth.note(verdict="healthy", busy=True)

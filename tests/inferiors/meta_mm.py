@@ -16,8 +16,7 @@ import torch_truth
 import truth
 
 WAYS = {
-    "event": lambda: threading.Event().wait(),
-    "sleep": lambda: time.sleep(truth.FOREVER),
+    "event": lambda: threading.Event().wait(), "sleep": lambda: time.sleep(truth.FOREVER),
     "read": lambda: os.read(os.pipe()[0], 1),
 }
 

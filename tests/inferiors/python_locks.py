@@ -113,19 +113,12 @@ def hold_rlock():
 
 
 EXPECTED = {
-    wait_for_lock: ("lock", LOCK),
-    wait_for_lock_with_timeout: ("lock", LOCK),
-    wait_in_with: ("lock", LOCK),
-    wait_for_attribute: ("lock", ACCOUNT.guard),
-    wait_for_rlock: ("rlock", RLOCK),
-    wait_for_condition: ("condition", CONDITION),
-    wait_for_event: ("event", EVENT),
-    wait_for_semaphore: ("semaphore", SEMAPHORE),
-    wait_for_queue: ("queue", QUEUE),
-    wait_for_simplequeue: ("simplequeue", SIMPLE),
-    wait_for_barrier: ("barrier", BARRIER),
-    wait_for_future: ("future", FUTURE),
-    wait_to_reacquire: ("condition", HANDED),
+    wait_for_lock: ("lock", LOCK), wait_for_lock_with_timeout: ("lock", LOCK), wait_in_with: ("lock", LOCK),
+    wait_for_attribute: ("lock", ACCOUNT.guard), wait_for_rlock: ("rlock", RLOCK),
+    wait_for_condition: ("condition", CONDITION), wait_for_event: ("event", EVENT),
+    wait_for_semaphore: ("semaphore", SEMAPHORE), wait_for_queue: ("queue", QUEUE),
+    wait_for_simplequeue: ("simplequeue", SIMPLE), wait_for_barrier: ("barrier", BARRIER),
+    wait_for_future: ("future", FUTURE), wait_to_reacquire: ("condition", HANDED),
 }
 
 

@@ -69,13 +69,8 @@ if LIBRARY:
     deep.impl("python_turn", lambda x: turn(torch.ops.deep.hand_over, x), "CPU")
     first = torch.ops.deep.hand_over
 
-truth.note(
-    verdict="runaway-recursion",
-    op="gdbext_test::py_pong",
-    ops=["gdbext_test::py_ping", "gdbext_test::py_pong"],
-    keyset=torch_truth.call("gdbext_test::py_ping", torch.ones(2))["bits"],
-    depth=DEPTH,
-)
+truth.note(verdict="runaway-recursion", op="gdbext_test::py_pong", ops=["gdbext_test::py_ping", "gdbext_test::py_pong"],
+           keyset=torch_truth.call("gdbext_test::py_ping", torch.ones(2))["bits"], depth=DEPTH)
 sys.setrecursionlimit(100_000)
 threading.stack_size(512 << 20)
 worker = threading.Thread(target=first, args=(torch.ones(2),), daemon=True)

@@ -1,9 +1,8 @@
 """interrupted-lock: what interrupts a thread wants the lock that the interrupted code has.
 
-Source: https://github.com/Delgan/loguru/issues/390 and https://github.com/patroni/patroni/pull/3413 ("signal"),
-https://github.com/Delgan/loguru/issues/712 and https://github.com/getsentry/sentry-python/issues/803 ("del"),
-https://github.com/python/cpython/issues/76757 ("weakref").
-Argument: what interrupts, and after a "+" how the lock is taken: "with", "finally", "queue" or "condition".
+Source: https://github.com/Delgan/loguru/issues/390 and https://github.com/patroni/patroni/pull/3413 (a signal),
+https://github.com/Delgan/loguru/issues/712 and https://github.com/getsentry/sentry-python/issues/803 (__del__).
+Argument: "signal+with", "signal+queue" or "del+finally": what interrupts, and how the lock is taken.
 """
 
 from __future__ import annotations
@@ -12,20 +11,16 @@ import queue
 import signal
 import sys
 import threading
-import weakref
 
 import truth
 
-how, _, taken = (sys.argv[1] if len(sys.argv) > 1 else "signal+with").partition("+")
+how, _, taken = sys.argv[1].partition("+")
 lock = threading.Lock()
-condition = threading.Condition(lock)
-messages = queue.Queue()
 
 
 class Item:
     def __del__(self):
-        if how == "del":
-            emit()
+        emit()
 
 
 def emit(*_):
@@ -44,18 +39,15 @@ def interrupt():
     if how == "signal":
         signal.signal(signal.SIGUSR1, emit)
         signal.raise_signal(signal.SIGUSR1)
-    item = Item()
-    watch = weakref.ref(item, emit) if how == "weakref" else None
-    del item
-    return watch
+    Item()
 
 
 class Buffer(queue.Queue):
     def _put(self, item):
         interrupt()
-        super()._put(item)
 
 
+messages = Buffer()
 if taken == "with":
     with lock:
         interrupt()
@@ -65,9 +57,5 @@ elif taken == "finally":
         interrupt()
     finally:
         lock.release()
-elif taken == "condition":
-    with condition:
-        interrupt()
 else:
-    messages = Buffer()
     messages.put("first")

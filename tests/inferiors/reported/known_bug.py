@@ -1,25 +1,21 @@
 """known-bug: the programs of known bugs (gdbext/known/bugs) that hang in a moment, on a version that has the bug.
 
-Sources: python/cpython issues 140746, 94777, 123720, 105829, 115634, 119710 and 125451, joblib/threadpoolctl 239,
-huggingface/tokenizers 187, tensorflow/tensorboard 6167, wandb/wandb 12079, pytorch/pytorch 182948,
-sourceware 25847, KempnerInstitute/KempnerForge 104. What is not in the standard library is imported where it is needed,
-in the version that has the bug.
+Sources: python/cpython issues 123720 and 115634, huggingface/tokenizers 187, wandb/wandb 12079,
+pytorch/pytorch 182948, sourceware 25847, KempnerInstitute/KempnerForge 104. Argument: one of the functions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import fcntl
 import gc
 import multiprocessing
 import os
-import signal
 import struct
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, process
+from concurrent.futures import ProcessPoolExecutor
 
 import truth
 
@@ -33,35 +29,6 @@ def ready(verdict, waits="any"):
     truth.thread("main", waits=waits)
     truth.note(verdict=verdict)
     truth.ready()
-
-
-class Dying(threading.Thread):
-    def _bootstrap(self):
-        raise MemoryError("simulates memory that is short while the thread begins")
-
-
-def thread_start():
-    """cpython#140746: the new thread ends before it says that it runs."""
-    ready("idle", "futex")
-    Dying().start()
-
-
-def job(number, _):
-    if number == 1:
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.4)
-
-
-def executor_killed():
-    """cpython#94777: a worker is killed while a job is sent that is larger than the pipe."""
-    large = bytes(1 << 20)
-    executor = ProcessPoolExecutor(2)
-    futures = [executor.submit(job, number, large) for number in range(10)]
-    until(lambda: futures[-1].done() or executor._broken)
-    time.sleep(0.2)
-    ready("waiting-external")
-    executor.shutdown()
 
 
 async def serve():
@@ -115,47 +82,6 @@ def lost_signal():
     thread.join()
 
 
-def executor_wakeup():
-    """cpython#105829: submit() fills the wake-up pipe while the manager thread is not there yet to empty it."""
-    run = process._ExecutorManagerThread.run
-
-    def late(manager):
-        submitted = -1
-        while submitted < 1000 or submitted != executor._queue_count:
-            submitted = executor._queue_count
-            time.sleep(0.1)
-        run(manager)
-
-    process._ExecutorManagerThread.run = late
-    executor = ProcessPoolExecutor(1)
-    fcntl.fcntl(executor._executor_manager_thread_wakeup._writer.fileno(), 1031, 4096)  # F_SETPIPE_SZ
-    ready("blocked")
-    for _ in range(4096):
-        executor.submit(int)
-
-
-class NotPicklable:
-    """Ends the pool's workers while it is pickled, and cannot be."""
-
-    def __init__(self, executor):
-        self.executor = executor
-
-    def __reduce__(self):
-        for pid in list(self.executor._processes):
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.3)
-        raise ValueError("cannot be pickled")
-
-
-def executor_pickle():
-    """cpython#125451: the pool breaks while a job is pickled, which then fails."""
-    executor = ProcessPoolExecutor(1)
-    executor.submit(int).result()
-    executor.submit(print, NotPicklable(executor))
-    ready("deadlock", "futex")
-    executor.shutdown()
-
-
 def executor_tasks():
     """cpython#115634: after its second job the only worker ends, and no other one is started."""
     spawn = multiprocessing.get_context("spawn")
@@ -164,20 +90,6 @@ def executor_tasks():
     until(lambda: futures[1].done() and not executor._processes)
     ready("idle", "futex")
     futures[3].result()
-
-
-async def subprocess_wait():
-    """cpython#119710: the process has ended, and its child keeps the pipe."""
-    pipe = asyncio.subprocess.PIPE
-    shell = "sleep 1000 </dev/null & read line"
-    child = await asyncio.create_subprocess_exec("sh", "-c", shell, stdin=pipe, stdout=pipe)
-    waiting = asyncio.ensure_future(child.wait())
-    await asyncio.sleep(0)
-    child.stdin.close()
-    while child.returncode is None:
-        await asyncio.sleep(0.01)
-    ready("waiting-external")
-    await waiting
 
 
 def checkpoint():
@@ -199,30 +111,6 @@ def checkpoint():
     torch.distributed.barrier()
 
 
-def loader_lock():
-    """threadpoolctl#239: one thread looks for libraries, another one has the GIL where it does."""
-    import threadpoolctl
-
-    libc = ctypes.PyDLL(None)
-    anything = ctypes.cast(libc.getpid, ctypes.c_void_p)
-
-    named = threading.Event()
-
-    def scan():
-        truth.thread("scan", waits="futex", waits_for="gil", holds="loader-lock")
-        named.set()
-        while True:
-            threadpoolctl.threadpool_info()
-
-    threading.Thread(target=scan, daemon=True).start()
-    named.wait()
-    truth.thread("main", waits="futex", waits_for="loader-lock", holds="gil")
-    truth.note(verdict="deadlock", cycle=["main", "scan"])
-    truth.ready()
-    while True:
-        libc.dl_iterate_phdr(anything, None)
-
-
 def tokenizer():
     """tokenizers#187: the child uses a tokenizer whose pool the parent has started. Without the variable newer versions
     do without threads after a fork."""
@@ -238,23 +126,6 @@ def tokenizer():
         ready("missing-workers", "futex")
         words.encode_batch(texts)
     os.wait()
-
-
-class FullDisk:
-    def write(self, _):
-        raise OSError(28, "No space left on device")
-
-
-def event_writer():
-    """tensorboard#6167: the thread that writes has ended."""
-    from tensorboard.summary.writer.event_file_writer import _AsyncWriter
-
-    writer = _AsyncWriter(FullDisk(), max_queue_size=1, flush_secs=1000)
-    writer.write(b"event")
-    until(lambda: not writer._worker.is_alive())
-    ready("blocked", "futex")
-    for _ in range(4):
-        writer.write(b"event")
 
 
 def finalizer():
@@ -275,22 +146,6 @@ def finalizer():
     os.wait()
 
 
-KINDS = {
-    "loader-lock": loader_lock,
-    "tokenizer": tokenizer,
-    "event-writer": event_writer,
-    "finalizer": finalizer,
-    "executor-wakeup": executor_wakeup,
-    "executor-pickle": executor_pickle,
-    "executor-tasks": executor_tasks,
-    "subprocess-wait": lambda: asyncio.run(subprocess_wait()),
-    "checkpoint": checkpoint,
-    "lost-signal": lost_signal,
-    "thread-start": thread_start,
-    "executor-killed": executor_killed,
-    "serve": lambda: asyncio.run(serve()),
-}
-
 if __name__ == "__main__":
-    assert process.EXTRA_QUEUED_CALLS == 1
-    KINDS[sys.argv[1]]()
+    program = globals()[sys.argv[1].replace("-", "_")]
+    asyncio.run(program()) if asyncio.iscoroutinefunction(program) else program()

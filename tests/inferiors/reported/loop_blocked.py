@@ -1,18 +1,17 @@
 """loop-blocked: a coroutine waits, without await, for a thread that waits for a coroutine of the same event loop.
 
 Sources: https://github.com/empicano/aiomqtt/issues/174, https://github.com/home-assistant/core/issues/45795.
-Argument "uvloop": the loop is uvloop's, which has to be installed.
+The loop is uvloop's, which has to be installed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import truth
+import uvloop
 
 submitted = threading.Event()
 
@@ -38,6 +37,5 @@ async def main():
     return job.result()
 
 
-if "uvloop" in sys.argv:
-    importlib.import_module("uvloop").install()
+uvloop.install()
 asyncio.run(main())

@@ -22,8 +22,7 @@ async def main():
     a, b, ready = asyncio.Lock(), asyncio.Lock(), asyncio.Event()
     queue = asyncio.Queue()
     tasks = [
-        asyncio.create_task(transfer(a, b, ready)),
-        asyncio.create_task(transfer(b, a, ready)),
+        asyncio.create_task(transfer(a, b, ready)), asyncio.create_task(transfer(b, a, ready)),
         asyncio.create_task(queue.get()),
     ]
     for name, task in zip(("credit", "debit", "reader"), tasks):

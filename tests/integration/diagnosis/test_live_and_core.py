@@ -9,7 +9,7 @@ from support.programs.ways import WAYS, Look
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
 HANGS = (
-    ("thread-polled", "join", "3.13", ""),
+    ("thread-polled", "", "3.13", ""),
     ("flock-held", "flock", "3.8", "what file descriptors refer to"),
     ("feeder-full", "parent", "3.12", "what process"),
 )

@@ -17,10 +17,7 @@ from support.programs.harness import Inferior
 pytestmark = [pytest.mark.torch]
 
 PROGRAMS = {
-    ("known-bug", "executor-wakeup"): ("3.10", {"cpython#105829": ""}),
     ("known-bug", "executor-tasks"): ("3.13", {"cpython#115634": ""}),
-    ("known-bug", "subprocess-wait"): ("3.12", {"cpython#119710": ""}),
-    ("known-bug", "executor-pickle"): ("3.13", {"cpython#125451": ""}),
     ("known-bug", "checkpoint"): ("venv", {"KempnerForge#104": "", "pytorch#182948": ""}),
     ("openmp-limit",): ("3.9", {"pytorch#193859": "if your torch is 2.13.0 or older"}),
 }

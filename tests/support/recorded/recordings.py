@@ -43,7 +43,7 @@ WHOLE = frozenset(
         "waits-3.15",
     )
 )
-"""Those that together have every section, every kind of value, and the oldest and newest layouts of CPython and torch."""
+"""Those that together have every section, every kind of value, and the oldest and newest layouts."""
 
 
 def stored(name: str, document: dict[str, Any]) -> Any:

@@ -261,7 +261,10 @@ def suggestions() -> Iterator[tuple[str, str, list[str]]]:
     """(recording, line, words of the command) of all advice, and of the help in errors, of the recorded reports."""
     for name in recordings.names():
         document = json.loads((recordings.FOLDER / f"{name}.json").read_text())["document"]
-        lines = [*(document["verdict"] or {}).get("advice", ()), *(error["help"] for error in document.get("errors", ()))]
+        lines = [
+            *(document["verdict"] or {}).get("advice", ()),
+            *(error["help"] for error in document.get("errors", ())),
+        ]
         for line in lines:
             for words in suggested_commands.suggested(line):
                 yield name, line, words
