@@ -18,21 +18,10 @@ from support.recorded.scenarios import KNOWN, SCENARIOS
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
-FAMILIES = {
-    "meta-mm",
-    "meta-mm-debian",
-    "guard-entry",
-    "gil-mutex",
-    "gil-mutex-debian",
-    "mutex-abba",
-    "python-lock-abba",
-    "python-lock-abba-3.8",
-    "python-lock-abba-3.13",
-    "fork-mutex",
-    "boxed-recursion",
-    "dataloader",
-    "gloo-mismatch",
-}
+FAMILIES = (
+    *("meta-mm", "meta-mm-debian", "guard-entry", "gil-mutex", "gil-mutex-debian", "mutex-abba", "python-lock-abba"),
+    *("python-lock-abba-3.8", "python-lock-abba-3.13", "fork-mutex", "boxed-recursion", "dataloader", "gloo-mismatch"),
+)
 """Scenarios of which a core is looked at, too, and with gdb: one of each family. Of the others that proves nothing that
 these do not: the contract of targets says that memory and registers are the same by each way."""
 CORES_IN_GDB = {"meta-mm", "meta-mm-debian", "gil-mutex", "fork-mutex", "kernel-crash"}
