@@ -311,12 +311,12 @@ def start(
     ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
     its core is complete. HarnessError with the program's output when it does not get there.
     """
-    script = _script(name)
+    script, first = _script(name)
     crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
     try:
         prefix = [*command, *(_core_maker(folder) if crashes else [])]
-        inferior = _spawn(name, folder, prefix, script, args, python, env)
+        inferior = _spawn(name, folder, prefix, script, [*first, *args], python, env)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -333,16 +333,10 @@ def start(
     return inferior
 
 
-def _script(name: str) -> Path:
-    """The program of that name; those in ``reported`` are made after public bug reports."""
-    file = f"{name.replace('-', '_')}.py"
-    reported = INFERIORS / "reported" / file
-    return reported if reported.exists() else INFERIORS / file
-
-
-def _beside(extra: Mapping[str, str]) -> str:
-    """PYTHONPATH for a program that is not in the folder of truth.py."""
-    return os.pathsep.join(filter(None, (str(INFERIORS), extra.get("PYTHONPATH"))))
+def _script(name: str) -> tuple[Path, tuple[str, ...]]:
+    """The program of that name and its first arguments: those made after public bug reports are in one file."""
+    script = INFERIORS / f"{name.replace('-', '_')}.py"
+    return (script, ()) if script.exists() else (INFERIORS / "reported.py", (name,))
 
 
 def _spawn(
@@ -359,7 +353,6 @@ def _spawn(
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         **extra,
-        **({"PYTHONPATH": _beside(extra)} if script.parent != INFERIORS else {}),
         "GDBEXT_READY": str(folder / "truth.json"),
         "GDBEXT_NATIVE": native_build.build_for(script),
         **(env or {}),

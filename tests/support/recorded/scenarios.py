@@ -104,7 +104,7 @@ REPORTED = [
     Scenario("free-threaded", ("pause",), python="3.13t"),
     Scenario("free-threaded", ("section",), python="3.14t"),
 ]
-"""Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
+"""Hangs made after public bug reports (inferiors/reported.py) and those of rarer Pythons; most need no torch. Only
 their recordings are tested, each made on another Python."""
 
 ON_DEVICES = [

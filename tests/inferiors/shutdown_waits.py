@@ -1,4 +1,4 @@
-"""shutdown-waits: the program is over, and Python waits for a thread that is no daemon and reads a queue.
+"""The program is over, and Python waits for a thread that is no daemon and reads a queue, which nothing here fills.
 
 Source: https://github.com/jaredrhod/backtalk/issues/24.
 """
