@@ -45,64 +45,14 @@ class Account:
 ACCOUNT = Account()
 
 
-def wait_for_lock():
-    LOCK.acquire()
-
-
-def wait_for_lock_with_timeout():
-    LOCK.acquire(timeout=3600)
-
-
-def wait_in_with():
-    with LOCK:
+def wait_in_with(lock):
+    with lock:
         pass
 
 
-def wait_for_attribute():
-    ACCOUNT.withdraw()
-
-
-def wait_for_rlock():
-    with RLOCK:
-        pass
-
-
-def wait_for_condition():
-    with CONDITION:
-        CONDITION.wait()
-
-
-def wait_for_event():
-    EVENT.wait(3600)
-
-
-def wait_for_semaphore():
-    SEMAPHORE.acquire()
-
-
-def wait_for_queue():
-    QUEUE.get()
-
-
-def wait_for_simplequeue():
-    SIMPLE.get()
-
-
-def wait_for_barrier():
-    BARRIER.wait()
-
-
-def wait_for_future():
-    FUTURE.result()
-
-
-def wait_for_thread():
-    SLEEPER.join()
-
-
-def wait_to_reacquire():
-    with HANDED:
-        HANDED.wait()
+def wait_in_condition(condition):
+    with condition:
+        condition.wait()
 
 
 def hold_rlock():
@@ -113,13 +63,21 @@ def hold_rlock():
 
 
 EXPECTED = {
-    wait_for_lock: ("lock", LOCK), wait_for_lock_with_timeout: ("lock", LOCK), wait_in_with: ("lock", LOCK),
-    wait_for_attribute: ("lock", ACCOUNT.guard), wait_for_rlock: ("rlock", RLOCK),
-    wait_for_condition: ("condition", CONDITION), wait_for_event: ("event", EVENT),
-    wait_for_semaphore: ("semaphore", SEMAPHORE), wait_for_queue: ("queue", QUEUE),
-    wait_for_simplequeue: ("simplequeue", SIMPLE), wait_for_barrier: ("barrier", BARRIER),
-    wait_for_future: ("future", FUTURE), wait_to_reacquire: ("condition", HANDED),
+    "wait_for_lock": ("lock", LOCK, lambda: LOCK.acquire()),
+    "wait_for_lock_with_timeout": ("lock", LOCK, lambda: LOCK.acquire(timeout=3600)),
+    "wait_in_with": ("lock", LOCK, lambda: wait_in_with(LOCK)),
+    "wait_for_attribute": ("lock", ACCOUNT.guard, ACCOUNT.withdraw),
+    "wait_for_rlock": ("rlock", RLOCK, lambda: wait_in_with(RLOCK)),
+    "wait_for_condition": ("condition", CONDITION, lambda: wait_in_condition(CONDITION)),
+    "wait_for_event": ("event", EVENT, lambda: EVENT.wait(3600)),
+    "wait_for_semaphore": ("semaphore", SEMAPHORE, SEMAPHORE.acquire),
+    "wait_for_queue": ("queue", QUEUE, QUEUE.get),
+    "wait_for_simplequeue": ("simplequeue", SIMPLE, lambda: SIMPLE.get()),
+    "wait_for_barrier": ("barrier", BARRIER, BARRIER.wait),
+    "wait_for_future": ("future", FUTURE, FUTURE.result),
+    "wait_to_reacquire": ("condition", HANDED, lambda: wait_in_condition(HANDED)),
 }
+"""Name: kind and object of the wait, and the call that waits."""
 
 
 class Plain:
@@ -179,15 +137,7 @@ def make_objects():
 OBJECTS = make_objects()
 
 
-def sleeper():
-    time.sleep(3600)
-
-
-SLEEPER = threading.Thread(target=sleeper, name="sleeper", daemon=True)
-
-
-def sleep_holding_the_gil():
-    ctypes.PyDLL(None).sleep(3600)
+SLEEPER = threading.Thread(target=time.sleep, args=(3600,), name="sleeper", daemon=True)
 
 
 def wants_the_gil():
@@ -197,8 +147,8 @@ def wants_the_gil():
         time.sleep(0.001)
 
 
-def start(target):
-    thread = threading.Thread(target=target, name=target.__name__, daemon=True)
+def start(target, name):
+    thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread
 
@@ -214,23 +164,23 @@ def main():
         lock.acquire()
     HANDED.release()
     SLEEPER.start()
-    holder = start(hold_rlock)
+    holder = start(hold_rlock, "holder")
     HOLDER_READY.wait()
-    threads = {target: start(target) for target in [*EXPECTED, wait_for_thread]}
+    threads = {name: start(call, name) for name, (_, _, call) in EXPECTED.items()}
+    joins = threads["join"] = start(SLEEPER.join, "join")
     while not all(asleep(thread) for thread in threads.values()):
         time.sleep(0.01)
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
     time.sleep(0.05)
-    for target, (kind, thing) in EXPECTED.items():
-        TRUTH["waits"][target.__name__] = {"tid": threads[target].native_id, "kind": kind, "address": id(thing)}
-    TRUTH["join"] = {"tid": threads[wait_for_thread].native_id, "address": id(SLEEPER)}
+    for name, (kind, thing, _) in EXPECTED.items():
+        TRUTH["waits"][name] = {"tid": threads[name].native_id, "kind": kind, "address": id(thing)}
+    TRUTH["join"] = {"tid": joins.native_id, "address": id(SLEEPER)}
     TRUTH["sleeper"] = {"tid": SLEEPER.native_id, "ident": SLEEPER.ident}
     TRUTH["holder"] = {"tid": holder.native_id, "ident": holder.ident}
     TRUTH["rlock"], TRUTH["free_rlock"] = id(RLOCK), id(FREE_RLOCK)
     TRUTH["lock"], TRUTH["free_lock"] = id(LOCK), id(FREE_LOCK)
-    TRUTH["main"] = threading.main_thread().ident
-    TRUTH["handed"] = id(HANDED._lock)
+    TRUTH["main"], TRUTH["handed"] = threading.main_thread().ident, id(HANDED._lock)
     for name, value in OBJECTS.items():
         line = getattr(getattr(value, "__code__", None), "co_firstlineno", None)
         TRUTH["objects"][name] = {"address": id(value), "repr": repr(value), "line": line}
@@ -240,14 +190,14 @@ def main():
 def finish():
     gil = sys.argv[2:] == ["gil"]
     if gil:
-        TRUTH["wants_gil"] = start(wants_the_gil).native_id
+        TRUTH["wants_gil"] = start(wants_the_gil, "waiter").native_id
     with open(sys.argv[1] + ".new", "w", encoding="utf-8") as file:
         json.dump(TRUTH, file)
     os.rename(sys.argv[1] + ".new", sys.argv[1])
     if gil:
         time.sleep(0.05)
         os.write(1, b"ready\n")
-        sleep_holding_the_gil()
+        ctypes.PyDLL(None).sleep(3600)
     os.write(1, b"ready\n")
     os.read(0, 1)
 

@@ -481,6 +481,27 @@ def thread_polled():
         worker.join(timeout=1)
 
 
+def python_lock_abba(kind="Lock"):
+    """Two locks taken in opposite order by ``with``; "rlock": of that kind."""
+    make = threading.RLock if kind == "rlock" else threading.Lock
+    locks, both, named = [make(), make()], threading.Barrier(2), threading.Barrier(3)
+
+    def work(number):
+        truth.thread(f"worker-{number}", waits="futex", waits_for="python-lock", holds="python-lock")
+        named.wait()
+        with locks[number]:
+            both.wait()
+            with locks[1 - number]:
+                raise AssertionError("this lock must not be had")
+
+    for number in range(2):
+        thread(lambda number=number: work(number))
+    named.wait()
+    truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
+    truth.ready()
+    threading.Event().wait()
+
+
 # --- event loops -----------------------------------------------------------------------------------
 
 

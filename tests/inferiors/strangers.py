@@ -1,4 +1,6 @@
-"""What programs of others do, small. Argument: the kind, one of the functions. Those that need torch import it."""
+"""What programs of others do, small. Argument: the kind, one of the functions. Those that need torch import it.
+
+Some say of themselves what is to be said of them (``says``); of others tests/integration asks more."""
 
 from __future__ import annotations
 
@@ -42,8 +44,13 @@ def ready(waits="any", **facts):
     truth.ready()
 
 
-def line_of(function):
-    return function.__code__.co_firstlineno
+def says(kinds, *words, never=(), roles=("main",)):
+    """What the verdict must be, what its sentence must and must not say, and whose it is (None: not checked)."""
+    truth.note(verdict=kinds.split(), says=words, never=never, roles=roles)
+
+
+def line_of(function, more=0):
+    return f"strangers.py:{function.__code__.co_firstlineno + more} ({function.__name__}"
 
 
 def count():
@@ -55,13 +62,14 @@ def count():
 def runs_python():
     """The main thread waits for one that runs Python for ever."""
     other(count, "counter", waits=None)
-    ready(busy=True, line=line_of(count))
+    ready(busy=True, line=count.__code__.co_firstlineno)
     threading.Event().wait()
 
 
 def runs_native():
     """The main thread runs native code, without the GIL."""
     data = bytes(1 << 26)
+    says("busy slow starved", "(runs_native), in ")
     ready(None, busy=True)
     while True:
         zlib.crc32(data)
@@ -134,6 +142,7 @@ def lock_given_up():
 
 def lock_and_job():
     """The main thread waits with a lock in hand for a job that wants it."""
+    says("deadlock", roles=("main", "other"))
     lock = threading.Lock()
 
     def job():
@@ -149,6 +158,7 @@ def lock_and_job():
 
 def lock_shared():
     """A semaphore in shared memory: another process may post it."""
+    says("waiting-external")
     lock = multiprocessing.get_context("fork").Lock()
     lock.acquire()
     ready()
@@ -157,6 +167,7 @@ def lock_shared():
 
 def gil_asleep():
     """A C function sleeps for hours with the GIL in hand."""
+    says("blocked", roles=("other", "main"))
     other(count)
     ready()
     ctypes.PyDLL(None).sleep(truth.FOREVER)
@@ -173,12 +184,14 @@ def backward_hook():
         node = loss.grad_fn.next_functions[0][0]
         node.register_prehook(lambda gradients: never.wait() and None)
         never = threading.Event()
-        ready("futex", node=node.name(), line=line_of(backward_hook) + 7)
+        says("blocked", f"in the backward of {node.name()}, made at ", line_of(backward_hook, 7))
+        ready("futex")
         loss.backward()
 
 
 def asleep_in_loop():
     """An event loop whose tasks do nothing but sleep."""
+    says("idle", "sleeps", roles=None)
 
     async def main():
         naps = [asyncio.create_task(asyncio.sleep(truth.FOREVER)) for _ in range(3)]
@@ -205,6 +218,7 @@ def stuck_child():
 
 def timed_orphan():
     """A lock whose owner has ended, waited for with a timeout."""
+    says("orphaned-lock", "timed and gives up by itself")
     lock = threading.RLock()
     owner = threading.Thread(target=lock.acquire)
     owner.start()
@@ -222,7 +236,7 @@ def crowd():
         threading.Thread(target=time.sleep, args=(truth.FOREVER + number,), daemon=True).start()
     reader, _ = os.pipe()
     other(lambda: os.read(reader, 1), "handler", waits="read")
-    ready("read", line=line_of(crowd) + 8)
+    ready("read", line=line_of(crowd, 8))
     sys.stdin.read()
 
 
@@ -256,7 +270,8 @@ def crossed_withs():
 
     for job in (one, two, three, four):
         other(job, job.__name__, waits="futex")
-    ready("futex", line=line_of(one) + 1, in_try=line_of(two) + 1, called=line_of(three) + 1)
+    first_line, *more = (each.__code__.co_firstlineno + 1 for each in (one, two, three))
+    ready("futex", line=first_line, in_try=more[0], called=more[1])
     threading.Event().wait()
 
 
@@ -281,7 +296,7 @@ def exhausted_server():
 
     inside = []
     pool = ThreadPoolExecutor(6)
-    truth.note(line=line_of(handle) + 2)
+    truth.note(line=handle.__code__.co_firstlineno + 2)
     asyncio.run(serve())
 
 
@@ -307,7 +322,7 @@ def rpc_idle():
 
 def polls(looks):
     """Sleep again and again until ``looks`` says that it is over."""
-    ready(None, line=line_of(polls) + 4)
+    ready(None)
     while not looks():
         time.sleep(SHORT)
 
@@ -328,8 +343,9 @@ def stuck_jobs():
 
 
 def polled_futures():
-    """A loop asks futures in a generator whether they are done."""
+    """A loop asks futures in a generator whether they are done: no hang is proven."""
     futures = stuck_jobs()
+    says("idle", "looks again and again at futures (future 0x", roles=("main", "job-0"))
     polls(lambda: all(future.done() for future in futures))
 
 
@@ -351,7 +367,8 @@ def polled_states():
     crew = Crew()
     for number in range(3):
         other(crew.work, f"worker-{number}")
-    truth.note(job_line=line_of(Crew.work) + 2)
+    says("idle", "sleeps again and again in the loop at ", line_of(polls, 4), "3 threads stand at ",
+         f"strangers.py:{Crew.work.__code__.co_firstlineno + 2} (", roles=None)
     polls(crew.is_done)
 
 
@@ -360,6 +377,7 @@ def handed_on():
     results = queue.Queue()
     for future in stuck_jobs():
         future.add_done_callback(results.put)
+    says("blocked", never=["no thread is in"], roles=None)
     ready()
     results.get()
 
@@ -377,6 +395,7 @@ def asks_itself():
 
     async def serve():
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        says("self-deadlock", "which this process itself has not accepted yet")
         ask(server.sockets[0].getsockname()[1])
 
     asyncio.run(serve())
@@ -393,6 +412,7 @@ def asks_a_thread():
                 time.sleep(SHORT)
 
     async def asks():
+        says("waiting-external", never=["itself could"], roles=None)
         ask(server.getsockname()[1])
 
     server = socket.create_server(("127.0.0.1", 0))

@@ -17,8 +17,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 Start = Callable[..., Inferior]
-RUNS = ("busy", "slow", "starved")
-"""The last two are true where others keep the machine busy."""
 on_pythons = pytest.mark.parametrize("python", [OLDEST, NEWEST])
 
 
@@ -34,6 +32,26 @@ def text_of(target: Inferior) -> str:
     return target.dispatch("dispatch-diagnose", debugger="none", json=False).stdout
 
 
+TOLD = [
+    *(("runs-native", "venv"), ("backward-hook", "venv"), ("lock-and-job", "3.9"), ("lock-shared", "venv")),
+    *(("gil-asleep", "debian"), ("timed-orphan", "venv"), ("handed-on", NEWEST), ("asks-a-thread", "3.11")),
+    *((kind, python) for kind in ("asleep-in-loop", "polled-futures", "polled-states") for python in (OLDEST, NEWEST)),
+    *(("asks-itself", python) for python in (OLDEST, "3.11", NEWEST)),
+]
+
+
+@pytest.mark.parametrize(("kind", "python"), TOLD)
+def test_what_is_told(inferior: Start, kind: str, python: str) -> None:
+    """Is what the program says of itself."""
+    target = inferior("strangers", kind, python=python)
+    truth, verdict = target.truth, verdict_of(target)
+    assert verdict["kind"] in truth["verdict"], verdict["summary"]
+    assert [words for words in truth["says"] if words not in verdict["summary"]] == [], verdict["summary"]
+    assert [words for words in truth["never"] if words in verdict["summary"]] == [], verdict["summary"]
+    if truth["roles"] is not None:
+        assert {target.tid(role) for role in truth["roles"]} <= {*verdict["threads"]}
+
+
 def waits_of(document: Any) -> dict[int, Any]:
     return {thread["tid"]: thread["wait"] for thread in document["threads"]}
 
@@ -42,19 +60,11 @@ def waits_of(document: Any) -> dict[int, Any]:
 def test_python_that_runs_is_busy_with_its_line(inferior: Start, python: str) -> None:
     target = inferior("strangers", "runs-python", python=python)
     verdict = verdict_of(target)
-    assert verdict["kind"] in RUNS, verdict["summary"]
+    assert verdict["kind"] in ("busy", "slow", "starved"), verdict["summary"]  # so are others of this machine
     line = target.truth["line"]
     assert any(f"strangers.py:{line + more} (count)" in verdict["summary"] for more in (1, 2, 3)), verdict["summary"]
     assert "dispatcher" not in verdict["summary"], "there is no torch"
     assert target.tid("counter") in verdict["threads"]
-
-
-def test_native_code_that_runs_is_busy_with_its_function(inferior: Start) -> None:
-    target = inferior("strangers", "runs-native")
-    verdict = verdict_of(target)
-    assert verdict["kind"] in RUNS, verdict["summary"]
-    assert verdict["threads"] == [target.tid("main")]
-    assert "(runs_native), in " in verdict["summary"]
 
 
 @pytest.mark.parametrize("python", pythons.SUPPORTED)
@@ -78,46 +88,12 @@ def test_a_lock_that_another_may_have(inferior: Start, kind: str, python: str) -
     assert "itself" not in document["verdict"]["summary"]
 
 
-PYTHON_WAITS = [
-    ("lock-and-job", "3.9", "deadlock", ("main", "other")),
-    ("lock-shared", "venv", "waiting-external", ("main",)),
-    ("gil-asleep", "debian", "blocked", ("other", "main")),
-    ("timed-orphan", "venv", "orphaned-lock", ("main",)),
-]
-
-
-@pytest.mark.parametrize(("kind", "python", "expected", "roles"), PYTHON_WAITS)
-def test_a_lock_that_never_comes(
-    inferior: Start, kind: str, python: str, expected: str, roles: tuple[str, ...]
-) -> None:
-    target = inferior("strangers", kind, python=python)
-    verdict = verdict_of(target)
-    assert verdict["kind"] == expected, verdict["summary"]
-    assert {*verdict["threads"]} == {target.tid(role) for role in roles}
-    assert ("timed and gives up by itself" in verdict["summary"]) == (kind == "timed-orphan")
-
-
-def test_a_backward_hook_that_waits_for_ever(inferior: Start) -> None:
-    target = inferior("strangers", "backward-hook")
-    verdict = verdict_of(target)
-    assert (verdict["kind"], verdict["threads"]) == ("blocked", [target.tid("main")]), verdict["summary"]
-    assert f"in the backward of {target.truth['node']}, made at " in verdict["summary"]
-    assert f"strangers.py:{target.truth['line']} (backward_hook)" in verdict["summary"]
-
-
 def test_threads_of_an_rpc_agent_are_idle(inferior: Start) -> None:
     target = inferior("strangers", "rpc-idle")
     others = [each for each in report(target, "all-threads")["threads"] if each["tid"] != target.tid("main")]
     names = {each["wait"]["name"] for each in others if each["state"] == "idle"}
     assert {"tensorpipe", "RPC", "c10 thread pool"} <= names, names
     assert all(each["state"] == "idle" for each in others), [each for each in others if each["state"] != "idle"]
-
-
-@on_pythons
-def test_a_loop_that_only_sleeps_is_asleep(inferior: Start, python: str) -> None:
-    verdict = verdict_of(inferior("strangers", "asleep-in-loop", python=python))
-    assert verdict["kind"] == "idle", verdict["summary"]
-    assert "sleeps" in verdict["summary"]
 
 
 def test_the_cause_in_a_child_that_is_waited_for(inferior: Start) -> None:
@@ -185,48 +161,11 @@ def test_threads_in_the_programs_own_files_come_first(inferior: Start) -> None:
     heads = ("  handler (tid", "  13 × waits for the queue", "  5 × sleeps")
     shown = [line for line in text_of(target).splitlines() if line.startswith(heads)]
     assert len(shown) == len(heads), shown
-    assert f"strangers.py:{target.truth['line']} (crowd" in shown[0], shown
+    assert target.truth["line"] in shown[0], shown
 
 
-@on_pythons
-def test_futures_that_a_loop_asks_are_followed(inferior: Start, python: str) -> None:
-    target = inferior("strangers", "polled-futures", python=python)
-    verdict = verdict_of(target)
-    assert "looks again and again at futures (future 0x" in verdict["summary"], verdict["summary"]
-    assert verdict["kind"] == "idle", "no hang is proven"
-    assert {target.tid("main"), target.tid("job-0")} <= {*verdict["threads"]}
-
-
-@on_pythons
-def test_a_loop_that_looks_at_what_nobody_knows_polls(inferior: Start, python: str) -> None:
-    target = inferior("strangers", "polled-states", python=python)
-    first = text_of(target).splitlines()[0]
-    assert first.startswith("polls: "), first
-    assert "sleeps again and again in the loop at " in first
-    assert f"strangers.py:{target.truth['line']} (polls)" in first
-    assert "3 threads stand at " in first
-    assert f"strangers.py:{target.truth['job_line']} (" in first
-
-
-def test_a_method_that_was_handed_on_is_called_by_others(inferior: Start) -> None:
-    target = inferior("strangers", "handed-on", python=NEWEST)
-    verdict = verdict_of(target)
-    assert "no thread is in" not in verdict["summary"]
-    assert verdict["threads"][:2] in ([target.tid("main"), target.tid(f"job-{each}")] for each in (0, 1))
-
-
-@pytest.mark.parametrize("python", [OLDEST, "3.11", NEWEST])
-def test_a_loop_that_asks_its_own_server_waits_for_itself(inferior: Start, python: str) -> None:
-    target = inferior("strangers", "asks-itself", python=python)
-    verdict = verdict_of(target)
-    assert (verdict["kind"], verdict["threads"]) == ("self-deadlock", [target.tid("main")]), verdict["summary"]
-    assert "which this process itself has not accepted yet" in verdict["summary"]
-
-
-def test_a_server_that_a_thread_looks_after_may_answer(inferior: Start) -> None:
-    verdict = verdict_of(inferior("strangers", "asks-a-thread", python="3.11"))
-    assert verdict["kind"] == "waiting-external", verdict["summary"]
-    assert "itself could" not in verdict["summary"]
+def test_a_loop_that_looks_at_what_nobody_knows_polls(inferior: Start) -> None:
+    assert text_of(inferior("strangers", "polled-states")).startswith("polls: ")
 
 
 @pytest.mark.parametrize("debugger", ["gdb", "none"])

@@ -333,10 +333,13 @@ def start(
     return inferior
 
 
-def _script(name: str) -> tuple[Path, tuple[str, ...]]:
-    """The program of that name and its first arguments: those made after public bug reports are in one file."""
-    script = INFERIORS / f"{name.replace('-', '_')}.py"
-    return (script, ()) if script.exists() else (INFERIORS / "reported.py", (name,))
+def _script(name: str) -> tuple[Path, list[str]]:
+    """The program of that name; many are functions in files of several, which take the name as first argument."""
+    word = name.replace("-", "_")
+    if (INFERIORS / f"{word}.py").exists():
+        return INFERIORS / f"{word}.py", []
+    several = (INFERIORS / "hangs.py", INFERIORS / "reported.py")
+    return next(path for path in several if f"\ndef {word}(" in path.read_text()), [name]
 
 
 def _spawn(
