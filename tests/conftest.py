@@ -110,10 +110,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def look(request: pytest.FixtureRequest) -> Look:
     """Every way to look: ``look(inferior("meta-mm"), "dispatch-bt")``."""
     return Look(*request.param)
-
-
-@pytest.fixture(params=[way for way in WAYS if "none" in way], ids=lambda way: "-".join(way))
-def plain_look(request: pytest.FixtureRequest) -> Look:
-    """The ways without a debugger, for programs after the first ones of a test: what gdb adds, its memory and its
-    threads, the contract of targets has, and each start of it takes three seconds of a processor."""
-    return Look(*request.param)

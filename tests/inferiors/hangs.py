@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -29,6 +30,38 @@ def operators():
 
 def thread(target, name=None, args=()):
     threading.Thread(target=target, name=name, args=args, daemon=True).start()
+
+
+def busy():
+    """A training loop, as healthy as it gets; its operators are large, so that a look falls into one."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, wanted = torch.randn(8192, 64), torch.randn(8192, 8)
+    truth.thread("main", waits=None)
+    truth.note(verdict="busy", busy=True)
+    for turns in itertools.count():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(batch), wanted).backward()
+        optimizer.step()
+        if turns == 3:
+            truth.ready()
+
+
+def meta_mm_spin():
+    """As meta_mm.py, but the kernel loops for ever in C, without the GIL."""
+
+    def meta_mm(keyset, a, b):
+        truth.thread("main", waits="running")
+        truth.note(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
+        truth.ready()
+        native_library.load("locks").spin()
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("mm", meta_mm, "Meta", with_keyset=True)
+    truth.note(verdict="busy", op="aten::mm", key="Meta", stage="in-kernel", busy=True)
+    sizes = ((2, 4, 16), (8, 16))
+    torch.nn.functional.linear(*(torch.randn(*size, device="meta", requires_grad=True) for size in sizes))
 
 
 # --- locks -----------------------------------------------------------------------------------------

@@ -159,18 +159,6 @@ def queue_served():
         items.put(number)
 
 
-def future_unset():
-    future = concurrent.futures.Future()
-
-    def resolve():
-        if future.cancelled():
-            future.set_result(1)
-
-    end(resolve, "resolver")
-    waits("blocked", "the thread resolver has ended", "resolve (owed.py:", "calls set_result()")
-    future.result()
-
-
 def future_kept():
     """The one that fills a queue has failed; a future has its exception, which nobody has asked for."""
     data = queue.Queue()

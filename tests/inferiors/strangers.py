@@ -114,17 +114,6 @@ def lock_handed():
     lock.acquire()
 
 
-def lock_tried():
-    """A lock that is tried first, and taken by a thread that has let go of its name."""
-    lock = threading.Lock()
-    other(lambda: [lock.acquire(), time.sleep(truth.FOREVER)])
-    while not lock.locked():
-        time.sleep(0.001)
-    if not lock.acquire(blocking=False):
-        ready("futex")
-        lock.acquire()
-
-
 def lock_given_up():
     """``other`` waits for a condition inside of ``with lock``; whoever has the lock, it is not ``other``."""
     lock = threading.Lock()
@@ -320,13 +309,6 @@ def rpc_idle():
     sys.stdin.read()
 
 
-def polls(looks):
-    """Sleep again and again until ``looks`` says that it is over."""
-    ready(None)
-    while not looks():
-        time.sleep(SHORT)
-
-
 def stuck_jobs():
     """Futures of jobs that wait for an event."""
 
@@ -346,30 +328,9 @@ def polled_futures():
     """A loop asks futures in a generator whether they are done: no hang is proven."""
     futures = stuck_jobs()
     says("idle", "looks again and again at futures (future 0x", roles=("main", "job-0"))
-    polls(lambda: all(future.done() for future in futures))
-
-
-class Crew:
-    def __init__(self):
-        self.states = ["new"] * 3
-        self.never = threading.Condition()
-
-    def work(self):
-        with self.never:
-            self.never.wait()
-
-    def is_done(self):
-        return all(state == "done" for state in self.states)
-
-
-def polled_states():
-    """A loop looks at texts that workers should change, which stand at one line."""
-    crew = Crew()
-    for number in range(3):
-        other(crew.work, f"worker-{number}")
-    says("idle", "sleeps again and again in the loop at ", line_of(polls, 4), "3 threads stand at ",
-         f"strangers.py:{Crew.work.__code__.co_firstlineno + 2} (", roles=None)
-    polls(crew.is_done)
+    ready(None)
+    while not all(future.done() for future in futures):
+        time.sleep(SHORT)
 
 
 def handed_on():

@@ -9,7 +9,7 @@ from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 LOST = """
-event-unset future-unset start-unborn pool-import fork-executor fork-loop fork-writer loop-lost flag-unset prompt-pdb
+event-unset start-unborn pool-import fork-executor fork-loop fork-writer loop-lost flag-unset prompt-pdb
 fork-listener fork-polled loop-failed lock-kept timer-cancelled refused-before future-kept
 """
 """Each on one Python: what is read differs between them, not what is said."""

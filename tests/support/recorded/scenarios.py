@@ -25,67 +25,42 @@ class Scenario:
         return "-".join((self.name, *self.args, *python, *([self.torch] if self.torch else [])))
 
 
+_PLAIN = """
+meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop fork-autograd
+boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
+"""
+_REPORTED = """
+pool-killed-3.10 file-baton-3.9 flock-held-3.8 pipe-own-3.13 recv-silent-3.12 agent-polls-3.10 shutdown-waits-3.12
+lock-polled-3.10 compile-worker-3.8 forked-lock-3.12 semaphore-dead-3.9 thread-polled-3.13 loop-result-3.12 slow-3.12
+task-cycle-3.8 task-cycle-3.15 asyncio-waits-3.10 asyncio-waits-3.14 python-lock-abba-3.14t jit-abba-3.14 jit-abba-3.15
+"""
+"""Programs without arguments, with their Python."""
 SCENARIOS = [
-    Scenario("meta-mm"),
+    *(Scenario(name) for name in _PLAIN.split()),
     Scenario("meta-mm", python="debian"),
-    Scenario("meta-mm-spin"),
-    Scenario("guard-entry"),
-    Scenario("gil-mutex"),
     Scenario("gil-mutex", python="debian"),
-    Scenario("mutex-abba"),
-    Scenario("python-lock-abba"),
     Scenario("python-lock-abba", python="3.8"),
     Scenario("python-lock-abba", ("rlock",), python="3.12"),
     Scenario("python-lock-abba", python="3.13"),
-    Scenario("fork-mutex"),
-    Scenario("fork-openmp"),
-    Scenario("fork-interop"),
-    Scenario("fork-autograd"),
-    Scenario("boxed-recursion"),
     Scenario("boxed-recursion", ("kernel", "300")),
     Scenario("boxed-recursion", ("fallback", "0"), only="core"),
-    Scenario("python-recursion"),
-    Scenario("nested-normal"),
-    Scenario("functorch"),
     Scenario("kernel-crash", only="core"),
     Scenario("kernel-crash", ("throw",), only="core"),
     Scenario("missing-kernel", verdict="blocked"),
-    Scenario("gloo-mismatch"),
-    Scenario("dataloader"),
-    Scenario("idle"),
-    Scenario("busy"),
-    Scenario("pools"),
 ]
 """Those of which the verdict is checked, live and on a core, through gdb and without."""
 
 REPORTED = [
+    *(Scenario(name, python=python) for name, _, python in (each.rpartition("-") for each in _REPORTED.split())),
     Scenario("feeder-full", ("parent",), python="3.12"),
     Scenario("feeder-full", ("child",), python="3.12"),
-    Scenario("pool-killed", python="3.10"),
-    Scenario("file-baton", python="3.9"),
-    Scenario("flock-held", python="3.8"),
-    Scenario("pipe-own", python="3.13"),
-    Scenario("recv-silent", python="3.12"),
-    Scenario("agent-polls", python="3.10"),
-    Scenario("shutdown-waits", python="3.12"),
-    Scenario("lock-polled", python="3.10"),
-    Scenario("compile-worker", python="3.8"),
-    Scenario("forked-lock", python="3.12"),
     Scenario("interrupted-lock", ("signal+with",), python="3.14"),
     Scenario("interrupted-lock", ("del+finally",), python="3.10"),
     Scenario("interrupted-lock", ("signal+queue",), python="3.12"),
-    Scenario("semaphore-dead", python="3.9"),
-    Scenario("thread-polled", python="3.13"),
-    Scenario("loop-result", python="3.12"),
     Scenario("loop-blocked", python="3.11", packages="uvloop==0.21.0"),
     Scenario("nested-pool", ("1",), python="3.12"),
     Scenario("nested-pool", ("2",), python="3.13"),
     Scenario("nested-pool", ("2",), python="3.9"),
-    Scenario("slow", python="3.12"),
-    Scenario("task-cycle", python="3.8"),
-    Scenario("task-cycle", python="3.15"),
-    Scenario("asyncio-waits", python="3.10"),
-    Scenario("asyncio-waits", python="3.14"),
     Scenario("trio-waits", python="3.12", packages="trio==0.35.0"),
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
@@ -98,9 +73,6 @@ REPORTED = [
     Scenario("known-bug", ("lost-signal",), python="3.8"),
     Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),
     Scenario("known-bug", ("finalizer",), python="3.11", packages="wandb==0.27.2"),
-    Scenario("python-lock-abba", python="3.14t"),
-    Scenario("jit-abba", python="3.14"),
-    Scenario("jit-abba", python="3.15"),
     Scenario("free-threaded", ("pause",), python="3.13t"),
     Scenario("free-threaded", ("section",), python="3.14t"),
 ]
