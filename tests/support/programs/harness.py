@@ -33,20 +33,10 @@ BRISK = f"import sys; sys.path.insert(0, {str(INFERIORS)!r}); import brisk"
 """The beginning of a program that a test writes by itself (inferiors/brisk.py)."""
 PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))
 """Seconds until a condition that must come true counts as failed; generous, for machines with noisy neighbours."""
-
-
 UNDEMANGLED = ("-iex", "set demangle-style none")
 """For a gdb that reads torch's symbols and is asked for none by its C++ name: a quarter of the time, five seconds."""
-
-
-NO_SYMBOLS = (
-    "-iex",
-    "set auto-solib-add off",
-    "-iex",
-    "set debuginfod enabled off",
-    "-iex",
-    "set debug-file-directory /nonexistent",
-)
+_SETTINGS = ("auto-solib-add off", "debuginfod enabled off", "debug-file-directory /nonexistent")
+NO_SYMBOLS = tuple(word for setting in _SETTINGS for word in ("-iex", f"set {setting}"))
 """For a gdb that needs no symbols; without the last one it reads the C library's debug information where that is
 installed, twice as much work as its start and attaching."""
 
@@ -390,12 +380,10 @@ def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
     path = inferior.folder / "truth.json"
 
     def published() -> bool:
-        if path.exists():
-            return True
-        if inferior.process.poll() is not None and not path.exists():
-            status = inferior.process.returncode
-            raise HarnessError(f"{inferior.name} ended with {status} before it was ready")
-        return False
+        ended = inferior.process.poll()
+        if ended is not None and not path.exists():
+            raise HarnessError(f"{inferior.name} ended with {ended} before it was ready")
+        return path.exists()
 
     try:
         wait_until(published, f"{inferior.name} writes its truth")
@@ -413,34 +401,26 @@ class Pool:
     tests look at stay till the end, beside the others.
     """
 
-    STAYING = frozenset(("meta-mm", "idle"))
+    STAYING = frozenset((name, (), "[]") for name in ("meta-mm", "idle"))
 
     def __init__(self, limit: int = int(os.environ.get("GDBEXT_TEST_POOL", "5"))) -> None:
         self._limit = limit
         self._alive: OrderedDict[tuple[Any, ...], Inferior] = OrderedDict()
 
-    def get(
-        self,
-        name: str,
-        *args: str,
-        python: str = "venv",
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = (),
-    ) -> Inferior:
+    def get(self, name: str, *args: str, **options: Any) -> Inferior:
         """One that was started with exactly these arguments."""
-        key = (name, args, python, tuple(sorted((env or {}).items())), tuple(command))
+        if options.get("python") == "venv":
+            del options["python"]
+        key = (name, args, repr(sorted(options.items())))
         if key in self._alive:
             self._alive.move_to_end(key)
             self._alive[key].resume()
             return self._alive[key]
-        passing = [each for each in self._alive if not self._stays(each)]
+        passing = [each for each in self._alive if each not in self.STAYING]
         for each in passing[: max(0, len(passing) - self._limit + 1)]:
             self._alive.pop(each).close()
-        self._alive[key] = start(name, *args, python=python, env=env, command=command)
+        self._alive[key] = start(name, *args, **options)
         return self._alive[key]
-
-    def _stays(self, key: tuple[Any, ...]) -> bool:
-        return key[0] in self.STAYING and key == (key[0], (), "venv", (), ())
 
     def discard(self, inferior: Inferior) -> None:
         """End one that a test has changed or broken."""
