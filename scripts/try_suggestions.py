@@ -52,7 +52,6 @@ LIVE = (
     ("fork-autograd",),
     ("asyncio-waits",),
     ("flock-held",),
-    ("recv-silent",),
     ("job", "late_sleep"),
 )
 """Programs of the tests, with their arguments: one for each kind of advice."""

@@ -229,25 +229,21 @@ def pool_threads():
         pool.apply(job)
 
 
-def in_child(action):
-    """Fork: the child tells, and the parent, which a debugger need not look at, waits for it."""
+def in_child():
+    """Fork: the child goes on, and tells; the parent, which a debugger need not look at, waits for it."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         os._exit(0)
-    action()
 
 
 def fork_executor():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.submit(int).result()
     time.sleep(0.1)
-
-    def child():
-        waits("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
-        executor.submit(int).result()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
+    executor.submit(int).result()
 
 
 def fork_loop():
@@ -258,12 +254,9 @@ def fork_loop():
 
     begin(loop.run_forever, "io-loop")
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
-
-    def child():
-        waits("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
-        asyncio.run_coroutine_threadsafe(answer(), loop).result()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
+    asyncio.run_coroutine_threadsafe(answer(), loop).result()
 
 
 class Writer:
@@ -292,41 +285,32 @@ class Writer:
 def fork_writer():
     writer = Writer()
     writer.flush()
-
-    def child():
-        waits("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
-        writer.flush()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
+    writer.flush()
 
 
 def fork_listener():
     """A queue of the log that a thread of Python's own library empties."""
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
-
-    def child():
-        waits(
-            "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
-        )
-        while True:
-            lines.put("line")
-
-    in_child(child)
+    in_child()
+    waits(
+        "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
+    )
+    while True:
+        lines.put("line")
 
 
 def fork_polled():
     """A loop looks whether jobs of a pool are done, as joblib's does."""
     pool = multiprocessing.pool.ThreadPool(1)
-
-    def child():
-        tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
-        result = pool.apply_async(int)
-        truth.ready()
-        while not (lambda: result.ready())():
-            time.sleep(0.05)
-
-    in_child(child)
+    in_child()
+    tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
+    result = pool.apply_async(int)
+    truth.ready()
+    while not (lambda: result.ready())():
+        time.sleep(0.05)
 
 
 def fork_handed():
@@ -346,7 +330,8 @@ def fork_handed():
 
     batch = Batch()
     tells("missing-workers", "1 job of a ProcessPoolExecutor", "which hands the jobs", "was started before the fork")
-    in_child(batch.retrieve)
+    in_child()
+    batch.retrieve()
 
 
 def lock_kept():

@@ -187,14 +187,6 @@ def lock_polled():
     acquire(place, 0.5)
 
 
-def pipe_own():
-    """A process waits for the end of a pipe whose writing end nobody has but itself.
-    https://github.com/pytorch/pytorch/pull/189290 (a reader that never sees the end of its pipe)"""
-    output, _into = os.pipe()
-    ready("waiting-external", "pipe", "this process", waits="read")
-    os.read(output, 1)
-
-
 def lost_job(number):
     if number == 1:
         kill_me()
@@ -210,24 +202,6 @@ def pool_killed():
     until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
     ready("waiting-external", *(str(process.pid) for process in pool._pool), "lost", waits="futex")
     result.get()
-
-
-def recv_silent():
-    """A client without a timeout waits for an answer of a server that never sends one.
-    https://github.com/psf/requests/issues/4624"""
-    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-    server.bind(os.path.join(os.getcwd(), "server"))
-    server.listen()
-    client.connect(server.getsockname())
-
-    def accept():
-        client.close()
-        return server.accept()
-
-    pid = held_by_child(accept)
-    server.close()
-    ready("waiting-external", pid)
-    client.recv(1)
 
 
 def semaphore_dead():
@@ -382,26 +356,8 @@ def nested_pool(workers):
 
 
 def never_done(kind):
-    """The main thread waits until all of something are done, and one never is: "queue", "barrier", "futures" or
-    "executor"."""
-    {"queue": tasks, "barrier": barrier, "futures": futures, "executor": executor}[kind]()
-
-
-def tasks():
-    """A worker took tasks and did not call task_done(). https://github.com/dbt-labs/dbt-core/issues/5602"""
-    work, never = queue.Queue(), threading.Condition()
-
-    def take():
-        work.get()
-        work.get()
-        with never:
-            never.wait()
-
-    thread(take, "worker")
-    work.put(1)
-    work.put(2)
-    soon_ready("blocked", "2 tasks without task_done()")
-    work.join()
+    """The main thread waits until all of something are done, and one never is: "barrier", "futures" or "executor"."""
+    {"barrier": barrier, "futures": futures, "executor": executor}[kind]()
 
 
 def barrier():

@@ -30,7 +30,7 @@ meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mute
 boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
 """
 _REPORTED = """
-pool-killed-3.10 file-baton-3.9 flock-held-3.8 pipe-own-3.13 recv-silent-3.12 agent-polls-3.10 shutdown-waits-3.12
+pool-killed-3.10 file-baton-3.9 flock-held-3.8 agent-polls-3.10 shutdown-waits-3.12
 lock-polled-3.10 compile-worker-3.8 forked-lock-3.12 semaphore-dead-3.9 thread-polled-3.13 loop-result-3.12 slow-3.12
 task-cycle-3.8 task-cycle-3.15 asyncio-waits-3.10 asyncio-waits-3.14 python-lock-abba-3.14t jit-abba-3.14 jit-abba-3.15
 """
@@ -65,7 +65,6 @@ REPORTED = [
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
     Scenario("others-end", ("sockets",), python="3.11"),
-    Scenario("never-done", ("queue",), python="3.12"),
     Scenario("never-done", ("barrier",), python="3.8"),
     Scenario("never-done", ("futures",), python="3.13"),
     Scenario("never-done", ("executor",), python="3.10"),
