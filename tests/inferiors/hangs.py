@@ -19,6 +19,7 @@ import truth
 from torch.utils.data import DataLoader, Dataset
 
 for_ever = threading.Event()
+"""Nothing here calls its set(), or that of another event: such a function might be the one that ends the wait."""
 x = torch.ones(2)
 
 
@@ -76,15 +77,16 @@ def gil_mutex():
     library.impl("gil_mutex", lambda x: under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2), "CPU")
     lock_then_gil = torch.ops.gdbext_test.lock_then_gil.default
     gil_mutex = torch.ops.gdbext_test.gil_mutex.default
-    named = threading.Event()
+    named = threading.Lock()
+    named.acquire()
 
     def lock_first():
         truth.thread("mutex-holder", waits="futex", waits_for="gil", holds="mutex", op="gdbext_test::lock_then_gil")
-        named.set()
+        named.release()
         lock_then_gil(x, mutex, 2, 1)
 
     thread(lock_first, "mutex-holder")
-    named.wait()
+    named.acquire()
     truth.thread("gil-holder", waits="futex", waits_for="mutex", holds="gil", op="gdbext_test::gil_mutex")
     truth.note(verdict="deadlock", cycle=["mutex-holder", "gil-holder"], mutex=truth.hexadecimal(mutex))
     truth.stage()
@@ -99,15 +101,16 @@ def guard_entry():
     library.impl("gil_guard", lambda x: under_gil.call_handle_with_gil(), "CPU")
     guarded = torch.ops.gdbext_test.guarded.default
     gil_guard = torch.ops.gdbext_test.gil_guard.default
-    named = threading.Event()
+    named = threading.Lock()
+    named.acquire()
 
     def initialise():
         truth.thread("initialiser", waits="futex", waits_for="gil", holds="static-init", op="gdbext_test::guarded")
-        named.set()
+        named.release()
         guarded(x)
 
     thread(initialise)
-    named.wait()
+    named.acquire()
     truth.thread("gil-holder", waits="futex", waits_for="static-init", holds="gil", op="gdbext_test::gil_guard")
     truth.note(verdict="deadlock", cycle=["initialiser", "gil-holder"])
     truth.stage()
@@ -119,7 +122,7 @@ def mutex_abba():
     native, _ = operators()
     mutexes = [native_library.address(native, f"{name}_mutex") for name in ("first", "second")]
     operator = torch.ops.gdbext_test.lock_in_order.default
-    named, go = threading.Barrier(3), threading.Event()
+    named, go = threading.Barrier(3), threading.Barrier(3)
 
     def work(number):
         mine, wanted = mutexes[number], mutexes[1 - number]
@@ -133,7 +136,7 @@ def mutex_abba():
     named.wait()
     truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
     truth.stage()
-    go.set()
+    go.wait()
     for_ever.wait()
 
 
@@ -142,12 +145,12 @@ def fork_mutex():
     native, _ = operators()
     locks = native_library.load("locks")
     mutex = native_library.address(native, "first_mutex")
-    held, owner = threading.Event(), []
+    held, owner = threading.Barrier(2), []
 
     def hold():
         owner.append(threading.get_native_id())
         locks.lock(native.first_mutex)
-        held.set()
+        held.wait()
         for_ever.wait()
 
     thread(hold)
