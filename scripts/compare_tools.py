@@ -45,7 +45,6 @@ SCENARIOS = (
     Scenario("boxed-recursion", (), "A boxed fallback that redispatches with the same keyset, 200 deep so far."),
     Scenario("gloo-mismatch", (), "Rank 0 is in all_reduce, rank 1 never enters it."),
     Scenario("dataloader", (), "The main thread waits for a worker process that is stopped."),
-    Scenario("condvar-lost", (), "A kernel waits on a condition variable that nobody signals."),
     Scenario("pools", (), "Healthy: idle pools, the main thread reads standard input."),
 )
 

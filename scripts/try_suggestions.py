@@ -41,21 +41,17 @@ _FORM = re.compile(r" (?:[A-Z]{2,}|[A-Z]\b|…)|/path/")
 _SECONDS = 120
 LIVE = (
     ("meta-mm",),
-    ("meta-mm", "sleep"),
     ("python-lock-abba",),
     ("gil-mutex",),
     ("fork-mutex",),
     ("boxed-recursion",),
     ("dataloader",),
-    ("condvar-lost",),
     ("idle",),
     ("busy",),
     ("gloo-mismatch",),
     ("fork-autograd",),
     ("asyncio-waits",),
-    ("flock-held", "flock"),
-    ("pipe-full", "poll"),
-    ("recv-silent", "tcp"),
+    ("flock-held",),
     ("job", "late_sleep"),
 )
 """Programs of the tests, with their arguments: one for each kind of advice."""

@@ -1,8 +1,8 @@
 """boxed-recursion and recursion-core: redispatch with a keyset that does not shrink.
 
 Arguments: KIND DEPTH. KIND: ``fallback`` (a boxed fallback for every operator), ``kernel`` (a boxed kernel of one
-operator), ``pair`` (two operators that call each other). DEPTH: after so many turns the innermost one waits for
-ever; 0 recurses until the stack overflows (SIGSEGV).
+operator), ``pair`` (two operators that call each other). DEPTH: after so many turns the innermost one waits for ever;
+0 recurses until the stack overflows (SIGSEGV).
 """
 
 from __future__ import annotations

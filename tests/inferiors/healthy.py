@@ -1,7 +1,9 @@
-"""Healthy processes that wait, contend and hand over all the time. Argument: the kind (see KINDS)."""
+"""Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
 import os
 import queue
 import subprocess
@@ -13,97 +15,72 @@ import native_library
 import torch
 import truth
 
-WORKERS = 3
+DATA = bytes(1 << 20)
 
 
-def spawn(work, count=WORKERS):
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+def spawn(step, count=3):
+    """Threads that do the same again and again."""
+
+    def work():
+        while True:
+            step()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     return threads
 
 
-def gil(_=None):
+def gil():
     """Python threads that only compute: one runs, the others want the GIL."""
-
-    def work(_):
-        while True:
-            sum(range(1000))
-
-    return spawn(work)
+    return spawn(lambda: sum(range(1000)))
 
 
 def operators():
     """Threads inside small operators, which give up and take the GIL all the time."""
+    x = torch.ones(64, 64)
+    return spawn(lambda: torch.mm(x, x).add_(1).sum().item())
 
-    def work(_):
-        x = torch.ones(64, 64)
-        while True:
-            torch.mm(x, x).add_(1).sum().item()
 
-    return spawn(work)
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
 
 
 def backward():
     """Several threads run backward, with Python functions in their graphs."""
-
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, value):
-            return value * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * 2
-
-    def work(_):
-        x = torch.ones(128, requires_grad=True)
-        while True:
-            Twice.apply(x * 3).sum().backward()
-
-    return spawn(work)
+    return spawn(lambda: Twice.apply(torch.ones(128, requires_grad=True) * 3).sum().backward())
 
 
 def openmp():
     """Parallel regions, one after the other."""
-
-    def work(_):
-        x = torch.rand(1 << 20)
-        while True:
-            torch.exp(x)
-
+    x = torch.rand(1 << 20)
     torch.set_num_threads(2)
-    return spawn(work, 1)
+    return spawn(lambda: torch.exp(x), 1)
 
 
 def mutex():
     """Native threads that hand one mutex on, and others that do so with the GIL around it."""
     locks = native_library.load("locks")
-
-    def work(_):
-        while True:
-            locks.lock(locks.first_mutex)
-            locks.unlock(locks.first_mutex)
-
-    return spawn(work)
+    return spawn(lambda: (locks.lock(locks.first_mutex), locks.unlock(locks.first_mutex)))
 
 
 def queues():
     """A producer, consumers, locks, conditions and events."""
     jobs, lock, event = queue.Queue(4), threading.Lock(), threading.Event()
 
-    def work(number):
-        while True:
-            if number == 0:
-                jobs.put(1)
-                event.set()
-            else:
-                jobs.get()
-                with lock:
-                    event.wait(0.01)
-                    event.clear()
+    def consume():
+        jobs.get()
+        with lock:
+            event.wait(0.01)
+            event.clear()
 
-    return spawn(work)
+    return spawn(lambda: (jobs.put(1), event.set()), 1) + spawn(consume, 2)
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -117,12 +94,11 @@ class Numbers(torch.utils.data.Dataset):
 def dataloader():
     """The main thread reads batches from worker processes."""
 
-    def work(_):
-        while True:
-            for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
-                torch.mm(batch, batch.t())
+    def step():
+        for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
+            torch.mm(batch, batch.t())
 
-    return spawn(work, 1)
+    return spawn(step, 1)
 
 
 def gloo():
@@ -134,44 +110,44 @@ def gloo():
     if rank == 0:
         subprocess.Popen([sys.executable, __file__, "gloo"], env={**os.environ, "RANK": "1"})
     dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
-
-    def work(_):
-        x = torch.ones(1024)
-        while True:
-            dist.all_reduce(x)
-            x.fill_(1)
-
-    return spawn(work, 1)
+    x = torch.ones(1024)
+    return spawn(lambda: (dist.all_reduce(x), x.fill_(1)), 1)
 
 
 def functorch():
     """vmap over grad, again and again."""
-
-    def work(_):
-        x = torch.ones(3, 2)
-        while True:
-            torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(x)
-
-    return spawn(work, 1)
+    x = torch.ones(3, 2)
+    return spawn(lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(x), 1)
 
 
 def sleepers():
     """Threads that sleep while they hold a lock that others want for a moment."""
     lock = threading.Lock()
 
-    def work(_):
-        while True:
-            with lock:
-                time.sleep(0.002)
+    def step():
+        with lock:
+            time.sleep(0.002)
 
-    return spawn(work)
+    return spawn(step)
 
 
-KINDS = {kind.__name__: kind for kind in
-         (gil, operators, backward, openmp, mutex, queues, dataloader, gloo, functorch, sleepers)}
+def computes():
+    """Many threads in native code that let go of the GIL."""
+    return spawn(lambda: hashlib.sha256(DATA).digest(), 63)
+
+
+def pools():
+    """One pool of processes after the other."""
+
+    def step():
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            pool.map(abs, range(4))
+
+    return spawn(step, 1)
+
 
 if __name__ == "__main__":
-    threads = KINDS[sys.argv[1]]()
+    threads = globals()[sys.argv[1]]()
     if os.environ.get("RANK") != "1":
         truth.thread("main", waits=None)
         truth.note(verdict="healthy", busy=True)

@@ -20,7 +20,6 @@ import time
 import torch
 import torch.distributed as dist
 import truth
-from torch.utils.data import DataLoader, Dataset
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 IMPATIENT = datetime.timedelta(seconds=5)
@@ -97,45 +96,6 @@ def late_gil(rank):
     join()
 
 
-def late_import(rank):
-    three_steps()
-    if rank == 1:
-        with open("imports_for_ever.py", "w") as module:
-            module.write("import time\ntime.sleep(10_000_000)\n")
-        sys.path.insert(0, os.getcwd())
-        threading.Thread(target=__import__, args=("imports_for_ever",), name="importer", daemon=True).start()
-        time.sleep(0.2)
-        import imports_for_ever  # noqa: F401
-    join()
-
-
-class Stuck(Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        hang()
-
-
-def late_loader(rank):
-    three_steps()
-    if rank == 1:
-        next(iter(DataLoader(Stuck(), num_workers=1, multiprocessing_context="fork")))
-    join()
-
-
-def swallowed(rank):
-    """Rank 2 raises before its third all_reduce, swallows that, and goes on to the next collective."""
-    for step in range(4):
-        try:
-            if rank == 2 and step == 2:
-                raise ValueError("a bad batch")
-            dist.all_reduce(torch.ones(4))
-        except ValueError:
-            pass
-    dist.broadcast(torch.ones(3), src=0)
-
-
 def other_order(rank):
     three_steps()
     if rank == 1:
@@ -144,28 +104,6 @@ def other_order(rank):
     else:
         join()
         dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
-
-
-def other_type(rank):
-    three_steps()
-    if rank == 1:
-        dist.reduce(torch.ones(8, 2), dst=1)
-        hang()
-    join()
-
-
-def other_size(rank):
-    """The root sends less than the others expect, which gloo lets pass; what follows is no longer the same program."""
-    three_steps()
-    dist.broadcast(torch.ones(8 if rank == 0 else 16), src=0)
-    hang() if rank == 1 else join()
-
-
-def other_dtype(rank):
-    """As many bytes of another type."""
-    three_steps()
-    dist.all_reduce(torch.ones(8, dtype=torch.int32 if rank == 1 else torch.float32))
-    hang() if rank == 1 else join()
 
 
 def dead(rank):
@@ -178,25 +116,6 @@ def dead(rank):
         dist.recv(torch.ones(4), src=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
     except RuntimeError:
         dist.distributed_c10d._get_default_store().get("rank-1-is-back")
-
-
-def stopped(rank):
-    three_steps()
-    if rank == 1:
-        write_down("stopped", 1)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    join()
-
-
-def long_save(rank):
-    three_steps()
-    if rank == 1:
-        write_down("long_save", 1)  # a storage is written with the GIL in hand
-        os.mkfifo("slow-disk")
-        os.open("slow-disk", os.O_RDWR)  # keeps it open: what is written stays in it until it is full
-        with open("slow-disk", "wb") as disk:
-            torch.save({"weights": torch.ones(1 << 20)}, disk, _use_new_zipfile_serialization=False)
-    join()
 
 
 def crossing(rank):
@@ -218,23 +137,6 @@ def pipeline(rank):
         dist.recv(torch.ones(4), src=0, tag=7)
     else:
         dist.recv(torch.ones(4), src=1)
-
-
-def crossed_stages(rank):
-    """Two stages of a pipeline wait for each other's tensors; the third waits for the second."""
-    three_steps()
-    dist.recv(torch.ones(4), src={0: 1, 1: 0, 2: 1}[rank])
-
-
-def forgotten_send(rank):
-    """A ring of isend and irecv, in which rank 1 sends nothing on and goes to the barrier."""
-    three_steps()
-    transfers = [dist.P2POp(dist.irecv, torch.ones(4), (rank - 1) % 3)]
-    if rank != 1:
-        transfers.insert(0, dist.P2POp(dist.isend, torch.ones(4), (rank + 1) % 3))
-    for work in dist.batch_isend_irecv(transfers):
-        work.wait()
-    dist.barrier()
 
 
 def awaited_transfers(rank):
@@ -283,80 +185,6 @@ def nested_calls(rank):
         rpc.rpc_sync(*call)
 
 
-def monitored(rank):
-    three_steps()
-    if rank == 1:
-        hang()
-    dist.monitored_barrier(timeout=datetime.timedelta(days=1))
-
-
-def save_on_one(rank):
-    """Rank 0 saves a checkpoint, for which it gathers; the others have passed on to the barrier."""
-    three_steps()
-    if rank == 0:
-        dist.all_gather([torch.ones(2) for _ in range(3)], torch.ones(2))
-    dist.barrier()
-
-
-def no_pickle(rank):
-    """What rank 0 should broadcast cannot be pickled; it handles that for ever."""
-    three_steps()
-    try:
-        dist.broadcast_object_list([threading.Lock() if rank == 0 else None], src=0)
-    except TypeError:
-        hang()
-
-
-def objects(rank):
-    """Rank 1 reduces a metric that the others do not have, before all gather their objects."""
-    three_steps()
-    if rank == 1:
-        dist.all_reduce(torch.ones(1))
-    dist.all_gather_object([None] * 3, {"rank": rank, "text": "x" * rank * 100})
-
-
-def splits(rank):
-    """The ranks send more elements than they expect: gloo refuses that on rank 1, and the others wait for it."""
-    three_steps()
-    given, taken = {0: ([1, 2, 3], [1, 1, 1]), 1: ([1, 1, 1], [2, 2, 2]), 2: ([1, 2, 3], [3, 3, 3])}[rank]
-    try:
-        dist.all_to_all_single(torch.ones(sum(taken)), torch.ones(sum(given)), taken, given)
-    except RuntimeError:
-        hang()
-
-
-def destroyed(rank):
-    """Ranks 0 and 2 take their groups down while an operation is under way that rank 1 never comes to."""
-    three_steps()
-    if rank == 1:
-        hang()
-    work = dist.all_reduce(torch.ones(4), async_op=True)
-    dist.destroy_process_group()
-    work.wait()
-
-
-def in_a_thread(rank):
-    """Evaluation in a thread of its own: its collective is the first on rank 1, the second elsewhere."""
-    three_steps()
-    evaluation = threading.Thread(target=lambda: dist.broadcast(torch.ones(7), src=0), name="evaluation")
-    if rank == 1:
-        evaluation.start()
-        time.sleep(0.5)
-        dist.all_reduce(torch.ones(4))
-    else:
-        dist.all_reduce(torch.ones(4))
-        evaluation.start()
-    evaluation.join()
-
-
-def uneven(rank):
-    """Rank 2 has one batch less, and comes to the barrier while the others still reduce gradients."""
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    for _ in range(3 if rank == 2 else 4):
-        model(torch.ones(2, 4)).sum().backward()
-    dist.barrier()
-
-
 def moving(rank):
     """A job that runs: its second rank always comes a little later than the first. It gives up after ``IMPATIENT``, and
     writes down how many steps it has made."""
@@ -372,32 +200,20 @@ def alone(_rank):
     late_lock(1)
 
 
-def store_wait(_rank):
-    """Rank 2 does not come to the rendezvous: see ``_rank``."""
-
-
-SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3,
-         other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
-         pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
-         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1,
-         awaited_transfers: 3, saving_thread: 2, nested_calls: 2}
+SIZES = {
+    late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, other_order: 2, dead: 3, crossing: 2, pipeline: 3, moving: 2,
+    alone: 1, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
+}
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 
 def _rank(name, rank, port):
     scenario = SCENARIOS[name]
     truth._die_with_parent()
-    own = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(SIZES[scenario]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    own = {"RANK": str(rank), "WORLD_SIZE": str(SIZES[scenario]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     _start_with(own)
     os.environ.update(own)
-    if scenario is store_wait and rank == 2:
-        hang()
-    if scenario not in (store_wait, moving):
+    if scenario is not moving:
         threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
     patience = IMPATIENT if scenario is moving else datetime.timedelta(days=30)
     dist.init_process_group("gloo", timeout=patience)
@@ -424,7 +240,7 @@ _ready = threading.Event()
 
 def _watch(name, rank):
     _ready.wait()
-    if SCENARIOS[name] not in (late_gil, stopped, dead, long_save) or rank != 1:
+    if SCENARIOS[name] not in (late_gil, dead) or rank != 1:
         write_down_later(name, rank)
 
 
@@ -460,7 +276,7 @@ def main():
     truth.thread("main", waits=None)
     truth.note(pid=os.getpid(), pids=pids)
     for name, ranks in pids.items():
-        expected = range(len(ranks)) if SCENARIOS[name] not in (store_wait, moving) else ()
+        expected = range(len(ranks)) if SCENARIOS[name] is not moving else ()
         while not all(os.path.exists(f"{name}.{rank}.json") for rank in expected):
             time.sleep(0.05)
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Hangs through native locks that are entered again, crosswise or by a callback. Argument: the kind (see KINDS)."""
+"""Waits for native locks, taken crosswise or entered again. Argument: the kind (see KINDS)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ import native_library
 import truth
 
 native = native_library.load("more")
-KINDS = {
-    "priority-inheritance": ["mutex", "mutex"],
-    "once-again": ["once"],
-    "call-once-cross": ["once", "once"],
-    "static-and-mutex": ["static-init", "mutex"],
-    "loader-callback": ["loader-lock", "mutex"],
-    "static-late": ["static-init", None, None],
-}
+KINDS = {"priority-inheritance": ["mutex", "mutex"], "once-again": ["once"], "static-late": ["static-init", None, None]}
 """What each thread waits for, by its number."""
 
 

@@ -28,14 +28,33 @@ import time
 import truth
 
 fork = multiprocessing.get_context("fork")
-HERE = os.path.basename(__file__)
 items = queue.Queue(2)
-answers = queue.Queue()
+begun = []
+"""Threads, also those that have ended."""
 
 
 def tells(verdict, *says, never=()):
     truth.thread("main", waits=None)
     truth.note(verdict=verdict, says=list(says), never=list(never))
+
+
+def waits(*words, **never):
+    """It tells, and is about to wait."""
+    tells(*words, **never)
+    truth.ready()
+
+
+def begin(target, name=None, args=()):
+    begun.append(threading.Thread(target=target, name=name, args=args, daemon=True))
+    begun[-1].start()
+    return begun[-1]
+
+
+def end(target, name=None):
+    """A thread that has run and ended."""
+    thread = begin(target, name)
+    thread.join()
+    return thread
 
 
 def consume():
@@ -51,58 +70,41 @@ def another_queue():
 
 
 def queue_full():
-    worker = threading.Thread(target=consume, name="consumer", daemon=True)
-    worker.start()
     items.put("the last")
-    worker.join()
-    tells("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
+    end(consume, "consumer")
+    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
           never=["another_queue"])
-    truth.ready()
     for number in range(3):
         items.put(number)
 
 
-def queue_join():
-    def tidy():
-        items.get()
-        items.task_done()
-
-    worker = threading.Thread(target=tidy, daemon=True)
-    worker.start()
-    items.put(1)
-    items.put(2)
-    worker.join()
-    called = "(tidy) " if sys.version_info >= (3, 10) else ""
-    tells("blocked", f"the thread {worker.name} has ended", called, "calls task_done() of it")
-    truth.ready()
-    items.join()
-
-
 class Loader:
-    def __init__(self, fails):
-        self.loaded = threading.Event()
-        self.fails = fails
-        self.thread = self.Worker(self)
-        self.thread.start()
-
     class Worker(threading.Thread):
         def __init__(self, loader):
             super().__init__(name="loader", daemon=True)
             self.loader = loader
             self.error = None
+            self.start()
 
         def run(self):
             try:
-                if self.loader.fails:
-                    raise FileNotFoundError("shard-7 is gone")
                 self.loader.load()
             except OSError as error:
                 self.error = error
 
+    def __init__(self, fails):
+        self.loaded = threading.Event()
+        self.fails = fails
+        self.thread = self.Worker(self)
+
     def load(self):
         while not self.fails:
             time.sleep(0.05)
+        self.read()
         self.loaded.set()
+
+    def read(self):
+        raise FileNotFoundError("shard-7 is gone")
 
     def wait(self):
         self.loaded.wait()
@@ -111,16 +113,14 @@ class Loader:
 def event_unset():
     loader = Loader(fails=True)
     loader.thread.join()
-    tells("blocked", "the thread loader has ended", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
-    truth.ready()
+    waits("blocked", "the thread loader has ended", "FileNotFoundError('shard-7 is gone')", "Loader.load (owed.py:")
     loader.wait()
 
 
 def event_healthy():
     """Somebody is in the function that sets it."""
     loader = Loader(fails=False)
-    tells("idle", never=["has ended", "no thread is in"])
-    truth.ready()
+    waits("idle", never=["has ended", "no thread is in"])
     loader.wait()
 
 
@@ -128,24 +128,18 @@ def event_signal():
     """A handler of a signal will set it, and a thread that had another task has ended."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    worker = threading.Thread(target=lambda: None, name="once", daemon=True)
-    worker.start()
-    worker.join()
-    tells("idle", never=["has ended"])
-    truth.ready()
+    end(lambda: None, "once")
+    waits("idle", never=["has ended"])
     stop.wait()
 
 
 def event_forever():
     """A main thread that sleeps until it is killed, workers without work, and an old thread that has nothing to do with
     it."""
-    worker = threading.Thread(target=int, name="old", daemon=True)
-    worker.start()
-    worker.join()
+    end(int, "old")
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.submit(int).result()
-    tells("idle", never=["has ended"])
-    truth.ready()
+    waits("idle", never=["has ended"])
     threading.Event().wait()
 
 
@@ -157,30 +151,12 @@ def queue_served():
         gate.wait(truth.FOREVER)
         items.get()
 
-    threading.Thread(target=consume_later, daemon=True).start()
-    old = threading.Thread(target=consume, name="old", daemon=True)
-    old.start()
     items.put("the last")
-    old.join()
-    tells(None, never=["has ended", "blocked"])
-    truth.ready()
+    end(consume, "old")
+    begin(consume_later)
+    waits(None, never=["has ended", "blocked"])
     for number in range(3):
         items.put(number)
-
-
-def future_unset():
-    future = concurrent.futures.Future()
-
-    def resolve():
-        if future.cancelled():
-            future.set_result(1)
-
-    worker = threading.Thread(target=resolve, name="resolver", daemon=True)
-    worker.start()
-    worker.join()
-    tells("blocked", "the thread resolver has ended", "resolve (owed.py:", "calls set_result()")
-    truth.ready()
-    future.result()
 
 
 def future_kept():
@@ -194,8 +170,7 @@ def future_kept():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     future = executor.submit(produce)
     concurrent.futures.wait([future])
-    tells("blocked", "a future has kept ValueError('bad sample 3')")
-    truth.ready()
+    waits("blocked", "a future has kept ValueError('bad sample 3')")
     while True:
         data.get()
 
@@ -205,8 +180,7 @@ def start_unborn():
         def _bootstrap(self):  # as one that fails for want of memory
             return
 
-    tells("blocked", "the thread unborn ended before it began to run")
-    truth.ready()
+    waits("blocked", "the thread unborn ended before it began to run")
     Unborn(name="unborn", daemon=True).start()
 
 
@@ -225,8 +199,7 @@ def pool_results():
     pool = fork.Pool(2)
     result = pool.map_async(refuse, range(2))
     pool._result_handler.join()
-    tells("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job is lost"])
-    truth.ready()
+    waits("blocked", pool._result_handler.name, "takes the results", "has ended", never=["the job is lost"])
     result.get()
 
 
@@ -256,46 +229,21 @@ def pool_threads():
         pool.apply(job)
 
 
-def in_child(action):
-    """Fork: the child tells, and the parent, which a debugger need not look at, waits for it."""
+def in_child():
+    """Fork: the child goes on, and tells; the parent, which a debugger need not look at, waits for it."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         os._exit(0)
-    action()
-
-
-def serve():
-    while True:
-        answers.put(items.get())
-
-
-def fork_thread():
-    threading.Thread(target=serve, name="server", daemon=True).start()
-    items.put(1)
-    answers.get()
-
-    def child():
-        tells("missing-workers", "the thread server was started before the fork; here it does not exist",
-              "calls put() of it")
-        truth.ready()
-        items.put(1)
-        answers.get()
-
-    in_child(child)
 
 
 def fork_executor():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.submit(int).result()
     time.sleep(0.1)
-
-    def child():
-        tells("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
-        truth.ready()
-        executor.submit(int).result()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "ThreadPoolExecutor-0_0, which should run its job, was started before the fork")
+    executor.submit(int).result()
 
 
 def fork_loop():
@@ -304,15 +252,11 @@ def fork_loop():
     async def answer():
         return 1
 
-    threading.Thread(target=loop.run_forever, name="io-loop", daemon=True).start()
+    begin(loop.run_forever, "io-loop")
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
-
-    def child():
-        tells("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
-        truth.ready()
-        asyncio.run_coroutine_threadsafe(answer(), loop).result()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "the thread io-loop, which runs the event loop that should complete it, was started")
+    asyncio.run_coroutine_threadsafe(answer(), loop).result()
 
 
 class Writer:
@@ -341,43 +285,32 @@ class Writer:
 def fork_writer():
     writer = Writer()
     writer.flush()
-
-    def child():
-        tells("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
-        truth.ready()
-        writer.flush()
-
-    in_child(child)
+    in_child()
+    waits("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
+    writer.flush()
 
 
 def fork_listener():
     """A queue of the log that a thread of Python's own library empties."""
     lines = queue.Queue(1)
     logging.handlers.QueueListener(lines, logging.NullHandler()).start()
-
-    def child():
-        tells(
-            "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
-        )
-        truth.ready()
-        while True:
-            lines.put("line")
-
-    in_child(child)
+    in_child()
+    waits(
+        "missing-workers", "had it at hand in QueueListener._monitor (handlers.py:", "was started before the fork"
+    )
+    while True:
+        lines.put("line")
 
 
 def fork_polled():
     """A loop looks whether jobs of a pool are done, as joblib's does."""
     pool = multiprocessing.pool.ThreadPool(1)
-
-    def child():
-        tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
-        result = pool.apply_async(int)
-        truth.ready()
-        while not (lambda: result.ready())():
-            time.sleep(0.05)
-
-    in_child(child)
+    in_child()
+    tells("missing-workers", "looks again and again at 1 job of a ThreadPool", "was started before the fork")
+    result = pool.apply_async(int)
+    truth.ready()
+    while not (lambda: result.ready())():
+        time.sleep(0.05)
 
 
 def fork_handed():
@@ -397,7 +330,8 @@ def fork_handed():
 
     batch = Batch()
     tells("missing-workers", "1 job of a ProcessPoolExecutor", "which hands the jobs", "was started before the fork")
-    in_child(batch.retrieve)
+    in_child()
+    batch.retrieve()
 
 
 def lock_kept():
@@ -408,11 +342,8 @@ def lock_kept():
         lock.acquire()
         raise SystemExit
 
-    worker = threading.Thread(target=write, name="writer", daemon=True)
-    worker.start()
-    worker.join()
-    tells("blocked", "the thread writer has ended", "write (owed.py:", "calls acquire() of it")
-    truth.ready()
+    end(write, "writer")
+    waits("blocked", "the thread writer has ended", "write (owed.py:", "calls acquire() of it")
     lock.acquire()
 
 
@@ -422,8 +353,7 @@ def timer_cancelled():
     timer.start()
     timer.cancel()
     timer.join()
-    tells("blocked", f"the thread {timer.name}, which was to end this wait, has ended")
-    truth.ready()
+    waits("blocked", f"the thread {timer.name}, which was to end this wait, has ended")
     event.wait()
 
 
@@ -434,21 +364,16 @@ def barrier_short():
         if number < 2:
             barrier.wait()
 
-    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
-    for worker in workers:
-        worker.start()
+    workers = [begin(work, f"worker-{number}", (number,)) for number in range(3)]
     workers[2].join()
-    ended = f"the thread {workers[2].name} has ended"
-    tells("blocked", f"{ended}, and no other thread is in barrier_short.<locals>.work")
-    truth.ready()
+    waits("blocked", "the thread worker-2 has ended, and no other thread is in barrier_short.<locals>.work")
     workers[0].join()
 
 
 class Saver:
     def __init__(self):
         self.saving = True
-        self.thread = threading.Thread(target=self.save, name="saver", daemon=True)
-        self.thread.start()
+        self.thread = begin(self.save, "saver")
 
     def save(self):
         if items.qsize() == 0:
@@ -463,8 +388,7 @@ class Saver:
 def flag_unset():
     saver = Saver()
     saver.thread.join()
-    tells("blocked", "looks again and again at saving", "the thread saver has ended", "Saver.save (owed.py:")
-    truth.ready()
+    waits("blocked", "looks again and again at saving", "the thread saver has ended", "Saver.save (owed.py:")
     saver.wait()
 
 
@@ -475,33 +399,13 @@ def aside():
         for number in range(3):
             items.put(number)
 
-    worker = threading.Thread(target=consume, name="drain", daemon=True)
-    worker.start()
     items.put("the last")
-    worker.join()
+    end(consume, "drain")
     producer = threading.Thread(target=produce, name="producer", daemon=True)
-    tells("blocked", "producer (tid ", "the thread drain has ended", "calls get() of it")
-    truth.ready()
+    waits("blocked", "producer (tid ", "the thread drain has ended", "calls get() of it")
     producer.start()
     while producer.is_alive():
         time.sleep(0.2)
-
-
-async def account(first, second):
-    async with first:
-        await asyncio.sleep(0.01)
-        async with second:
-            pass
-
-
-def loop_locks():
-    async def main():
-        one, two = asyncio.Lock(), asyncio.Lock()
-        await asyncio.gather(account(one, two), account(two, one))
-
-    tells("deadlock", "account (owed.py:", "seems to hold", never=["waiting-external"])
-    truth.ready()
-    asyncio.run(main())
 
 
 def loop_lost():
@@ -513,8 +417,7 @@ def loop_lost():
         await take(lock)
         await asyncio.gather(take(lock), take(lock))
 
-    tells("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
-    truth.ready()
+    waits("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
     asyncio.run(main())
 
 
@@ -530,8 +433,7 @@ def loop_failed():
         task = asyncio.ensure_future(produce())
         await asyncio.sleep(0.01)
         raised = "loop_failed.<locals>.main.<locals>.produce" if sys.version_info >= (3, 11) else "produce"
-        tells("blocked", "has ended with ValueError('no more lines'), raised in ", f"{raised} (owed.py:")
-        truth.ready()
+        waits("blocked", "has ended with ValueError('no more lines'), raised in ", f"{raised} (owed.py:")
         await lines.get()
         await task
 
@@ -546,8 +448,7 @@ def loop_healthy():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         await stop.wait()
 
-    tells("waiting-external", never=["will ever run"])
-    truth.ready()
+    waits("waiting-external", never=["will ever run"])
     asyncio.run(main())
 
 
@@ -561,11 +462,10 @@ def loop_thread():
             time.sleep(truth.FOREVER)
             loop.call_soon_threadsafe(stop.set)
 
-        threading.Thread(target=later, daemon=True).start()
+        begin(later)
         await stop.wait()
 
-    tells("waiting-external", never=["will ever run"])
-    truth.ready()
+    waits("waiting-external", never=["will ever run"])
     asyncio.run(main())
 
 
@@ -577,15 +477,14 @@ def child_pipe():
         pipe = asyncio.subprocess.PIPE
         shell = f"sleep {truth.FOREVER} </dev/null & read line; exit 3"
         child = await asyncio.create_subprocess_exec("sh", "-c", shell, stdin=pipe, stdout=pipe)
-        waits = asyncio.ensure_future(child.wait())
+        ended = asyncio.ensure_future(child.wait())
         await asyncio.sleep(0)
         child.stdin.close()
         while child.returncode is None:
             await asyncio.sleep(0.01)
-        tells("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
+        waits("waiting-external", f"process {child.pid}, which has ended (exit status 3)", "is held by", "(sleep)",
               never=["the end of process "])
-        truth.ready()
-        await waits
+        await ended
 
     asyncio.run(main())
 
@@ -603,8 +502,7 @@ void own_wait(void) { for (;;) syscall(SYS_futex, &own_word, FUTEX_WAIT_PRIVATE,
         out.write(source)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "libown.so", "own.c"], check=True)
     library = ctypes.CDLL("./libown.so")
-    tells("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
-    truth.ready()
+    waits("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
     library.own_wait()
 
 
@@ -627,39 +525,28 @@ def on_terminal(own):
     return ours
 
 
-def prompt_pipe():
-    on_pipe()
-    tells("waiting-external", "input() asks 'Overwrite it? [y/N] ' at ", "owed.py:", "(confirm)")
-    truth.ready()
-    confirm("Overwrite it? [y/N] ")
-
-
 def prompt_pdb():
     on_pipe()
-    tells("waiting-external", "the debugger pdb has stopped the program at ", "owed.py:", "(prompt_pdb), and waits")
-    truth.ready()
+    waits("waiting-external", "the debugger pdb has stopped the program at ", "owed.py:", "(prompt_pdb), and waits")
     breakpoint()
     truth.note(after=True)
 
 
 def prompt_password():
     on_pipe()
-    tells("waiting-external", "getpass() asks 'Token: ' at ", "owed.py:", "(prompt_password)")
-    truth.ready()
+    waits("waiting-external", "getpass() asks 'Token: ' at ", "owed.py:", "(prompt_password)")
     getpass.getpass("Token: ")
 
 
 def prompt_terminal():
     kept = on_terminal(own=True)
-    tells("idle", never=["waiting-external"])
-    truth.ready()
+    waits("idle", never=["waiting-external"])
     confirm(f"Go on, {kept}? ")
 
 
 def prompt_elsewhere():
     kept = on_terminal(own=False)
-    tells("waiting-external", "input() asks 'Go on? ' at ", "/dev/pts/", never=["idle"])
-    truth.ready()
+    waits("waiting-external", "input() asks 'Go on? ' at ", "/dev/pts/", never=["idle"])
     confirm("Go on? ")
     os.close(kept)
 
@@ -667,16 +554,14 @@ def prompt_elsewhere():
 def prompt_filter():
     """A filter reads its standard input, and asks nobody."""
     on_pipe()
-    tells("idle", never=["waiting-external", " asks "])
-    truth.ready()
+    waits("idle", never=["waiting-external", " asks "])
     for line in sys.stdin:
         print(line)
 
 
 def refused_space():
     """A device that is always full, and a loop that tries again."""
-    tells("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
-    truth.ready()
+    waits("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
     with open("/dev/full", "wb", buffering=0) as file:
         while True:
             try:
@@ -687,8 +572,7 @@ def refused_space():
 
 def refused_memory():
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    tells("starved", "is refused what it asks for (MemoryError()")
-    truth.ready()
+    waits("starved", "is refused what it asks for (MemoryError()")
     while True:
         try:
             bytearray(1 << 31)
@@ -696,23 +580,9 @@ def refused_memory():
             time.sleep(0.2)
 
 
-def refused_peer():
-    """A port at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        tells("waiting-external", "while it handles ConnectionRefusedError(111, 'Connection refused')")
-        truth.ready()
-        while True:
-            try:
-                socket.create_connection(taken.getsockname())
-            except OSError:
-                time.sleep(0.2)
-
-
 def error_nothing():
     """An exception that says nothing of the system, though its argument is the number of an error."""
-    tells("idle", "while it handles KeyError(28)", never=["refused"])
-    truth.ready()
+    waits("idle", "while it handles KeyError(28)", never=["refused"])
     while True:
         try:
             {}[28]
@@ -722,8 +592,7 @@ def error_nothing():
 
 def refused_before():
     """An error that the loop has kept from an earlier turn, while it sleeps outside of the handler."""
-    tells("idle", "sleeps again and again in the loop at", "which has caught OSError(28, 'No space left on device')")
-    truth.ready()
+    waits("idle", "sleeps again and again in the loop at", "which has caught OSError(28, 'No space left on device')")
     kept = None
     for number in range(100_000):
         try:
@@ -739,9 +608,8 @@ def refused_threads():
     """Address space of which a thread's stack would take too much: no limit of processes is the reason."""
     resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
     threading.stack_size(256 << 20)
-    tells("starved", "RuntimeError(\"can't start new thread\")", "of the 200.0 MiB of address space",
+    waits("starved", 'RuntimeError("can\'t start new thread")', "of the 200.0 MiB of address space",
           never=["control group"])
-    truth.ready()
     while True:
         try:
             threading.Thread(target=time.sleep).start()
@@ -756,8 +624,7 @@ def flag_shared():
     writer = context.Process(target=lambda: os.kill(os.getpid(), signal.SIGKILL))
     writer.start()
     os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
-    tells("idle", "sleeps again and again", f"of its processes {writer.pid} (", "killed by SIGKILL) has ended")
-    truth.ready()
+    waits("idle", "sleeps again and again", f"of its processes {writer.pid} (", "killed by SIGKILL) has ended")
     while not flag.value:
         time.sleep(0.05)
 
@@ -767,8 +634,7 @@ def connect_self(family=socket.AF_INET, address=("127.0.0.1", 0), where="SYN_SEN
     listener = socket.socket(family)
     listener.bind(address)
     listener.listen(0)
-    tells("waiting-external", f"{where}, where this process itself listens and has", "not accepted")
-    truth.ready()
+    waits("waiting-external", f"{where}, where this process itself listens and has", "not accepted")
     kept = []
     while True:
         kept.append(socket.socket(family))
@@ -792,8 +658,7 @@ def server_full():
         async with server:
             await server.serve_forever()
 
-    tells("starved", "it has 64 descriptors open, and may have 64")
-    truth.ready()
+    waits("starved", "it has 64 descriptors open, and may have 64")
     asyncio.run(main())
 
 

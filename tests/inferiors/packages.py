@@ -21,10 +21,8 @@ truth.note(
     markup=markupsafe.escape("<"),
     versions={
         "gdbext-made": importlib.metadata.version("gdbext-made"),
-        "markupsafe": importlib.metadata.version("markupsafe"),
-        "glibc": libc.gnu_get_libc_version().decode(),
-        "nccl": nccl.version().decode(),
-        "python": sys.version.split()[0],
+        "markupsafe": importlib.metadata.version("markupsafe"), "glibc": libc.gnu_get_libc_version().decode(),
+        "nccl": nccl.version().decode(), "python": sys.version.split()[0],
     },
 )
 truth.ready()

@@ -47,13 +47,8 @@ for name, kernel in (("py_ping", ping_kernel), ("py_pong", pong_kernel)):
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, kernel, "CPU")
 
-truth.note(
-    verdict="runaway-recursion",
-    op="gdbext_test::py_pong",
-    ops=["gdbext_test::py_ping", "gdbext_test::py_pong"],
-    keyset=torch_truth.call("gdbext_test::py_ping", torch.ones(2))["bits"],
-    depth=DEPTH,
-)
+truth.note(verdict="runaway-recursion", op="gdbext_test::py_pong", ops=["gdbext_test::py_ping", "gdbext_test::py_pong"],
+           keyset=torch_truth.call("gdbext_test::py_ping", torch.ones(2))["bits"], depth=DEPTH)
 sys.setrecursionlimit(100_000)
 threading.stack_size(512 << 20)
 worker = threading.Thread(target=torch.ops.gdbext_test.py_ping, args=(torch.ones(2),), daemon=True)

@@ -1,16 +1,28 @@
-"""What programs of others do, small. Argument: the kind, one of the functions. Those that need torch import it."""
+"""What programs of others do, small. Argument: the kind, one of the functions. Those that need torch import it.
+
+Some say of themselves what is to be said of them (``says``); of others tests/integration asks more."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ctypes
 import datetime
+import multiprocessing
 import os
+import queue
+import selectors
+import socket
 import sys
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import truth
+
+SHORT = 0.02
+table = threading.Lock()
 
 
 def other(job, name="other", waits="any"):
@@ -26,46 +38,41 @@ def other(job, name="other", waits="any"):
     begun.wait()
 
 
+def ready(waits="any", **facts):
+    truth.thread("main", waits=waits)
+    truth.note(**facts)
+    truth.ready()
+
+
+def says(kinds, *words, never=(), roles=("main",)):
+    """What the verdict must be, what its sentence must and must not say, and whose it is (None: not checked)."""
+    truth.note(verdict=kinds.split(), says=words, never=never, roles=roles)
+
+
+def line_of(function, more=0):
+    return f"strangers.py:{function.__code__.co_firstlineno + more} ({function.__name__}"
+
+
 def count():
     number = 0
     while True:
         number += 1
 
 
-def line_of(function):
-    return function.__code__.co_firstlineno
-
-
 def runs_python():
     """The main thread waits for one that runs Python for ever."""
     other(count, "counter", waits=None)
-    truth.thread("main", waits="any")
-    truth.note(busy=True, line=line_of(count))
-    truth.ready()
+    ready(busy=True, line=count.__code__.co_firstlineno)
     threading.Event().wait()
 
 
 def runs_native():
     """The main thread runs native code, without the GIL."""
     data = bytes(1 << 26)
-    truth.thread("main", waits=None)
-    truth.note(busy=True, line=line_of(runs_native))
-    truth.ready()
+    says("busy slow starved", "(runs_native), in ")
+    ready(None, busy=True)
     while True:
         zlib.crc32(data)
-
-
-class Account:
-    def __init__(self):
-        self.guard = threading.Lock()
-
-    def twice(self):
-        self.guard.acquire()
-        truth.ready()
-        self.guard.acquire()
-
-
-table = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -75,45 +82,84 @@ def session():
 
 
 def managed_twice():
-    """The same by a context manager that is a generator, which keeps the lock while it is suspended, on a stack."""
+    """A lock twice by a context manager that is a generator, which keeps it while it is suspended, on a stack."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(session())
         with session():
             pass
 
 
+class Account:
+    def __init__(self):
+        self.guard = threading.Lock()
+
+    def twice(self):
+        self.guard.acquire()
+        ready("futex")
+        self.guard.acquire()
+
+
 def lock_twice():
     """A lock that is taken again further in, and a thread that does so with another one."""
     other(managed_twice, "managed")
-    truth.thread("main", waits="futex")
     Account().twice()
 
 
 def lock_handed():
     """A lock that another thread is to release: nobody holds it up himself."""
     lock = threading.Lock()
+    lock.acquire()
+    other(lambda: [time.sleep(truth.FOREVER), lock.release()])
+    ready("futex")
+    lock.acquire()
+
+
+def lock_given_up():
+    """``other`` waits for a condition inside of ``with lock``; whoever has the lock, it is not ``other``."""
+    lock = threading.Lock()
+    condition = threading.Condition(lock)
 
     def work():
-        time.sleep(truth.FOREVER)
-        lock.release()
+        with lock:
+            condition.wait()
 
-    truth.thread("main", waits="futex")
-    lock.acquire()
     other(work)
-    truth.ready()
+    lock.acquire()
+    ready("futex")
     lock.acquire()
 
 
-def lock_tried():
-    """A lock that is tried first, and taken by a thread that has let go of its name."""
+def lock_and_job():
+    """The main thread waits with a lock in hand for a job that wants it."""
+    says("deadlock", roles=("main", "other"))
     lock = threading.Lock()
-    other(lambda: [lock.acquire(), time.sleep(truth.FOREVER)])
-    while not lock.locked():
-        time.sleep(0.001)
-    truth.thread("main", waits="futex")
-    if not lock.acquire(blocking=False):
+
+    def job():
+        truth.thread("other", waits="any")
         truth.ready()
-        lock.acquire()
+        with lock:
+            pass
+
+    with ThreadPoolExecutor(2) as pool, lock:
+        truth.thread("main", waits="any")
+        pool.submit(job).result()
+
+
+def lock_shared():
+    """A semaphore in shared memory: another process may post it."""
+    says("waiting-external")
+    lock = multiprocessing.get_context("fork").Lock()
+    lock.acquire()
+    ready()
+    lock.acquire()
+
+
+def gil_asleep():
+    """A C function sleeps for hours with the GIL in hand."""
+    says("blocked", roles=("other", "main"))
+    other(count)
+    ready()
+    ctypes.PyDLL(None).sleep(truth.FOREVER)
 
 
 def backward_hook():
@@ -127,23 +173,20 @@ def backward_hook():
         node = loss.grad_fn.next_functions[0][0]
         node.register_prehook(lambda gradients: never.wait() and None)
         never = threading.Event()
-        truth.thread("main", waits="futex")
-        truth.note(node=node.name(), line=line_of(backward_hook) + 7)
-        truth.ready()
+        says("blocked", f"in the backward of {node.name()}, made at ", line_of(backward_hook, 7))
+        ready("futex")
         loss.backward()
 
 
 def asleep_in_loop():
     """An event loop whose tasks do nothing but sleep."""
-    import asyncio
+    says("idle", "sleeps", roles=None)
 
     async def main():
         naps = [asyncio.create_task(asyncio.sleep(truth.FOREVER)) for _ in range(3)]
-        asyncio.get_running_loop().call_soon(truth.ready)
+        asyncio.get_running_loop().call_soon(ready)
         await asyncio.gather(*naps)
-        await asyncio.sleep(0)
 
-    truth.thread("main", waits="any")
     asyncio.run(main())
 
 
@@ -158,35 +201,31 @@ def stuck_child():
         os.write(writer, b"x")
         lock.acquire()
     os.read(reader, 1)
-    truth.thread("main", waits="wait")
-    truth.note(child=child)
-    truth.ready()
+    ready("wait", child=child)
     os.waitpid(child, 0)
 
 
 def timed_orphan():
     """A lock whose owner has ended, waited for with a timeout."""
+    says("orphaned-lock", "timed and gives up by itself")
     lock = threading.RLock()
     owner = threading.Thread(target=lock.acquire)
     owner.start()
     owner.join()
-    truth.thread("main", waits="futex")
-    truth.ready()
+    ready("futex")
     lock.acquire(timeout=1_000_000)
 
 
-def one_handler():
-    """Many threads that wait in the library's files, and one, the last, in the program's own."""
-    import queue
-
+def crowd():
+    """Many threads that wait in the library's files, some that sleep at one line, each for another time, and one, the
+    last, in the program's own."""
     for number in range(13):
-        target = queue.Queue(number).get
-        threading.Thread(target=target, name=f"library-{number}", daemon=True).start()
+        threading.Thread(target=queue.Queue(number).get, name=f"library-{number}", daemon=True).start()
+    for number in range(5):
+        threading.Thread(target=time.sleep, args=(truth.FOREVER + number,), daemon=True).start()
     reader, _ = os.pipe()
     other(lambda: os.read(reader, 1), "handler", waits="read")
-    truth.note(line=line_of(one_handler) + 8)
-    truth.thread("main", waits="read")
-    truth.ready()
+    ready("read", line=line_of(crowd, 8))
     sys.stdin.read()
 
 
@@ -197,13 +236,11 @@ def crossed_withs():
     both = threading.Barrier(2)
 
     def one():
-        truth.thread("one", waits="futex")
         with first:
             both.wait()
             second.acquire()
 
     def two():
-        truth.thread("two", waits="futex")
         with second:
             try:
                 both.wait()
@@ -212,31 +249,23 @@ def crossed_withs():
                 pass
 
     def three():
-        truth.thread("three", waits="futex")
         if third.acquire(timeout=SHORT):
             taken.set()
         threading.Event().wait()
 
     def four():
-        truth.thread("four", waits="futex")
         taken.wait()
         third.acquire()
 
-    truth.note(line=line_of(one) + 2, in_try=line_of(two) + 2, called=line_of(three) + 2)
-    threads = [threading.Thread(target=each, name=each.__name__) for each in (one, two, three, four)]
-    for thread in threads:
-        thread.start()
-    truth.thread("main", waits="futex")
-    truth.ready()
-    for thread in threads:
-        thread.join()
+    for job in (one, two, three, four):
+        other(job, job.__name__, waits="futex")
+    first_line, *more = (each.__code__.co_firstlineno + 1 for each in (one, two, three))
+    ready("futex", line=first_line, in_try=more[0], called=more[1])
+    threading.Event().wait()
 
 
 def exhausted_server():
     """A server whose workers all wait for one lock, whoever has it, while its loop waits for somebody to connect."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
     lock = threading.Lock()
     lock.acquire()
 
@@ -251,38 +280,13 @@ def exhausted_server():
             loop.run_in_executor(pool, handle)
         while len(inside) < 6:
             await asyncio.sleep(0.001)
-        loop.call_soon(truth.ready)
+        loop.call_soon(ready)
         await asyncio.Event().wait()
 
     inside = []
     pool = ThreadPoolExecutor(6)
-    truth.note(line=line_of(exhausted_server) + 10)
-    truth.thread("main", waits="any")
+    truth.note(line=handle.__code__.co_firstlineno + 2)
     asyncio.run(serve())
-
-
-def many_sleepers():
-    """Threads that sleep at one line, each for another time."""
-    for number in range(5):
-        threading.Thread(target=time.sleep, args=(truth.FOREVER + number,), daemon=True).start()
-    truth.thread("main", waits="read")
-    truth.ready()
-    sys.stdin.read()
-
-
-def fork_server():
-    """The servers of multiprocessing, which wait for somebody to ask; the forkserver is the process looked at."""
-    import multiprocessing
-    from multiprocessing import forkserver, resource_tracker
-
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=time.sleep, args=(0,))
-    process.start()
-    process.join()
-    truth.thread("main", waits="read")
-    truth.note(server=forkserver._forkserver._forkserver_pid, tracker=resource_tracker._resource_tracker._pid)
-    truth.ready()
-    sys.stdin.read()
 
 
 def rank_by_itself():
@@ -291,8 +295,7 @@ def rank_by_itself():
 
     os.environ.update(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    truth.thread("main", waits="any")
-    truth.ready()
+    ready()
     store.wait(["never"], datetime.timedelta(days=1))
 
 
@@ -302,26 +305,12 @@ def rpc_idle():
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rendezvous", num_worker_threads=2)
     rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
-    truth.thread("main", waits="read")
-    truth.ready()
+    ready("read")
     sys.stdin.read()
-
-
-SHORT = 0.02
-
-
-def polls(looks):
-    """Sleep again and again until ``looks`` says that it is over."""
-    truth.thread("main", waits=None)
-    truth.note(line=line_of(polls) + 6)
-    truth.ready()
-    while not looks():
-        time.sleep(SHORT)
 
 
 def stuck_jobs():
     """Futures of jobs that wait for an event."""
-    from concurrent.futures import ThreadPoolExecutor
 
     def job():
         truth.thread(f"job-{len(begun)}", waits="any")
@@ -336,88 +325,38 @@ def stuck_jobs():
 
 
 def polled_futures():
-    """A loop asks futures in a generator whether they are done."""
+    """A loop asks futures in a generator whether they are done: no hang is proven."""
     futures = stuck_jobs()
-    polls(lambda: all(future.done() for future in futures))
-
-
-class Crew:
-    def __init__(self):
-        self.states = ["new"] * 3
-        self.never = threading.Condition()
-
-    def work(self):
-        with self.never:
-            self.never.wait()
-
-    def is_done(self):
-        return all(state == "done" for state in self.states)
-
-
-def polled_states():
-    """A loop looks at texts that workers should change, which stand at one line."""
-    crew = Crew()
-    for number in range(3):
-        other(crew.work, f"worker-{number}")
-    truth.note(job_line=line_of(Crew.work) + 2)
-    polls(crew.is_done)
-
-
-def polled_child():
-    """A loop looks at what nobody can know; the process has a child that waits for itself."""
-    import subprocess
-
-    code = "import threading; lock = threading.Lock(); lock.acquire(); print(flush=True); lock.acquire()"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    child.stdout.readline()
-    truth.note(child=child.pid)
-    polls([].__len__)
-
-
-def joined_again():
-    """A thread is joined for a short time, again and again."""
-    begun, never = threading.Event(), threading.Event()
-    worker = threading.Thread(target=lambda: (truth.thread("worker", waits="any"), begun.set(), never.wait()))
-    worker.daemon = True
-    worker.start()
-    begun.wait()
-    truth.thread("main", waits=None)
-    truth.note(line=line_of(joined_again) + 11)
-    truth.ready()
-    while worker.is_alive():
-        worker.join(SHORT)
+    says("idle", "looks again and again at futures (future 0x", roles=("main", "job-0"))
+    ready(None)
+    while not all(future.done() for future in futures):
+        time.sleep(SHORT)
 
 
 def handed_on():
     """A queue's put() is handed to futures, whose jobs wait for an event."""
-    import queue
-
     results = queue.Queue()
-    futures = stuck_jobs()
-    for future in futures:
+    for future in stuck_jobs():
         future.add_done_callback(results.put)
-    truth.thread("main", waits="any")
-    truth.ready()
+    says("blocked", never=["no thread is in"], roles=None)
+    ready()
     results.get()
 
 
 def ask(port):
     """A blocking question to a server at that port, after which the program would go on."""
-    import socket
-
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"x")
-        truth.ready()
+        ready()
         connection.recv(1)
 
 
 def asks_itself():
     """A task of an event loop asks the server of this very loop."""
-    import asyncio
 
     async def serve():
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        truth.thread("main", waits="any")
+        says("self-deadlock", "which this process itself has not accepted yet")
         ask(server.sockets[0].getsockname()[1])
 
     asyncio.run(serve())
@@ -425,20 +364,16 @@ def asks_itself():
 
 def asks_a_thread():
     """A task of an event loop asks a server of which a thread looks after the connections, and does not answer."""
-    import asyncio
-    import selectors
-    import socket
 
     def look_after():
         with selectors.DefaultSelector() as selector:
             selector.register(server, selectors.EVENT_READ)
-            truth.thread("server", waits=None)
             while True:
                 selector.select()
                 time.sleep(SHORT)
 
     async def asks():
-        truth.thread("main", waits="any")
+        says("waiting-external", never=["itself could"], roles=None)
         ask(server.getsockname()[1])
 
     server = socket.create_server(("127.0.0.1", 0))

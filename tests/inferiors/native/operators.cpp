@@ -162,8 +162,6 @@ pthread_mutex_t second_mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t third_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void announce(void) { helpers::announce(); }
-pthread_mutex_t* lost_mutex_address(void) { return &lost_mutex; }
-pthread_cond_t* lost_condvar_address(void) { return &lost_condvar; }
 void set_depth_limit(long value) { limit.store(value); }
 long reached_depth(void) { return depth.load(); }
 unsigned long recorded_keyset(void) { return keyset.load(); }

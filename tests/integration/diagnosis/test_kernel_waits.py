@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ from support.programs.harness import DISPATCH, HarnessError, Inferior, run, star
 
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_server.c"
 SLEEPS = set(map(str, procfs.SYSCALLS["sleep"]))
-LOOKS = 1
 PTRACE_ATTACH, PTRACE_DETACH, PTRACE_SEIZE = 16, 17, 0x4206
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NO_WAITS = ("sleeps", "runs")
 """Programs that are as they should be from the beginning."""
 GROUPS = (
@@ -75,20 +76,13 @@ def silent(fuse_server: Path, tmp_path: Path) -> Iterator[SilentMount]:
 
 
 @contextlib.contextmanager
-def _ended(mount: SilentMount | None) -> Iterator[None]:
-    """End the mount before the program that waits for it."""
-    try:
-        yield
-    finally:
-        if mount is not None:
-            mount.end()
-
-
-@contextlib.contextmanager
 def kernel_waits(scenario: str, mount: SilentMount | None = None) -> Iterator[Inferior]:
-    """The program, once its main thread has slept in the kernel for longer than a disk takes."""
+    """The program, once its main thread has slept in the kernel for longer than a disk takes. The mount ends before the
+    program that waits for it."""
     try:
-        with started("kernel-waits", scenario, *([str(mount.file)] if mount else [])) as found, _ended(mount):
+        with started("kernel-waits", scenario, *([str(mount.file)] if mount else [])) as found, ExitStack() as stack:
+            if mount is not None:
+                stack.callback(mount.end)
             if scenario not in NO_WAITS:
                 wait_until(procfs.sleeps_on(found.pid, found.pid), "it sleeps on in the kernel")
             yield found
@@ -98,11 +92,15 @@ def kernel_waits(scenario: str, mount: SilentMount | None = None) -> Iterator[In
         raise
 
 
-def diagnose(target: Inferior, *args: str) -> dict:
+def diagnose(target: Inferior) -> dict:
     """A report by the tool without a debugger, which must answer in time and leave nothing attached."""
-    report: dict = target.dispatch(*args, "dispatch-diagnose", debugger="none").document
+    report: dict = target.dispatch("dispatch-diagnose", debugger="none").document
     assert procfs.status(target.pid)["TracerPid"] == "0"
     return report
+
+
+def main_wait(report: dict, target: Inferior) -> dict:
+    return next(thread["wait"] for thread in report["threads"] if thread["tid"] == target.pid)
 
 
 def test_a_page_that_userfaultfd_does_not_give(tmp_path: Path) -> None:
@@ -119,34 +117,28 @@ def test_a_page_that_userfaultfd_does_not_give(tmp_path: Path) -> None:
             assert (verdict["kind"], verdict["threads"][0]) == ("kernel-wait", target.pid)
             assert "userfaultfd" in verdict["summary"]
             assert target.tid("wants-gil") in verdict["threads"]
-            wait = next(thread["wait"] for thread in report["threads"] if thread["tid"] == target.pid)
-            assert wait["kind"] == "page"
+            assert main_wait(report, target)["kind"] == "page"
 
 
 @pytest.mark.parametrize(("scenario", "kind"), [("page", "page"), ("read", "io")])
 def test_a_file_system_that_does_not_answer(scenario: str, kind: str, silent: SilentMount) -> None:
     with kernel_waits(scenario, silent) as target:
-        for _ in range(LOOKS):
-            report = diagnose(target)
-            summary = report["verdict"]["summary"]
-            assert report["verdict"]["kind"] == "kernel-wait", report["verdict"]
-            assert str(silent.file) in summary
-            assert "fuse.silent" in summary
-            assert f"process {silent.server} " in summary
-            wait = next(thread["wait"] for thread in report["threads"] if thread["tid"] == target.pid)
-            assert wait["kind"] == kind
+        report = diagnose(target)
+        assert report["verdict"]["kind"] == "kernel-wait", report["verdict"]
+        for words in (str(silent.file), "fuse.silent", f"process {silent.server} "):
+            assert words in report["verdict"]["summary"]
+        assert main_wait(report, target)["kind"] == kind
 
 
 def test_memory_that_nobody_may_read(silent: SilentMount) -> None:
     """Even ps(1) hangs on this one; a look leaves nobody of ours behind, and no debugger is started."""
     with kernel_waits("mmap", silent) as target:
-        for _ in range(LOOKS):
-            report = diagnose(target)
-            verdict = report["verdict"]
-            assert (verdict["kind"], verdict["threads"]) == ("kernel-wait", [target.pid])
-            assert f"mmap of {silent.file}" in verdict["summary"]
-            assert f"process {silent.server} " in verdict["summary"]
-            assert any("lets nobody read" in error["what"] for error in report["errors"])
+        report = diagnose(target)
+        verdict = report["verdict"]
+        assert (verdict["kind"], verdict["threads"]) == ("kernel-wait", [target.pid])
+        assert f"mmap of {silent.file}" in verdict["summary"]
+        assert f"process {silent.server} " in verdict["summary"]
+        assert any("lets nobody read" in error["what"] for error in report["errors"])
         refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
         assert refused.status == 1
         assert "cannot be stopped" in refused.document["errors"][0]["what"]
@@ -165,9 +157,9 @@ def _others_answer_as_well(target: Inferior, silent: SilentMount) -> None:
     debugger = DebuggerProcess("gdb", ["/bin/sleep", "60"], dict, os.pipe()[0], -1, target.pid, False, False)
     with pytest.raises(TargetError, match="cannot be stopped"):
         debugger.result(None)
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    handlers = [signal.getsignal(number) for number in ENDING]
     debugger.end()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert [signal.getsignal(number) for number in ENDING] == handlers
     assert procfs.status(target.pid)["TracerPid"] == "0"
 
 
@@ -179,21 +171,16 @@ def test_sources_whose_server_does_not_answer_any_more(fuse_server: Path, tmp_pa
     program.write_text(
         "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(1, flush=True)\nlock.acquire()\n"
     )
-    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, cwd="/")
-    try:
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, cwd="/"))
+        stack.callback(process.kill)
         assert process.stdout is not None
         process.stdout.readline()
-        mount = SilentMount(fuse_server, program.parent)
-        try:
-            for debugger in ("none", "gdb"):
-                report = run([DISPATCH, "-p", str(process.pid), "--debugger", debugger, "--json"]).document
-                assert report["verdict"]["kind"] == "self-deadlock", report["verdict"]
-                assert str(program) in json.dumps(report["threads"])
-        finally:
-            mount.end()
-    finally:
-        process.kill()
-        process.wait()
+        stack.callback(SilentMount(fuse_server, program.parent).end)
+        for debugger in ("none", "gdb"):
+            report = run([DISPATCH, "-p", str(process.pid), "--debugger", debugger, "--json"]).document
+            assert report["verdict"]["kind"] == "self-deadlock", report["verdict"]
+            assert str(program) in json.dumps(report["threads"])
 
 
 def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:
@@ -207,8 +194,7 @@ def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:
 
 def test_pages_that_come_are_no_hang() -> None:
     with started("kernel-waits", "served") as target:
-        for _ in range(4):
-            assert diagnose(target)["verdict"]["kind"] in ("idle", "busy")
+        assert diagnose(target)["verdict"]["kind"] in ("idle", "busy")
 
 
 def test_a_read_from_the_background() -> None:
@@ -251,12 +237,10 @@ def test_a_frozen_group(scenario: str, is_unified: bool) -> None:
     """The one with the GIL in hand, which another thread waits for, was running."""
     with kernel_waits(scenario) as target, frozen(target.pid, is_unified) as group:
         wait_until(procfs.sleeps_on(target.pid, target.pid), "it has been frozen for longer than a disk takes")
-        for _ in range(LOOKS):
-            report = diagnose(target)
-            verdict = report["verdict"]
-            assert verdict["kind"] == "stopped", verdict
-            assert f"/{group}" in verdict["summary"]
-            assert "uninterruptible" not in json.dumps(report["findings"])
+        report = diagnose(target)
+        assert report["verdict"]["kind"] == "stopped", report["verdict"]
+        assert f"/{group}" in report["verdict"]["summary"]
+        assert "uninterruptible" not in json.dumps(report["findings"])
         refused = target.dispatch("dispatch-diagnose", debugger="gdb", check=False)
         assert "cannot be stopped" in refused.document["errors"][0]["what"]
         assert procfs.status(target.pid)["TracerPid"] == "0"

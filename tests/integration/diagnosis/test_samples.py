@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from support.programs.harness import wait_until
+from support.programs.harness import Inferior, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-HELD_UP = ("slow", "starved")
-"""What is true of a process that works, on a machine that others keep busy."""
+Start = Callable[..., Inferior]
+RUNS = {"busy", "slow", "starved"}
+"""The last two are true of a process that works, on a machine that others keep busy."""
 ARGS = ("dispatch-diagnose", "--samples", "3", "--interval")
+PROGRAMS = [
+    ("gil-mutex", {"deadlock"}, "mutex-holder", "stuck", "gdb"),
+    ("gil-mutex", {"deadlock"}, "mutex-holder", "stuck", "none"),
+    ("busy", {*RUNS, "idle"}, "main", "moved", "none"),
+    ("meta-mm-spin", RUNS, "main", "spinning", "none"),
+]
 
 
-def progress_of(report):
-    return {each["tid"]: each["progress"] for each in report["samples"]["threads"]}
-
-
-@pytest.mark.parametrize("debugger", ["none", "gdb"])
-@pytest.mark.parametrize(
-    ("scenario", "verdict", "role", "progress"),
-    [
-        ("gil-mutex", "deadlock", "mutex-holder", "stuck"),
-        ("busy", "busy", "main", "moved"),
-        ("meta-mm-spin", "busy", "main", "spinning"),
-        ("meta-mm", "blocked", "main", "stuck"),
-    ],
-)
-def test_stuck_from_slow(scenario, verdict, role, progress, debugger, inferior):
+@pytest.mark.parametrize(("scenario", "verdicts", "role", "progress", "debugger"), PROGRAMS)
+def test_stuck_from_slow(
+    scenario: str, verdicts: set[str], role: str, progress: str, debugger: str, inferior: Start
+) -> None:
     target = inferior(scenario)
-    kinds = {verdict, *(HELD_UP if verdict == "busy" else ()), *(("idle",) if scenario == "busy" else ())}
     intervals = (str(0.2 * 2**attempt) for attempt in itertools.count())  # the busier the machine, the slower it moves
 
-    def sampled():
+    def sampled() -> Any:
         report = target.dispatch(*ARGS, next(intervals), debugger=debugger).document
-        assert report["verdict"]["kind"] in kinds
+        assert report["verdict"]["kind"] in verdicts
         assert report["samples"]["count"] == 3
-        return progress_of(report)[target.tid(role)]
+        return next(each["progress"] for each in report["samples"]["threads"] if each["tid"] == target.tid(role))
 
     if progress == "stuck":
         assert sampled() == progress
@@ -46,15 +43,11 @@ def test_stuck_from_slow(scenario, verdict, role, progress, debugger, inferior):
         wait_until(lambda: sampled() == progress, f"it is seen to have {progress}")
 
 
-@pytest.mark.program("mutex-abba")
-def test_a_core_shows_one_moment_only(inferior):
-    outcome = inferior("mutex-abba").dispatch(*ARGS, "0.2", debugger="none", core=True, check=False)
+def test_a_core_shows_one_moment_only(inferior: Start) -> None:
+    target = inferior("mutex-abba")
+    outcome = target.dispatch(*ARGS, "0.2", debugger="none", core=True, check=False)
     assert outcome.status == 2
     assert "core" in outcome.document["errors"][0]["what"]
-
-
-@pytest.mark.program("mutex-abba")
-@pytest.mark.parametrize("argument", ["0", "1", "-3", "100000"])
-def test_senseless_numbers(argument, inferior):
-    outcome = inferior("mutex-abba").dispatch("dispatch-diagnose", "--samples", argument, debugger="none", check=False)
-    assert outcome.status == 2
+    for senseless in ("0", "100000"):
+        words = ("dispatch-diagnose", "--samples", senseless)
+        assert target.dispatch(*words, debugger="none", check=False).status == 2

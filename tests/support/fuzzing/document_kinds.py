@@ -29,7 +29,7 @@ from .look import Change, Kind, Look
 TORCH_LAYOUT = "torch-2.13.0+cpu-cxx11.json"
 """That of most recordings."""
 _WITH_TORCH = ("agent-polls-3.10", "idle", "gil-mutex", "meta-mm-spin", "pools")
-_WITHOUT = ("python-lock-abba", "families-join", "task-cycle-3.8", "python-lock-abba-3.13", "recv-silent-unix-3.12")
+_WITHOUT = ("python-lock-abba", "families-join", "task-cycle-3.8", "python-lock-abba-3.13", "others-end-sockets-3.11")
 
 
 def _layouts(chance: Random, block: Random) -> Look:

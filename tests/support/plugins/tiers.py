@@ -15,9 +15,6 @@ _ALSO_EXTENDED = ("chromium", "pythons", "slurm", "sshd", "slow")
 EXTENDED = (
     "cpython/test_assumed_names.py",
     "diagnosis/test_garbage.py",
-    "diagnosis/test_healthy_forty.py",
-    "diagnosis/test_more_hangs.py",
-    "diagnosis/test_same_in_lldb.py",
     "diagnosis/test_samples.py",
     "diagnosis/test_strangers.py",
     "diagnosis/test_surroundings.py",

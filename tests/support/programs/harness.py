@@ -31,20 +31,10 @@ INFERIORS = ROOT / "tests" / "inferiors"
 DISPATCH = ROOT / "scripts" / "dispatch"
 PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))
 """Seconds until a condition that must come true counts as failed; generous, for machines with noisy neighbours."""
-
-
 UNDEMANGLED = ("-iex", "set demangle-style none")
 """For a gdb that reads torch's symbols and is asked for none by its C++ name: a quarter of the time, five seconds."""
-
-
-NO_SYMBOLS = (
-    "-iex",
-    "set auto-solib-add off",
-    "-iex",
-    "set debuginfod enabled off",
-    "-iex",
-    "set debug-file-directory /nonexistent",
-)
+_SETTINGS = ("auto-solib-add off", "debuginfod enabled off", "debug-file-directory /nonexistent")
+NO_SYMBOLS = tuple(word for setting in _SETTINGS for word in ("-iex", f"set {setting}"))
 """For a gdb that needs no symbols; without the last one it reads the C library's debug information where that is
 installed, twice as much work as its start and attaching."""
 
@@ -309,12 +299,12 @@ def start(
     ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
     its core is complete. HarnessError with the program's output when it does not get there.
     """
-    script = _script(name)
+    script, first = _script(name)
     crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
     try:
         prefix = [*command, *(_core_maker(folder) if crashes else [])]
-        inferior = _spawn(name, folder, prefix, script, args, python, env)
+        inferior = _spawn(name, folder, prefix, script, [*first, *args], python, env)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -331,16 +321,13 @@ def start(
     return inferior
 
 
-def _script(name: str) -> Path:
-    """The program of that name; those in ``reported`` are made after public bug reports."""
-    file = f"{name.replace('-', '_')}.py"
-    reported = INFERIORS / "reported" / file
-    return reported if reported.exists() else INFERIORS / file
-
-
-def _beside(extra: Mapping[str, str]) -> str:
-    """PYTHONPATH for a program that is not in the folder of truth.py."""
-    return os.pathsep.join(filter(None, (str(INFERIORS), extra.get("PYTHONPATH"))))
+def _script(name: str) -> tuple[Path, list[str]]:
+    """The program of that name; many are functions in files of several, which take the name as first argument."""
+    word = name.replace("-", "_")
+    if (INFERIORS / f"{word}.py").exists():
+        return INFERIORS / f"{word}.py", []
+    several = (INFERIORS / "hangs.py", INFERIORS / "reported.py")
+    return next(path for path in several if f"\ndef {word}(" in path.read_text()), [name]
 
 
 def _spawn(
@@ -357,7 +344,6 @@ def _spawn(
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         **extra,
-        **({"PYTHONPATH": _beside(extra)} if script.parent != INFERIORS else {}),
         "GDBEXT_READY": str(folder / "truth.json"),
         "GDBEXT_NATIVE": native_build.build_for(script),
         **(env or {}),
@@ -392,12 +378,10 @@ def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
     path = inferior.folder / "truth.json"
 
     def published() -> bool:
-        if path.exists():
-            return True
-        if inferior.process.poll() is not None and not path.exists():
-            status = inferior.process.returncode
-            raise HarnessError(f"{inferior.name} ended with {status} before it was ready")
-        return False
+        ended = inferior.process.poll()
+        if ended is not None and not path.exists():
+            raise HarnessError(f"{inferior.name} ended with {ended} before it was ready")
+        return path.exists()
 
     try:
         wait_until(published, f"{inferior.name} writes its truth")
@@ -415,34 +399,26 @@ class Pool:
     tests look at stay till the end, beside the others.
     """
 
-    STAYING = frozenset(("meta-mm", "idle"))
+    STAYING = frozenset((name, (), "[]") for name in ("meta-mm", "idle"))
 
     def __init__(self, limit: int = int(os.environ.get("GDBEXT_TEST_POOL", "5"))) -> None:
         self._limit = limit
         self._alive: OrderedDict[tuple[Any, ...], Inferior] = OrderedDict()
 
-    def get(
-        self,
-        name: str,
-        *args: str,
-        python: str = "venv",
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = (),
-    ) -> Inferior:
+    def get(self, name: str, *args: str, **options: Any) -> Inferior:
         """One that was started with exactly these arguments."""
-        key = (name, args, python, tuple(sorted((env or {}).items())), tuple(command))
+        if options.get("python") == "venv":
+            del options["python"]
+        key = (name, args, repr(sorted(options.items())))
         if key in self._alive:
             self._alive.move_to_end(key)
             self._alive[key].resume()
             return self._alive[key]
-        passing = [each for each in self._alive if not self._stays(each)]
+        passing = [each for each in self._alive if each not in self.STAYING]
         for each in passing[: max(0, len(passing) - self._limit + 1)]:
             self._alive.pop(each).close()
-        self._alive[key] = start(name, *args, python=python, env=env, command=command)
+        self._alive[key] = start(name, *args, **options)
         return self._alive[key]
-
-    def _stays(self, key: tuple[Any, ...]) -> bool:
-        return key[0] in self.STAYING and key == (key[0], (), "venv", (), ())
 
     def discard(self, inferior: Inferior) -> None:
         """End one that a test has changed or broken."""

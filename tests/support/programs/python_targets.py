@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,7 +34,6 @@ from support.installed import pythons
 from support.programs import procfs
 from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.abi import Version
 
@@ -141,15 +140,9 @@ class PythonInferior:
 
     def _asleep(self) -> bool:
         """No thread is on its way into its wait any more; ``awake`` ones of the truth never are."""
-        awake = {self.truth.get("wants_gil")}
-        tids = set(procfs.threads(self.process.pid)) - awake
-        return all(self._syscall(tid) not in ("running", "-1", "") for tid in tids)
-
-    def _syscall(self, tid: int) -> str:
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{self.process.pid}/task/{tid}/syscall").read_text().split()
-            return words[0] if words else ""
-        return ""
+        pid = self.process.pid
+        tids = set(procfs.threads(pid)) - {self.truth.get("wants_gil")}
+        return all(procfs.syscall(pid, tid)[0].isdigit() for tid in tids)
 
     @contextlib.contextmanager
     def look(self, kind: str) -> Iterator[View]:

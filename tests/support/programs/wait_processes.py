@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import ClassVar
 
 from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import GilState
@@ -33,28 +34,12 @@ class Module:
         self.image = None
 
 
-MODULES = {
-    name: Module(name, 0x20000000 + number * 0x100000)
-    for number, name in enumerate(
-        (
-            "libc.so.6",
-            "libgomp.so.1",
-            "libtorch_cpu.so",
-            "app.so",
-            "libpython3.11.so.1.0",
-            "libstdc++.so.6",
-            "cv2.abi3.so",
-            "libjax_common.so",
-            "onnxruntime_pybind11_state.so",
-            "libjemalloc.so.2",
-            "libcuda.so.1",
-            "libcudart.so.13",
-            "libtorch_cuda.so",
-            "libnccl.so.2",
-            "_polars_runtime.abi3.so",
-        )
-    )
-}
+_LIBRARIES = """
+libc.so.6 libgomp.so.1 libtorch_cpu.so app.so libpython3.11.so.1.0 libstdc++.so.6 cv2.abi3.so libjax_common.so
+onnxruntime_pybind11_state.so libjemalloc.so.2 libcuda.so.1 libcudart.so.13 libtorch_cuda.so libnccl.so.2
+_polars_runtime.abi3.so
+"""
+MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(_LIBRARIES.split())}
 
 
 class Process:
@@ -127,26 +112,35 @@ def wait_of(process, tid=None, python=None, outside=None):
 
 
 def gil(**changes):
-    values = {
-        "address": DATA,
-        "interpreter": 0,
-        "interpreters": (0,),
-        "locked": True,
-        "holder": 0xAA,
-        "holder_tid": 2,
-        "last_holder": 0xAA,
-        "mutex_owner": None,
-        "interval": 5000,
-        "cond_range": (DATA, DATA + 48),
-        "mutex_range": (DATA + 48, DATA + 88),
-        "switch_cond_range": (DATA + 88, DATA + 136),
-        "switch_mutex_range": (DATA + 136, DATA + 176),
-    }
+    ranges = {"cond": (0, 48), "mutex": (48, 88), "switch_cond": (88, 136), "switch_mutex": (136, 176)}
+    values = {f"{name}_range": (DATA + start, DATA + end) for name, (start, end) in ranges.items()}
+    values.update(address=DATA, interpreter=0, interpreters=(0,), locked=True, holder=0xAA, holder_tid=2)
+    values.update(last_holder=0xAA, mutex_owner=None, interval=5000)
     return GilState(**{**values, **changes})
 
 
-class Outside:
+class Answers:
+    """Has the methods of NOTHING, which know nothing."""
+
+    NOTHING: ClassVar = {}
+
+    def __getattr__(self, name):
+        if name not in self.NOTHING:
+            raise AttributeError(name)
+        return lambda *_: self.NOTHING[name]
+
+
+class Outside(Answers):
     """What the system says: child processes, and those at the other end of each descriptor."""
+
+    NOTHING: ClassVar = {
+        **dict.fromkeys(
+            ("lock_holder", "locked_elsewhere", "locked_here", "sharers", "process_of", "has_open", "clock")
+        ),
+        "watched": (),
+        "is_named_pipe": False,
+        "handled_signals": [15],
+    }
 
     def __init__(self, *children, other_ends=None, parent=None):
         self._parent = parent
@@ -169,35 +163,11 @@ class Outside:
         text = f"whose other end is held by {listed(processes)}"
         return Peer(PeerKind.PIPE, text, processes) if link else None
 
-    def lock_holder(self, _fd, _whole_file):
-        return None
-
-    def locked_elsewhere(self):
-        return None
-
-    def locked_here(self):
-        return None
-
-    def watched(self, _fd):
-        return ()
-
-    def sharers(self, _mapping):
-        return None
-
     def absolute(self, path):
         return path if path.startswith("/") else f"/work/{path}"
 
-    def process_of(self, _fd):
-        return None
-
     def file_exists(self, path):
         return path == "/lock"
-
-    def has_open(self, path):  # noqa: ARG002 - as the system does
-        return None
-
-    def is_named_pipe(self, path):  # noqa: ARG002 - as the system does
-        return False
 
     def file_lock(self, path):
         return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
@@ -205,14 +175,17 @@ class Outside:
     def forked_from(self):
         return self._parent
 
-    def clock(self, _number):
-        return None
 
-    def handled_signals(self):
-        return [15]
+class Python(Answers):
+    NOTHING: ClassVar = {
+        **dict.fromkeys(("handled_error", "polled_results", "asked_to_sleep", "never_began", "question")),
+        **dict.fromkeys(("lost_executor", "debtors", "parked", "stopping")),
+        "waiting_loop": "",
+        "where_taken": "",
+        "in_signal_handler": False,
+        "variable_of": "",
+    }
 
-
-class Python:
     def __init__(
         self,
         *gils,
@@ -237,35 +210,11 @@ class Python:
     def native_ids(self):
         return self._natives
 
-    def handled_error(self, _tid):
-        return None
-
     def polled_objects(self, _tid):
         return self._polled_objects
 
-    def polled_results(self, _seen):
-        return None
-
-    def asked_to_sleep(self, _tid):
-        return None
-
-    def waiting_loop(self, _tid):
-        return ""
-
     def loop_owing(self, future):
         return self._owing.get(future)
-
-    def never_began(self, _found):
-        return None
-
-    def question(self, _tid):
-        return None
-
-    def lost_executor(self, _tid, _future):
-        return None
-
-    def debtors(self, _tid, _found):
-        return None
 
     def users_of(self, address):
         return self._users.get(address, ())
@@ -282,29 +231,14 @@ class Python:
     def wait(self, _tid, _semaphore):
         return self._wait
 
-    def parked(self, _tid, _futex):
-        return None
-
-    def stopping(self, _tid):
-        return None
-
     def is_taken_by_somebody(self, _tid, _semaphore):
         return self._taken
-
-    def where_taken(self, _semaphore, _tid):
-        return ""
 
     def inside_with(self, _semaphore):
         return self._inside
 
-    def in_signal_handler(self, _tid):
-        return False
-
     def has_taken(self, tid, _semaphore):
         return tid in self._taken_twice
-
-    def variable_of(self, _tid, _address):
-        return ""
 
     def inside_try(self, _semaphore, waiter):
         return [tid for tid, number in self._inside_try if number or tid != waiter]

@@ -1,4 +1,4 @@
-"""Recorded jobs: the reports (dispatch-diagnose --json) of all ranks of the scenarios of tests/inferiors/job.py."""
+"""Recorded jobs that hang: the reports (dispatch-diagnose --json) of all of their ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Recorded processes (tests/recordings), to be looked at in milliseconds without torch, a debugger or ptrace.
 
 Each NAME.rec has its NAME.json: ``truth`` is what the program wrote down about itself, ``verdict`` what is expected of
-it where that does not say, ``document`` the report of ``dispatch-diagnose --why`` when it was recorded.
-scripts/record_scenarios.py makes them.
+it where that does not say, ``document`` the report of ``dispatch-diagnose --why`` when it was recorded: whole for those
+in WHOLE, of the others the verdict and what each thread waits for. scripts/record_scenarios.py makes them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,22 @@ from support.source import contract_schema
 FOLDER = Path(__file__).resolve().parents[2] / "recordings"
 COMMAND = ("dispatch-diagnose", "--why")
 """The command whose document is kept."""
-
-
 LONGEST = 40
 """Items of a list that are kept of a document: a recursion has thousands."""
+_WHOLE = """
+asyncio-waits-3.14 dataloader device-waits-2.6.0 fork-openmp functorch gil-mutex kernel-crash known-bug-serve-3.13
+meta-mm nccl-late-0-nccl-legacy-2.15.0 python-lock-abba-3.8 python-recursion trio-waits-3.12 waits waits-3.15
+"""
+WHOLE = frozenset(_WHOLE.split())
+"""Those that together have every section, every kind of value, and the oldest and newest layouts."""
+
+
+def stored(name: str, document: dict[str, Any]) -> Any:
+    """What is stored of a document: see the module."""
+    if name not in WHOLE:
+        threads = [{"tid": thread["tid"], "wait": thread["wait"]} for thread in document["threads"]]
+        document = {"verdict": document["verdict"], "threads": threads}
+    return shortened(document)
 
 
 def shortened(value: Any) -> Any:
@@ -39,8 +51,8 @@ def shortened(value: Any) -> Any:
 
 
 def write(name: str, kept: dict[str, Any]) -> None:
-    """Write NAME.json, its document shortened."""
-    text = json.dumps({**kept, "document": shortened(kept["document"])}, indent=1, sort_keys=True)
+    """Write NAME.json."""
+    text = json.dumps({**kept, "document": stored(name, kept["document"])}, indent=1, sort_keys=True)
     (FOLDER / f"{name}.json").write_text(text + "\n")
 
 

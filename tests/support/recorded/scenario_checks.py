@@ -24,8 +24,7 @@ def check_verdict(wanted: str, report: Document, truth: Document) -> None:
     for name in truth.get("names", ()):
         assert name in verdict["summary"], (name, verdict["summary"])
     check_cycle(verdict, truth)
-    check_signal(report, truth)
-    check_waits(report, truth)
+    check_facts(report, truth)
     check_recursion(report, truth)
 
 
@@ -47,29 +46,23 @@ def check_cycle(verdict: Document, truth: Document) -> None:
             assert edge["waits_for"]["address"] == truth["mutex"]
 
 
-def check_signal(report: Document, truth: Document) -> None:
-    """The thread that crashed, and where."""
+def check_facts(report: Document, truth: Document) -> None:
+    """The thread that crashed, and where; the resources of the scenarios that have one resource."""
+    summary, threads = report["verdict"]["summary"], report["threads"]
+    waits = {thread["tid"]: thread["wait"] for thread in threads if thread["wait"]}
     if "signal" in truth:
-        crashed = [thread for thread in report["threads"] if thread["signal"]]
-        assert [thread["signal"] for thread in crashed] == [truth["signal"]]
+        assert [thread["signal"] for thread in threads if thread["signal"]] == [truth["signal"]]
     if "fault_address" in truth:
-        assert truth["fault_address"] in report["verdict"]["summary"]
-
-
-def check_waits(report: Document, truth: Document) -> None:
-    """The resources of the scenarios that have one resource."""
-    waits = [thread["wait"] for thread in report["threads"] if thread["wait"]]
-    if truth["verdict" if "verdict" in truth else "op"] == "orphaned-lock":
-        assert [(w["address"], w["owner"]) for w in waits] == [
-            (truth["mutex"], {"tid": truth["owner"], "state": "gone"})
-        ]
+        assert truth["fault_address"] in summary
+    if truth.get("verdict") == "orphaned-lock":
+        owner = {"tid": truth["owner"], "state": "gone"}
+        assert [(wait["address"], wait["owner"]) for wait in waits.values()] == [(truth["mutex"], owner)]
     if "condvar" in truth:
-        assert truth["condvar"] in [wait["address"] for wait in waits if wait["kind"] == "condvar"]
+        assert truth["condvar"] in [wait["address"] for wait in waits.values() if wait["kind"] == "condvar"]
     if truth.get("wait") == "collective":
-        kinds = {thread["tid"]: (thread["wait"] or {}).get("kind") for thread in report["threads"]}
-        assert kinds[truth["pid"]] == "collective"
+        assert waits[truth["pid"]]["kind"] == "collective"
     if "child" in truth:
-        assert str(truth["child"]) in report["verdict"]["summary"]
+        assert str(truth["child"]) in summary
 
 
 def check_recursion(report: Document, truth: Document) -> None:

@@ -18,114 +18,64 @@ class Scenario:
     torch: str = ""
     """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
     packages: str = ""
-    """What pip installs for it, in the versions that have a bug: ``threadpoolctl==3.6.0``."""
+    """What pip installs for it, in the versions that have a bug: ``tokenizers==0.20.3``."""
 
     def __str__(self) -> str:
         python = [self.python] if self.python != "venv" else []
         return "-".join((self.name, *self.args, *python, *([self.torch] if self.torch else [])))
 
 
+_PLAIN = """
+meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop fork-autograd
+boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
+"""
+_REPORTED = """
+pool-killed-3.10 file-baton-3.9 flock-held-3.8 agent-polls-3.10 shutdown-waits-3.12
+lock-polled-3.10 compile-worker-3.8 forked-lock-3.12 semaphore-dead-3.9 thread-polled-3.13 loop-result-3.12 slow-3.12
+task-cycle-3.8 task-cycle-3.15 asyncio-waits-3.10 asyncio-waits-3.14 python-lock-abba-3.14t jit-abba-3.14 jit-abba-3.15
+"""
+"""Programs without arguments, with their Python."""
 SCENARIOS = [
-    Scenario("meta-mm"),
-    Scenario("meta-mm", ("sleep",)),
-    Scenario("meta-mm", ("read",)),
+    *(Scenario(name) for name in _PLAIN.split()),
     Scenario("meta-mm", python="debian"),
-    Scenario("meta-mm-spin"),
-    Scenario("guard-entry"),
-    Scenario("guard-entry", python="debian"),
-    Scenario("gil-mutex"),
     Scenario("gil-mutex", python="debian"),
-    Scenario("mutex-abba"),
-    Scenario("mutex-abba", ("3",)),
-    Scenario("python-lock-abba"),
     Scenario("python-lock-abba", python="3.8"),
     Scenario("python-lock-abba", ("rlock",), python="3.12"),
     Scenario("python-lock-abba", python="3.13"),
-    Scenario("fork-mutex"),
-    Scenario("fork-openmp"),
-    Scenario("fork-interop"),
-    Scenario("fork-autograd"),
-    Scenario("boxed-recursion"),
     Scenario("boxed-recursion", ("kernel", "300")),
-    Scenario("boxed-recursion", ("pair", "300")),
     Scenario("boxed-recursion", ("fallback", "0"), only="core"),
-    Scenario("python-recursion"),
-    Scenario("nested-normal"),
-    Scenario("functorch"),
     Scenario("kernel-crash", only="core"),
     Scenario("kernel-crash", ("throw",), only="core"),
     Scenario("missing-kernel", verdict="blocked"),
-    Scenario("gloo-mismatch"),
-    Scenario("dataloader"),
-    Scenario("condvar-lost"),
-    Scenario("idle"),
-    Scenario("busy"),
-    Scenario("pools"),
 ]
 """Those of which the verdict is checked, live and on a core, through gdb and without."""
 
 REPORTED = [
-    Scenario("ddp-late"),
+    *(Scenario(name, python=python) for name, _, python in (each.rpartition("-") for each in _REPORTED.split())),
     Scenario("feeder-full", ("parent",), python="3.12"),
     Scenario("feeder-full", ("child",), python="3.12"),
-    Scenario("pool-killed", python="3.10"),
-    Scenario("file-baton", python="3.9"),
-    Scenario("flock-held", ("flock",), python="3.8"),
-    Scenario("pipe-full", ("poll",), python="3.10"),
-    Scenario("pipe-own", python="3.13"),
-    Scenario("recv-silent", ("tcp",), python="3.11"),
-    Scenario("recv-silent", ("unix",), python="3.12"),
-    Scenario("producer-blocked", python="3.13"),
-    Scenario("agent-polls", python="3.10"),
-    Scenario("shutdown-waits", python="3.9"),
-    Scenario("shutdown-waits", ("thread",), python="3.12"),
-    Scenario("lock-polled", python="3.10"),
-    Scenario("compile-worker", python="3.8"),
-    Scenario("forked-lock", python="3.12"),
-    Scenario("interrupted-lock", ("signal+with",), python="3.8"),
     Scenario("interrupted-lock", ("signal+with",), python="3.14"),
     Scenario("interrupted-lock", ("del+finally",), python="3.10"),
-    Scenario("interrupted-lock", ("weakref+condition",), python="3.13"),
     Scenario("interrupted-lock", ("signal+queue",), python="3.12"),
-    Scenario("semaphore-dead", python="3.9"),
-    Scenario("thread-polled", ("join",), python="3.13"),
-    Scenario("loop-result", python="3.12"),
-    Scenario("loop-blocked", python="3.11"),
-    Scenario("loop-blocked", ("uvloop",), python="3.11"),
+    Scenario("loop-blocked", python="3.11", packages="uvloop==0.21.0"),
     Scenario("nested-pool", ("1",), python="3.12"),
     Scenario("nested-pool", ("2",), python="3.13"),
     Scenario("nested-pool", ("2",), python="3.9"),
-    Scenario("slow", ("batches_of_requests",), python="3.12"),
-    Scenario("task-cycle", python="3.8"),
-    Scenario("task-cycle", python="3.13"),
-    Scenario("task-cycle", python="3.15"),
-    Scenario("asyncio-waits", python="3.10"),
-    Scenario("asyncio-waits", python="3.14"),
     Scenario("trio-waits", python="3.12", packages="trio==0.35.0"),
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
     Scenario("others-end", ("sockets",), python="3.11"),
-    Scenario("never-done", ("queue",), python="3.12"),
     Scenario("never-done", ("barrier",), python="3.8"),
     Scenario("never-done", ("futures",), python="3.13"),
     Scenario("never-done", ("executor",), python="3.10"),
-    Scenario("known-bug", ("thread-start",), python="3.13"),
     Scenario("known-bug", ("serve",), python="3.13"),
-    Scenario("known-bug", ("executor-killed",), python="3.9"),
     Scenario("known-bug", ("lost-signal",), python="3.8"),
-    Scenario("known-bug", ("loader-lock",), python="3.12", packages="threadpoolctl==3.6.0"),
     Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),
-    Scenario("known-bug", ("event-writer",), python="3.11", packages="tensorboard==2.11.2"),
     Scenario("known-bug", ("finalizer",), python="3.11", packages="wandb==0.27.2"),
-    Scenario("python-lock-abba", python="3.13t"),
-    Scenario("python-lock-abba", python="3.14t"),
-    Scenario("jit-abba", python="3.14"),
-    Scenario("jit-abba", python="3.15"),
     Scenario("free-threaded", ("pause",), python="3.13t"),
-    Scenario("free-threaded", ("pause",), python="3.14t"),
     Scenario("free-threaded", ("section",), python="3.14t"),
 ]
-"""Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
+"""Hangs made after public bug reports (inferiors/reported.py) and those of rarer Pythons; most need no torch. Only
 their recordings are tested, each made on another Python."""
 
 ON_DEVICES = [
@@ -137,41 +87,25 @@ ON_DEVICES = [
 ]
 """Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
 
-TWINS = (
-    "meta-mm-sleep",
-    "meta-mm-read",
-    "meta-mm-debian",
-    "guard-entry-debian",
-    "mutex-abba-3",
-    "boxed-recursion-pair-300",
-    "fork-interop",
-    "kernel-crash-throw",
-    "boxed-recursion",  # a fallback: boxed-recursion-fallback-0; a process that still runs: boxed-recursion-kernel-300
-    "busy",  # meta-mm-spin runs, too, and kernels in C++ that call further ones are in nested-normal and functorch
-)
-"""Those of SCENARIOS that are looked at live and on cores only: what a replay of them can show, another one shows."""
+LIVE_ONLY = ("meta-mm-debian", "fork-interop", "kernel-crash-throw", "boxed-recursion", "busy")
+"""Those of SCENARIOS that are not recorded: what a replay of them can show, another one shows."""
 
 RECORDED = [
-    *(scenario for scenario in SCENARIOS if str(scenario) not in TWINS),
+    *(scenario for scenario in SCENARIOS if str(scenario) not in LIVE_ONLY),
     *REPORTED,
     *ON_DEVICES,
     Scenario("waits", verdict="self-deadlock"),
     Scenario("waits", python="3.15", verdict="self-deadlock"),
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
-    *(Scenario("families", (kind,), "3.15", "deadlock") for kind in ("join", "stream", "loader")),
-    Scenario("families", ("join",), "3.14", "deadlock"),
+    Scenario("families", ("join",), "3.15", "deadlock"),
 ]
 """Those that tests/recordings has."""
 
 KNOWN = {
     "fork-openmp": ["gcc#52303"],
-    "known-bug-thread-start-3.13": ["cpython#140746"],
     "known-bug-serve-3.13": ["cpython#123720"],
-    "known-bug-executor-killed-3.9": ["cpython#94777"],
     "known-bug-lost-signal-3.8": ["glibc#25847"],
-    "known-bug-loader-lock-3.12": ["joblib/threadpoolctl#239"],
     "known-bug-tokenizer-3.10": ["tokenizers#187"],
-    "known-bug-event-writer-3.11": ["tensorboard#6167"],
     "known-bug-finalizer-3.11": ["wandb#12079"],
 }
 """The scenarios that hang because of a bug of the catalogue; no entry fits any other."""

@@ -154,7 +154,7 @@ def test_a_thread_that_is_there_is_not_gone(ids: tuple[int, int]) -> None:
 
 def test_a_counter_of_a_native_loop_is_no_thread() -> None:
     """uvloop's loop is a C structure, whose thread is looked for among its words; an overwritten ident, 1, is there."""
-    name = "loop-blocked-uvloop-3.11"
+    name = "loop-blocked-3.11"
     whole = Replay(name)
     runtime = whole.session.python
     assert runtime is not None

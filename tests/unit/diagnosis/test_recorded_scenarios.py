@@ -71,7 +71,7 @@ def test_the_report_is_that_of_the_recorded_run(recorded: Replay, update_golden:
     if update_golden:
         recordings.write(recorded.name, {**recorded.kept, "document": document})
         return
-    assert differences(recorded.kept["document"], recordings.shortened(document)) == []
+    assert differences(recorded.kept["document"], recordings.stored(recorded.name, document)) == []
 
 
 def test_the_other_commands_report_every_thread(recorded: Replay) -> None:

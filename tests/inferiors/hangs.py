@@ -1,0 +1,349 @@
+"""Programs with torch that hang, and some that only might seem to. Argument: the program, a function."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import native_library
+import torch
+import truth
+from torch.utils.data import DataLoader, Dataset
+
+for_ever = threading.Event()
+"""Nothing here calls its set(), or that of another event: such a function might be the one that ends the wait."""
+x = torch.ones(2)
+
+
+def operators():
+    """Our operators, and the same library with and without the GIL given up for its functions."""
+    native_library.load_operators("operators")
+    return native_library.load("operators"), native_library.load("operators", keep_gil=True)
+
+
+def thread(target, name=None, args=()):
+    threading.Thread(target=target, name=name, args=args, daemon=True).start()
+
+
+def busy():
+    """A training loop, as healthy as it gets; its operators are large, so that a look falls into one."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, wanted = torch.randn(8192, 64), torch.randn(8192, 8)
+    truth.thread("main", waits=None)
+    truth.note(verdict="busy", busy=True)
+    for turns in itertools.count():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(batch), wanted).backward()
+        optimizer.step()
+        if turns == 3:
+            truth.ready()
+
+
+def meta_mm_spin():
+    """As meta_mm.py, but the kernel loops for ever in C, without the GIL."""
+
+    def meta_mm(keyset, a, b):
+        truth.thread("main", waits="running")
+        truth.note(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
+        truth.ready()
+        native_library.load("locks").spin()
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("mm", meta_mm, "Meta", with_keyset=True)
+    truth.note(verdict="busy", op="aten::mm", key="Meta", stage="in-kernel", busy=True)
+    sizes = ((2, 4, 16), (8, 16))
+    torch.nn.functional.linear(*(torch.randn(*size, device="meta", requires_grad=True) for size in sizes))
+
+
+# --- locks -----------------------------------------------------------------------------------------
+
+
+def gil_mutex():
+    """One thread has a pthread mutex and wants the GIL, the other has the GIL and wants the mutex; both are inside an
+    operator's kernel."""
+    native, under_gil = operators()
+    mutex = int(native_library.address(native, "first_mutex"), 16)
+    library = torch.library.Library("gdbext_test", "IMPL")
+    library.impl("gil_mutex", lambda x: under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2), "CPU")
+    lock_then_gil = torch.ops.gdbext_test.lock_then_gil.default
+    gil_mutex = torch.ops.gdbext_test.gil_mutex.default
+    named = threading.Lock()
+    named.acquire()
+
+    def lock_first():
+        truth.thread("mutex-holder", waits="futex", waits_for="gil", holds="mutex", op="gdbext_test::lock_then_gil")
+        named.release()
+        lock_then_gil(x, mutex, 2, 1)
+
+    thread(lock_first, "mutex-holder")
+    named.acquire()
+    truth.thread("gil-holder", waits="futex", waits_for="mutex", holds="gil", op="gdbext_test::gil_mutex")
+    truth.note(verdict="deadlock", cycle=["mutex-holder", "gil-holder"], mutex=truth.hexadecimal(mutex))
+    truth.stage()
+    gil_mutex(x)
+
+
+def guard_entry():
+    """The first call of an operator from two threads: one runs the initialiser of the handle's static and wants the
+    GIL; the other has the GIL and waits for the guard."""
+    _, under_gil = operators()
+    library = torch.library.Library("gdbext_test", "IMPL")
+    library.impl("gil_guard", lambda x: under_gil.call_handle_with_gil(), "CPU")
+    guarded = torch.ops.gdbext_test.guarded.default
+    gil_guard = torch.ops.gdbext_test.gil_guard.default
+    named = threading.Lock()
+    named.acquire()
+
+    def initialise():
+        truth.thread("initialiser", waits="futex", waits_for="gil", holds="static-init", op="gdbext_test::guarded")
+        named.release()
+        guarded(x)
+
+    thread(initialise)
+    named.acquire()
+    truth.thread("gil-holder", waits="futex", waits_for="static-init", holds="gil", op="gdbext_test::gil_guard")
+    truth.note(verdict="deadlock", cycle=["initialiser", "gil-holder"])
+    truth.stage()
+    gil_guard(x)
+
+
+def mutex_abba():
+    """Two threads take native mutexes in opposite order, inside kernels."""
+    native, _ = operators()
+    mutexes = [native_library.address(native, f"{name}_mutex") for name in ("first", "second")]
+    operator = torch.ops.gdbext_test.lock_in_order.default
+    named, go = threading.Barrier(3), threading.Barrier(3)
+
+    def work(number):
+        mine, wanted = mutexes[number], mutexes[1 - number]
+        truth.thread(f"worker-{number}", waits="futex", holds=mine, waits_for=wanted, op="gdbext_test::lock_in_order")
+        named.wait()
+        go.wait()
+        operator(x, int(mine, 16), int(wanted, 16), 2)
+
+    for number in range(2):
+        thread(work, f"worker-{number}", (number,))
+    named.wait()
+    truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
+    truth.stage()
+    go.wait()
+    for_ever.wait()
+
+
+def fork_mutex():
+    """Another thread holds a mutex while the process forks; the child's kernel locks it."""
+    native, _ = operators()
+    locks = native_library.load("locks")
+    mutex = native_library.address(native, "first_mutex")
+    held, owner = threading.Barrier(2), []
+
+    def hold():
+        owner.append(threading.get_native_id())
+        locks.lock(native.first_mutex)
+        held.wait()
+        for_ever.wait()
+
+    thread(hold)
+    held.wait()
+    if os.fork() == 0:
+        truth.thread("main", waits="futex", waits_for=mutex, op="gdbext_test::lock_one")
+        truth.note(verdict="orphaned-lock", mutex=mutex, owner=owner[0], op="gdbext_test::lock_one")
+        truth.stage()
+        torch.ops.gdbext_test.lock_one.default(x, int(mutex, 16), True)
+    os.wait()
+
+
+# --- pools -----------------------------------------------------------------------------------------
+
+
+class Reentrant(torch.autograd.Function):
+    """Its backward runs another backward; beyond 60 levels the engine starts threads of its own."""
+
+    @staticmethod
+    def forward(ctx, value, depth):
+        ctx.depth = depth
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.depth:
+            with torch.enable_grad():
+                Reentrant.apply(torch.ones(2, requires_grad=True), ctx.depth - 1).sum().backward()
+        return gradient, None
+
+
+def reentrant_backward():
+    Reentrant.apply(torch.ones(2, requires_grad=True), 70).sum().backward()
+
+
+def interop(value: torch.Tensor) -> torch.Tensor:
+    future = torch.jit.fork(torch.neg, value)
+    return torch.jit.wait(future)
+
+
+def fork_openmp():
+    """The parent has used the OpenMP pool; the forked child runs a parallel operator."""
+    torch.set_num_threads(2)
+    many = torch.rand(1 << 20)
+    torch.exp(many)
+    if os.fork() == 0:
+        truth.thread("main", waits="futex", op="aten::exp")
+        truth.note(verdict="missing-workers", op="aten::exp", key="CPU")
+        truth.ready()
+        torch.exp(many)
+    os.wait()
+
+
+def fork_interop():
+    """The parent has used ATen's inter-op pool; the forked child waits for a future that nobody computes."""
+    forked = torch.jit.script(interop)
+    for _ in range(3):  # the first calls are optimised away or profiled
+        forked(x)
+    if os.fork() == 0:
+        truth.thread("main", waits="futex")
+        truth.note(verdict="missing-workers")
+        truth.ready()
+        forked(x)
+    os.wait()
+
+
+def fork_autograd():
+    """The parent's autograd engine has threads, the forked child runs backward. PyTorch notices and raises, and the
+    child waits, healthy."""
+    reentrant_backward()
+    if os.fork() == 0:
+        try:
+            reentrant_backward()
+        except RuntimeError:
+            truth.thread("main", waits="any")
+            truth.note(verdict="idle")
+            truth.ready()
+            for_ever.wait()
+    os.wait()
+
+
+def pools():
+    """OpenMP, BLAS, inter-op and reentrant autograd pools that have worked and wait; main waits for input."""
+    torch.set_num_threads(2)
+    torch.exp(torch.rand(1 << 20))
+    torch.mm(torch.rand(512, 512), torch.rand(512, 512))
+    reentrant_backward()
+    torch.jit.script(interop)(x)
+    executor = ThreadPoolExecutor(2)
+    list(executor.map(torch.sum, [x] * 8))
+    truth.thread("main", waits="read")
+    truth.note(verdict="idle")
+    truth.ready()
+    sys.stdin.readline()
+
+
+class StopsItself(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        with open("worker.tmp", "w") as out:
+            out.write(str(os.getpid()))
+        os.rename("worker.tmp", "worker")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+
+def dataloader():
+    """The main thread waits for a worker process that is stopped."""
+    batches = iter(DataLoader(StopsItself(), num_workers=1, multiprocessing_context="fork"))
+    while not os.path.exists("worker"):
+        os.sched_yield()
+    with open("worker") as text:
+        truth.note(verdict="waiting-external", child=int(text.read()))
+    truth.thread("main", waits="poll")
+    truth.ready()
+    next(batches)
+
+
+def gloo_mismatch(rank="0"):
+    """Two ranks on the loopback; rank 0 is in all_reduce, rank 1 never enters it."""
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if rank == "0":
+        subprocess.Popen([sys.executable, __file__, "gloo-mismatch", "1"])
+    dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=int(rank), world_size=2)
+    dist.barrier()
+    if rank == "1":
+        time.sleep(truth.FOREVER)
+    truth.thread("main", waits="any")
+    truth.note(verdict="waiting-external", wait="collective")
+    threading.Timer(0, truth.ready).start()  # inside the collective: its backend threads start with the first one
+    dist.all_reduce(torch.ones(4))
+
+
+# --- nesting ---------------------------------------------------------------------------------------
+
+
+def nested(jobs, kernels):
+    """Run the jobs in a thread each, until each waits in a kernel: operator, key, and the thread's role where its name
+    does not say it."""
+    warnings.simplefilter("ignore")
+    staged = threading.Barrier(len(jobs) + 1)
+
+    def waits_here(role, op):
+        def kernel(keyset, *args):
+            name = role or threading.current_thread().name
+            truth.thread(name, waits="any", op=op, kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
+            staged.wait()
+            for_ever.wait()
+
+        return kernel
+
+    library = torch.library.Library("aten", "IMPL")
+    for name, key, role in kernels:
+        library.impl(name, waits_here(role, f"aten::{name.partition('.')[0]}"), key, with_keyset=True)
+    for name, job in jobs.items():
+        thread(job, name)
+    staged.wait()
+    truth.ready()
+    for_ever.wait()
+
+
+def nested_normal():
+    """Nesting that is as it should be, one kind per thread: Autograd, ADInplaceOrView, CPU of one operator; vmap over
+    grad; a Python kernel that calls another operator, whose Python kernel waits."""
+    truth.note(verdict="blocked")
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("mm", lambda a, b: torch.cos(a), "Meta")
+    meta = torch.ones(2, 2, device="meta", requires_grad=True)
+    jobs = {
+        "inplace": lambda: torch.ones(3, requires_grad=True).clone().mul_(torch.ones(3, requires_grad=True)),
+        "functorch": lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(torch.ones(3, 2)),
+        "python": lambda: torch.mm(meta, meta),
+    }
+    nested(jobs, [("mul_.Tensor", "CPU", "inplace"), ("sin", "CPU", "functorch"), ("cos", "Meta", "python")])
+
+
+def functorch():
+    """Transforms with a Python kernel that blocks inside, one kind per thread."""
+    ones = torch.ones(3, 2)
+    truth.note(verdict="blocked", op="aten::sin")
+    jobs = {
+        "vmap": lambda: torch.func.vmap(torch.sin)(ones),
+        "grad": lambda: torch.func.grad(lambda value: torch.sin(value).sum())(ones),
+        "vmap-grad": lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(ones),
+        "jvp": lambda: torch.func.jvp(torch.sin, (ones,), (ones,)),
+    }
+    nested(jobs, [("sin", "CPU", "")])
+
+
+if __name__ == "__main__":
+    program, *rest = sys.argv[1:]
+    globals()[program.replace("-", "_")](*rest)

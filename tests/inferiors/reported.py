@@ -1,0 +1,657 @@
+"""Programs that hang as public bug reports say. Arguments: the program, a function here, and what it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import gc
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+
+import truth
+
+fork = multiprocessing.get_context("fork")
+
+
+def tells(verdict, *names, waits=None, **facts):
+    truth.thread("main", waits=waits, **facts)
+    truth.note(verdict=verdict, names=names)
+
+
+def ready(*words, **facts):
+    tells(*words, **facts)
+    truth.ready()
+
+
+def soon_ready(*words):
+    """Ready when the main thread has come to its wait."""
+    tells(*words)
+    threading.Thread(target=lambda: (time.sleep(1), truth.ready()), daemon=True).start()
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
+
+
+def thread(target, name=None):
+    found = threading.Thread(target=target, name=name, daemon=True)
+    found.start()
+    return found
+
+
+def kill_me():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- other processes -------------------------------------------------------------------------------
+
+
+class Agent:
+    def __init__(self):
+        commands = ("import threading; threading.Event().wait()", "import os; os.kill(os.getpid(), 9)")
+        self.processes = {rank: subprocess.Popen([sys.executable, "-c", text]) for rank, text in enumerate(commands)}
+
+    def monitor(self):
+        while True:
+            time.sleep(0.5)
+            if self.processes[0].poll() is not None:
+                return
+
+
+def agent_polls():
+    """A launcher sleeps and looks at its workers, as torchrun does; one waits for nothing that comes.
+    https://github.com/pytorch/pytorch/pull/185414, https://github.com/pytorch/elastic/issues/134"""
+    agent = Agent()
+    time.sleep(0.5)
+    ready("waiting-external", *(str(process.pid) for process in agent.processes.values()), "SIGKILL")
+    agent.monitor()
+
+
+def kernel():
+    with open("worker.tmp", "w") as out:
+        out.write(str(os.getpid()))
+    os.rename("worker.tmp", "worker")
+    time.sleep(truth.FOREVER)
+
+
+def compile_worker():
+    """The main thread waits for the result of a compilation, in a worker process that does not end.
+    https://github.com/pytorch/pytorch/pull/181293 (torch._inductor.async_compile waits without a timeout)"""
+    future = ProcessPoolExecutor(1, mp_context=fork).submit(kernel)
+    until(lambda: os.path.exists("worker"))
+    with open("worker") as text:
+        ready("waiting-external", text.read(), waits="futex")
+    future.result()
+
+
+def fill(filled, looked_at):
+    if looked_at == "child":
+        tells("waiting-external", str(os.getppid()), waits="futex")
+    filled.put(b"x" * 1_000_000)
+    if looked_at == "child":
+        truth.ready()
+
+
+def feeder_full(looked_at):
+    """A child has put more into a multiprocessing.Queue than a pipe holds; its parent joins it before reading. The one
+    that is looked at: "parent" or "child".
+    https://github.com/python/cpython/issues/73983, https://github.com/n8n-io/n8n/pull/19084"""
+    filled = fork.Queue()
+    child = fork.Process(target=fill, args=(filled, looked_at))
+    child.start()
+    if looked_at == "parent":
+        ready("waiting-external", str(child.pid), waits="wait")
+    child.join()
+
+
+class FileBaton:
+    """As torch.utils.file_baton has it."""
+
+    def __init__(self, path):
+        self.lock_file_path = path
+        self.wait_seconds = 0.1
+
+    def wait(self):
+        while os.path.exists(self.lock_file_path):
+            time.sleep(self.wait_seconds)
+
+
+def file_baton():
+    """A compilation was killed and left its lock file behind; everybody waits for it to go away.
+    https://github.com/pytorch/pytorch/issues/189245 (torch.utils.file_baton.FileBaton.wait sleeps and looks)"""
+    path = os.path.join(os.getcwd(), "lock")
+    with open(path, "w"):
+        pass
+    ready("waiting-external", path)
+    FileBaton(path).wait()
+
+
+def held_by_child(take):
+    """The pid of a child that has taken something, and keeps it."""
+    output, into = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        taken = take()
+        os.write(into, b".")
+        time.sleep(truth.FOREVER)
+        del taken
+    os.read(output, 1)
+    return str(holder)
+
+
+def try_lock(path):
+    file = open(path, "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def flock_held():
+    """A download waits for the lock of a file that another process has.
+    https://github.com/huggingface/huggingface_hub/issues/2543"""
+    holder = held_by_child(lambda: try_lock("model.lock"))
+    file = open("model.lock", "w")
+    ready("waiting-external", holder, "model.lock")
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def acquire(path, poll_interval):
+    lock_filename = path
+    while True:
+        file = try_lock(lock_filename)
+        if file is not None:
+            return file
+        time.sleep(poll_interval)
+
+
+def lock_polled():
+    """A download tries for the lock of a file again and again, as filelock does, while another process has it.
+    https://github.com/huggingface/huggingface_hub/issues/2543, https://github.com/huggingface/datasets/issues/3983"""
+    place = os.path.join(os.getcwd(), "model.lock")
+    ready("waiting-external", held_by_child(lambda: try_lock(place)), "model.lock", "has locked")
+    acquire(place, 0.5)
+
+
+def lost_job(number):
+    if number == 1:
+        kill_me()
+    return number
+
+
+def pool_killed():
+    """A worker of a multiprocessing.Pool was killed; the pool started another one, but the job is lost.
+    https://github.com/python/cpython/issues/96062, https://github.com/mapillary/OpenSfM/issues/190"""
+    pool = fork.Pool(2)
+    before = {process.pid for process in pool._pool}
+    result = pool.map_async(lost_job, range(4), chunksize=1)
+    until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
+    ready("waiting-external", *(str(process.pid) for process in pool._pool), "lost", waits="futex")
+    result.get()
+
+
+def semaphore_dead():
+    """A process was killed inside a multiprocessing.Lock; everybody else waits for it.
+    https://github.com/tqdm/tqdm/pull/1751, https://github.com/python/cpython/issues/87971"""
+    lock = fork.Lock()
+    child = fork.Process(target=lambda: (lock.acquire(), kill_me()))
+    child.start()
+    child.join()
+    ready("waiting-external", "no other process that has it is alive", waits="futex")
+    with lock:
+        pass
+
+
+def others_end(kind):
+    """Another process, or nobody, is at the other end, and does nothing: "asyncio", "fifo" or "sockets"."""
+    {"asyncio": unread_child, "fifo": fifo, "sockets": sockets}[kind]()
+
+
+def unread_child():
+    """Nobody reads what the child writes. https://github.com/bytedance/SandboxFusion/issues/53"""
+
+    async def main():
+        words = [sys.executable, "-c", "print('x' * 1_000_000)"]
+        child = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+        soon_ready("waiting-external", f"waits for the end of process {child.pid}", "waits to write")
+        await child.wait()
+
+    asyncio.run(main())
+
+
+def fifo():
+    """Nobody opens the other end. https://github.com/mosquito/aiofile/issues/17"""
+    os.mkfifo("batches")
+    soon_ready("waiting-external", "openat of", "/batches")
+    open("batches", "rb")
+
+
+def sockets():
+    """Both ends send, and neither receives. https://github.com/bitcoin/bitcoin/pull/27981"""
+    here, there = socket.socketpair()
+    child = os.fork()
+    (there if child else here).close()
+    if child:
+        soon_ready("waiting-external", "sendto on", "bytes unread", f"held by {child}")
+    (here if child else there).sendall(bytes(10_000_000))
+
+
+# --- locks and threads -----------------------------------------------------------------------------
+
+
+class Monitor:
+    def __init__(self):
+        self._thread_lock = threading.Lock()
+        self.taken = threading.Event()
+
+    def keep(self):
+        with self._thread_lock:
+            self.taken.set()
+            time.sleep(truth.FOREVER)
+
+    def ensure_running(self):
+        with self._thread_lock:
+            pass
+
+
+def forked_lock():
+    """Another thread had a lock when the process forked; in the child nobody can ever release it.
+    https://github.com/getsentry/sentry-python/pull/6159, https://github.com/python/cpython/pull/4071"""
+    monitor = Monitor()
+    thread(monitor.keep)
+    monitor.taken.wait()
+    if os.fork() == 0:
+        truth.note(mutex=truth.hexadecimal(id(monitor._thread_lock)), owner=0)
+        ready("orphaned-lock", "at the moment of the fork", waits="futex")
+        monitor.ensure_running()
+    os.wait()
+
+
+class Item:
+    def __init__(self, deleted):
+        self.deleted = deleted
+
+    def __del__(self):
+        self.deleted()
+
+
+class Buffer(queue.Queue):
+    def __init__(self, interrupt):
+        super().__init__()
+        self.interrupt = interrupt
+
+    def _put(self, item):
+        self.interrupt()
+
+
+def interrupted_lock(how):
+    """What interrupts a thread wants the lock that the interrupted code has: "signal+with", "signal+queue" or
+    "del+finally", which says what interrupts, and how the lock is taken.
+    https://github.com/Delgan/loguru/issues/390, https://github.com/patroni/patroni/pull/3413 (a signal),
+    https://github.com/Delgan/loguru/issues/712, https://github.com/getsentry/sentry-python/issues/803 (__del__)"""
+    what, _, taken = how.partition("+")
+    lock = threading.Lock()
+
+    def emit(*_):
+        """Called while the lock is held: it can never get it."""
+        if taken == "queue":
+            messages.put("again")
+        else:
+            with lock:
+                pass
+
+    def interrupt():
+        truth.note(cycle=["main"])
+        names = ["interrupted the code that holds it"]
+        ready("self-deadlock", *names, waits="futex", waits_for="python-lock", holds="python-lock")
+        if what == "signal":
+            signal.signal(signal.SIGUSR1, emit)
+            signal.raise_signal(signal.SIGUSR1)
+        Item(emit)
+
+    messages = Buffer(interrupt)
+    if taken == "with":
+        with lock:
+            interrupt()
+    elif taken == "finally":
+        lock.acquire()
+        try:
+            interrupt()
+        finally:
+            lock.release()
+    else:
+        messages.put("first")
+
+
+def nested_pool(workers):
+    """Every worker of a thread pool waits for a job that waits for a worker.
+    https://github.com/PrefectHQ/prefect/issues/14194"""
+    count = int(workers)
+    pool, meet = ThreadPoolExecutor(count, thread_name_prefix="flow"), threading.Barrier(count + 1)
+
+    def flow(number):
+        truth.thread(f"flow-{number}", waits="futex", waits_for="condvar", holds="condvar")
+        meet.wait()
+        return pool.submit(int).result()
+
+    futures = [pool.submit(flow, number) for number in range(count)]
+    meet.wait()
+    truth.note(cycle=[f"flow-{number}" for number in range(count)])
+    ready("deadlock" if count > 1 else "self-deadlock", "flow_0", waits="futex")
+    [future.result() for future in futures]
+
+
+def never_done(kind):
+    """The main thread waits until all of something are done, and one never is: "barrier", "futures" or "executor"."""
+    {"barrier": barrier, "futures": futures, "executor": executor}[kind]()
+
+
+def barrier():
+    """A thread died on its way. https://github.com/Quansight-Labs/free-threaded-compatibility/issues/133"""
+    start = threading.Barrier(3)
+    thread(start.wait, "first")
+    soon_ready("blocked", "2 of 3 threads have come")
+    start.wait()
+
+
+def futures():
+    """concurrent.futures.wait() of two, one of which hangs. https://github.com/python/cpython/issues/92001"""
+    pool = ThreadPoolExecutor(2)
+    jobs = [pool.submit(int), pool.submit(queue.Queue().get)]
+    soon_ready("blocked", "concurrent.futures.Future", "still to come from", "queue")
+    wait_for_futures(jobs)
+
+
+def executor():
+    """asyncio.run() waits for a job of its executor. https://github.com/jaredrhod/backtalk/issues/24"""
+
+    async def main():
+        asyncio.get_running_loop().run_in_executor(None, queue.Queue().get)
+        await asyncio.sleep(0.1)
+        soon_ready("waiting-external", "the end of the default executor's jobs")
+
+    asyncio.run(main())
+
+
+def slow():
+    """A pool's only worker waits for futures that are made by hand, and set by a thread outside of the pool."""
+    requests = queue.Queue()
+
+    def answer():
+        while True:
+            future = requests.get()
+            time.sleep(0.05)
+            future.set_result(1)
+
+    def ask(_):
+        future = Future()
+        requests.put(future)
+        return future.result()
+
+    thread(answer)
+    with ThreadPoolExecutor(1) as workers:
+        truth.note(verdict="idle", names=["still to come from"])
+        truth.ready()
+        while True:
+            list(workers.map(ask, range(8)))
+
+
+def thread_polled():
+    """The main thread looks at a thread every second; that one waits for a lock of a third one.
+    https://github.com/rohanpm/more-executors/issues/114, https://github.com/tqdm/tqdm/pull/1751"""
+    lock, taken = threading.Lock(), threading.Event()
+
+    def keep():
+        truth.thread("keeper", waits=None)
+        lock.acquire()
+        try:
+            taken.set()
+            time.sleep(truth.FOREVER)
+        finally:
+            lock.release()
+
+    def work():
+        truth.thread("worker", waits="futex")
+        taken.wait()
+        lock.acquire()
+
+    thread(keep, "keeper")
+    worker = thread(work, "worker")
+    taken.wait()
+    ready("blocked", "keeper", "worker")
+    while worker.is_alive():
+        worker.join(timeout=1)
+
+
+def python_lock_abba(kind="Lock"):
+    """Two locks taken in opposite order by ``with``; "rlock": of that kind."""
+    make = threading.RLock if kind == "rlock" else threading.Lock
+    locks, both, named = [make(), make()], threading.Barrier(2), threading.Barrier(3)
+
+    def work(number):
+        truth.thread(f"worker-{number}", waits="futex", waits_for="python-lock", holds="python-lock")
+        named.wait()
+        with locks[number]:
+            both.wait()
+            with locks[1 - number]:
+                raise AssertionError("this lock must not be had")
+
+    for number in range(2):
+        thread(lambda number=number: work(number))
+    named.wait()
+    truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
+    truth.ready()
+    threading.Event().wait()
+
+
+# --- event loops -----------------------------------------------------------------------------------
+
+
+async def connect():
+    return 1
+
+
+def loop_blocked():
+    """A coroutine waits, without await, for a thread that waits for a coroutine of the same event loop. The loop is
+    uvloop's, which has to be installed.
+    https://github.com/empicano/aiomqtt/issues/174, https://github.com/home-assistant/core/issues/45795"""
+    import uvloop
+
+    submitted = threading.Event()
+
+    def work(loop):
+        future = asyncio.run_coroutine_threadsafe(connect(), loop)
+        truth.thread("worker", waits="futex", waits_for="condvar", holds="condvar")
+        submitted.set()
+        return future.result()
+
+    async def main():
+        job = ThreadPoolExecutor(1, thread_name_prefix="client").submit(work, asyncio.get_running_loop())
+        submitted.wait()
+        truth.note(cycle=["main", "worker"])
+        ready("deadlock", "client_0", waits="futex", waits_for="condvar", holds="condvar")
+        return job.result()
+
+    uvloop.install()
+    asyncio.run(main())
+
+
+def loop_result():
+    """A coroutine waits, without await, for what only its own event loop could do.
+    https://github.com/empicano/aiomqtt/issues/174, https://github.com/python/cpython/issues/121075"""
+
+    async def client():
+        future = asyncio.run_coroutine_threadsafe(connect(), asyncio.get_running_loop())
+        truth.note(cycle=["main"])
+        ready("self-deadlock", "client", waits="futex", waits_for="condvar", holds="condvar")
+        return future.result()
+
+    async def main():
+        others = [asyncio.create_task(asyncio.sleep(truth.FOREVER), name=f"other-{number}") for number in range(3)]
+        await asyncio.gather(asyncio.create_task(client(), name="client"), *others)
+
+    asyncio.run(main())
+
+
+async def transfer(first, second, taken):
+    async with first:
+        await asyncio.sleep(0.01)
+        taken.set()
+        async with second:
+            pass
+
+
+def task_cycle():
+    """Two tasks of an event loop take two locks in opposite order; a third waits for a queue.
+    https://github.com/Joshuaalbert/FairAsyncRLock/issues/14, https://github.com/python/cpython/pull/1031"""
+
+    async def main():
+        a, b, taken = asyncio.Lock(), asyncio.Lock(), asyncio.Event()
+        jobs = {"credit": transfer(a, b, taken), "debit": transfer(b, a, taken), "reader": asyncio.Queue().get()}
+        tasks = [asyncio.create_task(job, name=name) for name, job in jobs.items()]
+        await taken.wait()
+        await asyncio.sleep(0.05)
+        truth.note(tasks=["credit", "debit"])
+        ready("deadlock", "credit", "debit")
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+# --- known bugs (gdbext/known/bugs), on a version that has the bug --------------------------------------
+
+
+def known_bug(name):
+    """Shown in a moment: the name of a function below."""
+    globals()[name.replace("-", "_")]()
+
+
+def serve():
+    """cpython#123720: a cancelled server waits for a handler that reads from a client which stays."""
+
+    async def main():
+        connected = asyncio.Event()
+
+        async def handle(reader, _):
+            connected.set()
+            await reader.read()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        task = asyncio.ensure_future(server.serve_forever())
+        await asyncio.sleep(0)
+        streams = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await connected.wait()
+        task.cancel()
+        ready("waiting-external", waits="any")
+        await task
+        del streams
+
+    asyncio.run(main())
+
+
+def lost_signal():
+    """glibc#25847: the condition variable counts one waiter too many, as it does after the bug, and the next signal is
+    for that one. The bug itself takes hours to come; what is written here is the word that it leaves wrong."""
+    libc, mutex, condvar = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+
+    def wait():
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_cond_wait(condvar, mutex)
+        libc.pthread_mutex_unlock(mutex)
+
+    def waiter():
+        found = thread(wait)
+        until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
+        time.sleep(0.1)
+        libc.pthread_cond_signal(condvar)
+        return found
+
+    for _ in range(2):
+        waiter().join()
+    first = 1 - (condvar.raw[0] & 1)
+    struct.pack_into("<I", condvar, 24 + 4 * first, 1)  # __g_size of G1, which has no waiters
+    last = waiter()
+    time.sleep(0.1)
+    assert last.is_alive()
+    truth.note(condvar=truth.hexadecimal(ctypes.addressof(condvar)))
+    ready("blocked", waits="futex")
+    last.join()
+
+
+def executor_tasks():
+    """cpython#115634: after its second job the only worker ends, and no other one is started."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=2)
+    futures = [pool.submit(int) for _ in range(4)]
+    until(lambda: futures[1].done() and not pool._processes)
+    ready("idle", waits="futex")
+    futures[3].result()
+
+
+def checkpoint():
+    """KempnerForge#104: an asynchronous checkpoint and the main thread use one process group; the other rank is in
+    neither collective. And pytorch#182948 in another thread, as in a process with a device."""
+    import torch
+    import torch.distributed.checkpoint
+
+    other = os.fork() == 0
+    torch.distributed.init_process_group("gloo", f"file://{os.getcwd()}/store", rank=int(other), world_size=2)
+    if other:
+        time.sleep(truth.FOREVER)
+    torch.cuda._initialized = True
+    call, again = torch.cuda._lazy_call, lambda: torch.cuda._lazy_call(list)
+    threading.Thread(target=call, args=(again,), daemon=True).start()
+    torch.distributed.checkpoint.async_save({"weight": torch.ones(2)}, checkpoint_id="checkpoint")
+    time.sleep(0.5)
+    ready("collective", waits="futex")
+    torch.distributed.barrier()
+
+
+def tokenizer():
+    """tokenizers#187: the child uses a tokenizer whose pool the parent has started. Without the variable newer versions
+    do without threads after a fork."""
+    if os.environ.setdefault("TOKENIZERS_PARALLELISM", "none") == "none":
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    from tokenizers import Tokenizer, models
+
+    texts, words = ["a"] * 1000, Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    words.encode_batch(texts)
+    if os.fork() == 0:
+        ready("missing-workers", waits="futex")
+        words.encode_batch(texts)
+    os.wait()
+
+
+def finalizer():
+    """wandb#12079: the garbage collector of a forked process ends a session of wandb's service."""
+    from wandb.apis.public.service_api import ServiceApi
+    from wandb.sdk.wandb_settings import Settings
+
+    cycle = type("Cycle", (), {})()
+    cycle.self, cycle.api = cycle, ServiceApi(Settings(mode="offline"))
+    cycle.api._get_api_session()
+    if os.fork() == 0:
+        ready("blocked", waits="futex")
+        del cycle
+        gc.collect()
+    os.wait()
+
+
+if __name__ == "__main__":
+    program, *rest = sys.argv[1:]
+    globals()[program.replace("-", "_")](*rest)
