@@ -109,3 +109,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def look(request: pytest.FixtureRequest) -> Look:
     """Every way to look: ``look(inferior("meta-mm"), "dispatch-bt")``."""
     return Look(*request.param)
+
+
+@pytest.fixture(params=[way for way in WAYS if "none" in way], ids=lambda way: "-".join(way))
+def plain_look(request: pytest.FixtureRequest) -> Look:
+    """The ways without a debugger: what gdb adds, the contract of targets has."""
+    return Look(*request.param)
