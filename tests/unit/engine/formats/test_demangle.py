@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
@@ -46,18 +44,16 @@ def test_known_names(name: str, text: str) -> None:
     assert demangle(name) == text
 
 
-def test_a_name_that_is_no_text_stays() -> None:
-    assert demangle("_Z" + chr(0xD800)) == "_Z" + chr(0xD800)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet="_ZNKSt0123456789EIPRvijcLbXTdpsrFAD.GV", max_size=60))
-def test_garbage_gives_some_text(tail: str) -> None:
-    assert isinstance(demangle("_Z" + tail), str)
-
-
-def test_very_long_names_are_left_alone() -> None:
-    for name in ("_Z" + "N1a" * 30000, "_Z1f" + "P" * 65000, "_Z1f" + "P" * 70000, "_Z70000" + "a" * 70000):
+def test_names_that_are_too_long_or_no_text_are_left_alone() -> None:
+    assert len(demangle(_doubling(5))) > 10_000
+    assert demangle(_doubling(8)) == _doubling(8)
+    for name in (
+        "_Z" + "N1a" * 30000,
+        "_Z1f" + "P" * 65000,
+        "_Z1f" + "P" * 70000,
+        "_Z70000" + "a" * 70000,
+        "_Z" + chr(0xD800),
+    ):
         assert demangle(name) == name
 
 
@@ -77,11 +73,6 @@ def test_a_name_that_stands_for_gigabytes_stays_as_it_is() -> None:
     assert demangle(name) == name
     assert lines_run(lambda: demangle(name)) < 50_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 20_000
-
-
-def test_what_is_too_long_to_read_stays_as_it_is() -> None:
-    assert len(demangle(_doubling(5))) > 10_000
-    assert demangle(_doubling(8)) == _doubling(8)
 
 
 @pytest.mark.parametrize("times", range(1, 8))
@@ -114,15 +105,6 @@ def test_real_names_with_many_references_are_shown(name: str) -> None:
     assert demangle(name) != name
     assert len(demangle(name)) <= printed_size(name) < 1 << 24
     assert printed_size(name) <= counted_size(name)
-
-
-def test_names_of_torch_are_settled_by_counting() -> None:
-    name = (
-        "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail24WrapFunctionIntoFunctor_INS_26CompileTimeFunctionPointerI"
-        "FN2at6TensorENS_14DispatchKeySetERKS6_S9_EXadL_ZN5torch8autograd12VariableType12_GLOBAL__N_12mmES7_S9_S9_EEEES6_NS"
-        "_4guts8typelist8typelistIJS7_S9_S9_EEEEESA_E4callEPNS_14OperatorKernelENS_14DispatchKeySetES7_S9_S9_"
-    )
-    assert len(demangle(name)) <= printed_size(name) <= counted_size(name) < 1 << 24
 
 
 @pytest.mark.parametrize("times", range(1, 8))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME, PT_TLS, build_id_in
+from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME, PT_TLS
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.errors import SymbolFileError
@@ -22,23 +22,6 @@ SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)],
 
 
 REAL = [sys.executable, own_libc()]
-
-
-@pytest.mark.parametrize("path", REAL, ids=os.path.basename)
-def test_read_gives_the_bytes_behind_an_address(path: str) -> None:
-    image = ElfImage.open(path)
-    contents = Path(path).read_bytes()
-    for segment in image.loads:
-        size = min(segment.filesz, 4096)
-        assert image.read(segment.vaddr, size) == contents[segment.offset : segment.offset + size]
-        end = segment.vaddr + segment.filesz
-        assert image.read(end - 1, 1) == contents[segment.offset + segment.filesz - 1 : segment.offset + segment.filesz]
-        if segment.memsz > segment.filesz:
-            assert image.read(end - 1, 2) is None
-            assert image.read(end, 1) is None
-    assert image.read(1 << 62, 1) is None
-    low, high = image.span
-    assert low <= min(s.vaddr for s in image.loads) < high
 
 
 def test_own_file() -> None:
@@ -122,13 +105,6 @@ def test_truncated_real_files_raise_only_typed_errors(path: str) -> None:
     data = Path(path).read_bytes()[: 1 << 21]
     for length in (64, 100, 600, 4096, len(data) // 3, len(data) // 2, len(data) - 1):
         _use_everything(data[:length])
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.binary(max_size=200))
-def test_note_parsing_survives_anything(data: bytes) -> None:
-    found = build_id_in(data)
-    assert found is None or len(found) % 2 == 0
 
 
 def test_a_file_without_sections_keeps_its_segments() -> None:

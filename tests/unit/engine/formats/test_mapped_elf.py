@@ -7,8 +7,7 @@ import struct
 import pytest
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import Identity, MappedElf, Note, identify, notes, parse_header, permission_text
-from gdbext.errors import SymbolFileError
+from gdbext.engine.formats.elf_header import Identity, MappedElf, Note, identify, notes, permission_text
 from support.fakes.elf_maker import make_elf
 
 FILE = make_elf([], build_id=bytes.fromhex("c0ffee"))
@@ -45,12 +44,6 @@ def test_what_is_no_mapped_file() -> None:
 )
 def test_what_a_file_begins_with(start: bytes, found: Identity | None) -> None:
     assert identify(start) == found
-
-
-def test_only_files_of_one_machine() -> None:
-    assert parse_header(FILE, 62).machine == 62
-    with pytest.raises(SymbolFileError, match="another machine"):
-        parse_header(FILE, 183)
 
 
 def test_notes_end_at_the_first_that_is_cut_short() -> None:

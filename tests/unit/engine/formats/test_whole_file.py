@@ -96,15 +96,6 @@ def test_nor_is_one_on_the_way(tmp_path: Path) -> None:
 
 
 @as_root
-def test_root_does_not_trust_its_own_link_in_a_folder_where_others_may_move_it(tmp_path: Path) -> None:
-    """Such as a second name (a hard link) of /etc/mtab."""
-    (tmp_path / "precious").write_text("precious")
-    (shared(tmp_path / "job") / "out").symlink_to(tmp_path / "precious")
-    with pytest.raises(TargetError, match="link"):
-        whole_file.write(str(tmp_path / "job/out"), b"x")
-
-
-@as_root
 def test_a_pipe_or_device_of_another_user_is_refused(tmp_path: Path) -> None:
     pipe = shared(tmp_path / "job") / "out"
     os.mkfifo(pipe)
@@ -118,14 +109,6 @@ def test_what_has_a_second_name_is_replaced_and_not_written_through(tmp_path: Pa
     os.link(tmp_path / "precious", tmp_path / "out")
     whole_file.write(str(tmp_path / "out"), b"x")
     assert ((tmp_path / "precious").read_text(), (tmp_path / "out").read_text()) == ("precious", "x")
-
-
-def test_a_link_laid_after_the_file_was_begun_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("precious")
-    with WholeFile(str(tmp_path / "out")) as file:
-        (tmp_path / "out").symlink_to(tmp_path / "precious")
-        file.write(b"x")
-    assert ((tmp_path / "precious").read_text(), (tmp_path / "out").is_symlink()) == ("precious", False)
 
 
 def test_a_folder_moved_away_meanwhile_keeps_the_file(tmp_path: Path) -> None:
@@ -147,15 +130,6 @@ def test_who_may_read_it(tmp_path: Path, mode: int, expected: int) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "x").stat().st_mode & 0o777 == expected
-
-
-def test_what_is_shown_appears_as_it_is_written(tmp_path: Path) -> None:
-    file = WholeFile(str(tmp_path / "x"))
-    file.show()
-    file.write(b"half")
-    assert (tmp_path / "x").read_bytes() == b"half"
-    file.discard()
-    assert [each.name for each in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "/proc/{pid}/fd/{}"])

@@ -41,16 +41,6 @@ def test_a_full_disk_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_link_under_the_results_name_is_replaced(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
-    (tmp_path / "result").symlink_to(precious)
-    with Workplace(str(tmp_path)) as place:
-        os.write(place.create("result"), b"x")
-        place.publish("result")
-    assert (precious.read_text(), (tmp_path / "result").is_symlink()) == ("precious", False)
-
-
 def test_it_is_where_it_was_whatever_happens_to_the_folders_above(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "etc").mkdir()
