@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
 from gdbext.engine.vocabulary import Absent, Certainty
-from support.source.parsed import nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
@@ -103,30 +101,3 @@ def test_child_processes():
     text = "7 (python, stopped, waits to write to pipe:[5], which this process has open, too)"
     assert (child.label, child.is_stopped, child.writes_to_us) == (text, True, True)
     assert not ChildProcess(7, "stopped").is_stopped
-
-
-UNMISTAKABLE = {
-    *(kind.value for kind in WaitKind if "-" in kind.value or kind.value in ("gil", "rwlock", "condvar")),
-    *(kind.value for kind in FindingKind if "-" in kind.value or kind.value in ("crash", "deadlock")),
-}
-
-
-def kinds_typed_again(source: str) -> list[str]:
-    """String constants of a source that are words for kinds of waits or findings."""
-    constants = (node.value for node in nodes(source) if isinstance(node, ast.Constant))
-    return [value for value in constants if isinstance(value, str) and value in UNMISTAKABLE]
-
-
-def test_a_planted_word_is_found():
-    assert kinds_typed_again("if wait.resource.kind == 'python-lock': pass") == ["python-lock"]
-    assert kinds_typed_again("if wait.kind is WaitKind.PYTHON_LOCK: pass") == []
-
-
-def test_words_for_kinds_stand_in_the_vocabulary_only():
-    found = {
-        str(file.relative_to(GDBEXT)): words
-        for room in ("diagnosis/verdict", "diagnosis/threads", "render", "live", "tools", "hosts")
-        for file in sorted((GDBEXT / room).rglob("*.py"))
-        if (words := kinds_typed_again(file.read_text()))
-    }
-    assert found == {}

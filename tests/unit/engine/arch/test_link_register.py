@@ -8,9 +8,9 @@ import pytest
 
 from gdbext.engine.arch.argument_places import Location, argument_source
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
-from gdbext.engine.formats.cfi_program import OFFSET, UNDEFINED, CfiRow, Rule
+from gdbext.engine.formats.cfi_program import OFFSET, CfiRow, Rule
 from gdbext.engine.unwind.unwind_row import compile_row
-from gdbext.errors import BadData, MemoryFault, TargetError
+from gdbext.errors import MemoryFault, TargetError
 from support.fakes.link_architecture import (
     ADD,
     CALL,
@@ -94,12 +94,6 @@ def test_rows_that_save_the_register_and_rows_that_leave_it() -> None:
     assert (cfa, known) == (TOP, {"sp": TOP, "pc": CALLER, "s0": 1})
     with pytest.raises(KeyError):  # outer frames do not know the register
         compile_row(LINK, leaf).caller({"sp": TOP, "pc": CODE}, read)
-
-
-def test_the_end_of_the_stack_and_foreign_rows() -> None:
-    assert compile_row(LINK, CfiRow(7, 0, None, {8: Rule(UNDEFINED)}, 8, False)).ends
-    with pytest.raises(BadData, match="return address"):
-        compile_row(LINK, CfiRow(7, 0, None, {}, 16, False))
 
 
 def test_where_an_argument_came_from() -> None:

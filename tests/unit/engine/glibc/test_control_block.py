@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping
@@ -42,22 +44,19 @@ class Pages:
         return find_control_block(self.read, self.mappings, ABI, tid, stack_pointer)
 
 
-def test_at_the_end_of_the_threads_stack() -> None:
-    pages = Pages(HEAP, STACK, SMALL)
-    block = pages.block(STACK.end - 0x940, tid=42)
-    assert pages.find(42, STACK.end - 0x3000) == block
-
-
-def test_the_main_threads_is_elsewhere() -> None:
-    pages = Pages(HEAP, SMALL, MAIN_STACK)
-    block = pages.block(SMALL.start + 0x740, tid=40)
-    assert pages.find(40, MAIN_STACK.end - 0x1000) == block
-
-
-def test_another_threads_block_is_not_taken() -> None:
-    pages = Pages(HEAP, STACK)
-    pages.block(STACK.end - 0x940, tid=43)
-    assert pages.find(42, STACK.end - 0x3000) is None
+@pytest.mark.parametrize(
+    ("mappings", "address", "tid", "found"),
+    [
+        ((HEAP, STACK, SMALL), STACK.end - 0x940, 42, True),
+        ((HEAP, SMALL, MAIN_STACK), SMALL.start + 0x740, 42, True),  # the main thread's
+        ((HEAP, STACK), STACK.end - 0x940, 43, False),
+    ],
+)
+def test_a_block_of_the_thread(mappings: tuple[MemoryMapping, ...], address: int, tid: int, found: bool) -> None:
+    pages = Pages(*mappings)
+    pages.block(address, tid)
+    stack = MAIN_STACK if MAIN_STACK in mappings else STACK
+    assert pages.find(42, stack.end - 0x1000) == (address if found else None)
 
 
 def test_a_copy_of_a_block_is_none() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gdbext.engine.glibc.pthread import ThreadFinder, glibc_abi
+from gdbext.engine.glibc.pthread import ThreadFinder
 from gdbext.engine.targets.base_target import MemoryMapping
 from support.fakes.fake_target import FakeTarget
 
@@ -40,11 +40,6 @@ class Target(FakeTarget):
 
     def maps(self) -> Sequence[MemoryMapping]:
         return self._lines
-
-
-def test_the_offsets_are_those_of_glibc() -> None:
-    abi = glibc_abi(Target({}).architecture)
-    assert (abi.own_addresses, abi.thread_id) == ((0, 16), 0x2D0)
 
 
 @pytest.mark.parametrize("tid", [TID, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import struct
 from functools import cache
@@ -43,12 +42,10 @@ from gdbext.torch.measure import group_wants, header_wants
 from gdbext.torch.state import setting_structures
 from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
-from support.source.parsed import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[4]
 BASE = 0x10000
 TORCH_LAYOUT = "torch-2.13.0+cpu-cxx11.json"
 
@@ -217,53 +214,3 @@ def test_a_layout_without_a_required_member_is_refused(member: Member[Any]) -> N
     document["structs"] = {**document["structs"], member.owner: {**whole, "fields": fields}}
     with pytest.raises(LayoutError, match=re.escape(member.path)):
         Layout(document).require([member])
-
-
-def test_the_dispatcher_and_the_interpreter_require_members() -> None:
-    assert {"c10::Dispatcher", "c10::impl::OperatorEntry", "PyThreadState"} <= {member.owner for member in REQUIRED}
-
-
-STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/measure/", "cpython/abi/")
-"""Who may name a member by a string: declarations, what makes layouts, and (torch_symbol.py) a key of Python."""
-_ASKING = re.compile(r"(offset|field|struct|has_struct)")
-
-
-def named_members(name: str, source: str) -> list[str]:
-    """Strings that name a member or a structure of a layout outside of a declaration, as "file:line: what"."""
-    if name.startswith(STRUCTURES) or name.endswith(("_structures.py", "torch_symbol.py")):
-        return []
-    members = {member.path for each in declared() for member in each.members() if PRIVATE.search(member.path)}
-    found = []
-    for node in nodes(source):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _ASKING.fullmatch(node.func.attr):
-            strings = [each.value for each in node.args if isinstance(each, ast.Constant) and type(each.value) is str]
-            found += [f"{name}:{node.lineno}: {each}" for each in strings]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in members:
-            found.append(f"{name}:{node.lineno}: {node.value}")
-    return found
-
-
-PRIVATE = re.compile(r"[a-z]_$|^_M_")
-"""Names that nothing but a member has."""
-
-
-def test_no_string_names_a_member() -> None:
-    files = sorted((ROOT / "gdbext").rglob("*.py"))
-    found = [
-        each for file in files for each in named_members(file.relative_to(ROOT / "gdbext").as_posix(), file.read_text())
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    "breach",
-    [
-        "layout.struct(name).offset('size')",
-        "layout.struct('c10::TensorImpl')",
-        "NAME = 'numel_'",
-        "x = group['seq_']",
-    ],
-)
-def test_a_named_member_is_found(breach: str) -> None:
-    assert len(named_members("torch/x.py", breach)) == 1
-    assert named_members("torch/structures.py", breach) == []

@@ -15,7 +15,6 @@ from gdbext.engine.layouts import store, validate
 from gdbext.errors import LayoutError
 from gdbext.torch.measure.pack import pack
 
-SHIPPED = sorted(Path(store.DATA).glob("torch-*.json"))
 SHARED = layouts.shared_file("torch")
 DOCUMENT = store.read_layout(Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json", whole=True)
 
@@ -50,38 +49,6 @@ def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / shared).read_text() == (Path(store.DATA) / shared).read_text()
 
 
-def test_what_is_equal_is_there_once(tmp_path: Path) -> None:
-    pack([DOCUMENT], tmp_path)
-    before = (tmp_path / SHARED).read_text().splitlines()
-    pack([DOCUMENT, other("2.14.0", 40_000)], tmp_path)
-    after = (tmp_path / SHARED).read_text().splitlines()
-    assert len(after) == len(before) + 1
-    assert len(after) == len(set(after))
-    assert len(json.loads("".join(after))) == len(after) - 2
-
-
-def test_all_layouts_are_small() -> None:
-    assert sum(path.stat().st_size for path in Path(store.DATA).iterdir()) <= 1_500_000
-
-
-def test_the_same_headers_have_the_same_layout() -> None:
-    """The digests of what the compiler saw prove it, within an ABI: patch releases, wheels for the CPU and for CUDA."""
-    shown: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for path in SHIPPED:
-        document = store.read_layout(path)
-        shown.setdefault(tuple(document["provenance"].get("units", ())), []).append(document)
-    del shown[()]
-    groups = [group for group in shown.values() if len(group) > 1]
-    assert len(groups) >= 6, "2.2, 2.3 and 2.5, each in both ABIs"
-    for one, *others in groups:
-        minor = store.release(one["provenance"]["version"])[:2]
-        for other in others:
-            assert store.release(other["provenance"]["version"])[:2] == minor
-            assert other["provenance"]["cxx11_abi"] == one["provenance"]["cxx11_abi"]
-            for section in ("structs", "enums", "constants"):
-                assert other[section]._lines == one[section]._lines, (one["id"], other["id"])
-
-
 def structure(fields: dict[str, Any]) -> dict[str, Any]:
     """DOCUMENT, with one class that has these members."""
     document = copy.deepcopy(DOCUMENT)
@@ -110,23 +77,6 @@ def test_members_of_members_and_of_base_classes(fields: dict[str, Any], tmp_path
     found = store.read_layout(tmp_path / f"{DOCUMENT['id']}.json")["structs"]["Held"]
     assert found == {"size": 64, "fields": fields}
     assert list(found["fields"]) == list(fields)
-
-
-def test_a_class_that_moved_inside_of_another_is_there_once(tmp_path: Path) -> None:
-    inner = {f"member_{n}": 4 * n for n in range(10)}
-    lines = []
-    for start in (0, 8):
-        moved = {f"inner.{name}": field(start + offset, 4) for name, offset in inner.items()}
-        pack([structure({"inner": field(start, 40), **moved})], tmp_path)
-        lines.append(set((tmp_path / SHARED).read_text().splitlines()))
-    assert [sum("member_5" in line for line in each) for each in lines] == [1, 1]
-    assert {line for line in lines[0] if "member_5" in line} <= lines[1]
-
-
-def test_only_what_is_asked_for_is_parsed() -> None:
-    document = store.read_layout(SHIPPED[0])
-    document["structs"]["c10::Dispatcher"]
-    assert list(document["structs"]._values) == ["c10::Dispatcher"]
 
 
 def test_another_release_s_parts_are_refused(tmp_path: Path) -> None:
@@ -182,12 +132,3 @@ def test_a_structure_of_another_shape(value: str) -> None:
     section = layouts.LayoutSection({"A": lines[0]}, lines, "somewhere")
     with pytest.raises(LayoutError, match="somewhere"):
         section["A"]
-
-
-def test_a_kind_that_shares_nothing(tmp_path: Path) -> None:
-    pack([DOCUMENT], tmp_path)
-    path = tmp_path / f"{DOCUMENT['id']}.json"
-    for kind in ("../torch", None, 3):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "kind": kind}))
-        with pytest.raises(LayoutError, match="kind"):
-            store.read_layout(path)

@@ -34,18 +34,6 @@ def test_random_reads_give_the_bytes(target: FakeTarget, contents: bytes) -> Non
         assert memory.read(START + offset, size) == contents[offset : offset + size]
 
 
-def test_each_page_is_fetched_once(target: FakeTarget, contents: bytes) -> None:
-    memory = Memory(target)
-    for offset in range(0, len(contents) - 8, 24):
-        memory.u64(START + offset)
-    end = START + len(contents)
-    good = [size for address, size in target.reads if address >= START and address + size <= end]
-    assert sum(good) == len(contents)
-    before = len(target.reads)
-    memory.read(START, len(contents))
-    assert len(target.reads) == before
-
-
 def test_integers(target: FakeTarget, contents: bytes) -> None:
     memory = Memory(target)
     for offset in (0, 1, PAGE_SIZE - 8, PAGE_SIZE - 7, PAGE_SIZE - 4, PAGE_SIZE - 1):
@@ -74,15 +62,6 @@ def test_a_fault_names_the_first_missing_address(target: FakeTarget) -> None:
             memory.read(address, size)
         assert caught.value.address == first
         assert memory.try_read(address, size) is None
-
-
-def test_all_readers_fault_alike(target: FakeTarget) -> None:
-    memory = Memory(target)
-    for reader in (memory.u8, memory.u16, memory.u32, memory.i32, memory.u64, memory.i64, memory.cstring):
-        with pytest.raises(MemoryFault):
-            reader(0x10)
-    assert memory.try_u64(0x10) is None
-    assert memory.try_u64(START) is not None
 
 
 def test_garbage_pointers_ask_the_target_once(target: FakeTarget) -> None:
@@ -127,25 +106,6 @@ def test_strings() -> None:
         memory.cstring(at + 8, 100)
     with pytest.raises(MemoryFault):
         memory.cstring(at + 8, 5 * PAGE_SIZE)
-
-
-def test_large_reads_do_not_fill_the_cache() -> None:
-    target = FakeTarget({0x10000: bytes(1 << 20)})
-    memory = Memory(target)
-    assert memory.read(0x10000, 1 << 20) == bytes(1 << 20)
-    assert target.reads == [(0x10000, 1 << 20)]
-
-
-def test_the_cache_is_bounded() -> None:
-    class Endless(FakeTarget):
-        def read(self, address: int, size: int) -> bytes:
-            self.reads.append((address, size))
-            return bytes(size)
-
-    memory = Memory(Endless({}))
-    for number in range(18_000):
-        memory.u64(number << 15)
-    assert len(memory._pages) <= 16384 + 8
 
 
 def test_forget_reads_anew(contents: bytes) -> None:

@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import Module, ModuleTable
-from gdbext.engine.process.symbolizer import SymbolIndex
 from gdbext.engine.targets.base_target import MemoryMapping
-from gdbext.engine.targets.foreign_files import ForeignFiles
 from support.fakes.elf_maker import DATA_START, Entry, make_elf
 from support.fakes.fake_target import FakeTarget, OwnProcess
 
 BASE = 0x7F0000000000
 PATH = "/lib/libmade.so"
-NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
 
 def table_of(target: FakeTarget) -> ModuleTable:
@@ -84,33 +80,6 @@ def test_modules_equal_the_loaders_list() -> None:
         assert module.build_id == module.image.build_id
         assert table.find(module.start) is module
         assert table.find(module.end - 1) is module
-
-
-def test_nothing_is_opened_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    original = ForeignFiles.open
-    monkeypatch.setattr(
-        ForeignFiles, "open", lambda files, path, limit: opened.append(path) or original(files, path, limit)
-    )
-    table = table_of(OwnProcess())
-    libc = table.named("libc.so.6")
-    assert libc is not None
-    assert libc.base
-    assert opened == []
-    assert libc.status == "ok"
-    assert len(opened) == 1
-
-
-def test_the_vdso_is_read_from_memory() -> None:
-    target = OwnProcess()
-    vdso = table_of(target).named("[vdso]")
-    assert vdso is not None
-    assert vdso.image is not None
-    index = SymbolIndex(vdso.image, NO_CACHE)
-    symbol = index.exported("__vdso_clock_gettime")
-    assert symbol is not None
-    assert index.at(symbol.vaddr)
-    assert vdso.start == target.auxv()[33]
 
 
 def test_the_vdso_is_found_by_the_auxiliary_vector_alone() -> None:
@@ -209,19 +178,6 @@ def test_no_usable_file(tmp_path: Path, on_disk: bytes | None) -> None:
     assert str(tmp_path) in module.problem
 
 
-def test_deleted_and_gone(tmp_path: Path) -> None:
-    module = only(made_table(tmp_path, made(), None, deleted=True))
-    assert module.status == "deleted"
-    assert module.image is None
-
-
-def test_garbage_in_memory_is_no_error(tmp_path: Path) -> None:
-    module = only(made_table(tmp_path, b"\x7fELF\x02\x01" + b"\xff" * 0x2000, made()))
-    assert module.build_id in (None, "01" * 20)
-    assert module.status in ("ok", "replaced")
-    assert isinstance(module.span[1], int)
-
-
 def test_mappings_of_data_files_are_no_modules() -> None:
     maps = [MemoryMapping(0x1000, 0x2000, 0, "/usr/lib/locale/locale-archive", "r--p"), *maps_of()]
     assert [module.path for module in table_of(FakeTarget(loaded(made()), maps)).modules] == [PATH]
@@ -260,12 +216,3 @@ def test_names_with_versions_and_hashes(asked: str, file: str) -> None:
     assert module is not None
     assert module.name == file
     assert table_of(FakeTarget({}, maps)).named("libcu.so") is None
-
-
-def test_mapping_at() -> None:
-    table = table_of(FakeTarget({}, maps_of()))
-    found = table.mapping_at(BASE + 0x2FFF)
-    assert found is not None
-    assert found.permissions == "r-xp"
-    assert table.mapping_at(BASE - 1) is None
-    assert table.mapping_at(BASE + 0x4000) is None

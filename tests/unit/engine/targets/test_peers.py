@@ -17,7 +17,7 @@ from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.system import socket_table
 from gdbext.engine.targets.system.peer import ChildProcess
-from gdbext.engine.targets.system.peers import DescriptorHolders, Peers
+from gdbext.engine.targets.system.peers import Peers
 from gdbext.engine.targets.system.procfs import ProcFs
 from gdbext.engine.targets.system.socket_table import SocketTables
 
@@ -88,19 +88,6 @@ def find_socket(pid, inode):
     return SocketTables(pid).find(inode)
 
 
-def test_each_table_is_read_once_however_many_sockets_are_asked_for(monkeypatch):
-    read = []
-    rows = socket_table._rows
-    monkeypatch.setattr(socket_table, "_rows", lambda pid, family: read.append(family) or rows(pid, family))
-    tables = SocketTables(os.getpid())
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        assert all(tables.find(inode(server.fileno())).state == "LISTEN" for _ in range(50))
-    assert all(tables.find(1 << 31) is None for _ in range(50))
-    assert read == ["tcp", "tcp6", "udp", "udp6"]
-
-
 def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
     monkeypatch.setattr(socket_table, "_SECONDS", 0.0)
     monkeypatch.setattr(socket_table, "_rows", lambda *_: iter([["0"] * 9 + [str(each)] for each in range(1000)]))
@@ -136,27 +123,6 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         found = peers.of(link(client.fileno()), call_writes=False)
         assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
         accepted.close()
-
-
-def test_a_pair_of_unix_sockets():
-    left, right = socket.socketpair()
-    found = find_socket(os.getpid(), inode(left.fileno()))
-    if found is None:
-        pytest.skip("this kernel has no unix_diag")
-    assert (found.family, found.peer) == ("unix", inode(right.fileno()))
-    left.close()
-    right.close()
-
-
-def test_an_address_of_ipv6():
-    with socket.socket(socket.AF_INET6) as server:
-        try:
-            server.bind(("::1", 0))
-        except OSError:
-            pytest.skip("no IPv6 here")
-        server.listen()
-        found = find_socket(os.getpid(), inode(server.fileno()))
-        assert found.local == f"[::1]:{server.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("call", ["flock", "lockf", "open description"])
@@ -235,22 +201,6 @@ def open_and_lock(path, call):
     return file
 
 
-def test_what_an_epoll_set_watches(peers):
-    import select
-
-    output, into = os.pipe()
-    with select.epoll() as loop:
-        loop.register(output)
-        assert peers.watched(loop.fileno()) == [output]
-    os.close(output)
-    os.close(into)
-
-
-def test_descriptors_of_nobody():
-    assert DescriptorHolders().of("pipe:[0]") == []
-    assert find_socket(os.getpid(), 0) is None
-
-
 def test_bytes_that_nobody_has_read_yet(peers):
     here, there = socket.socketpair()
     here.sendall(b"x" * 100)
@@ -258,16 +208,6 @@ def test_bytes_that_nobody_has_read_yet(peers):
     assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
     here.close()
     there.close()
-
-
-def test_a_datagram_socket_has_the_address_that_it_is_connected_to():
-    with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
-        one.bind(("127.0.0.1", 0))
-        host, port = one.getsockname()
-        other.connect((host, port))
-        found = find_socket(os.getpid(), inode(other.fileno()))
-        assert (found.family, found.remote, found.state) == ("udp", f"{host}:{port}", "")
-        assert find_socket(os.getpid(), inode(one.fileno())).remote == ""
 
 
 def test_the_process_that_a_descriptor_is_about(peers, child):

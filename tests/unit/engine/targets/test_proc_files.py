@@ -16,7 +16,6 @@ from gdbext.engine.targets.live.local_process import read_command, read_file
 from gdbext.engine.targets.live.supervision import read_file_of
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
 from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.errors import TargetError, TargetGone
 from gdbext.tools import family
 from gdbext.tools.ps import torch_processes
@@ -25,7 +24,6 @@ from support.programs.endless_words import endless
 
 _FEW = 256 << 20
 """Bytes that a reader may take: the files have 64 GB."""
-_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +90,3 @@ def test_ps_lists_it_and_ends_in_time(pid: int) -> None:
     late = torch_processes(0)
     assert late.processes == ()
     assert late.left > 1
-
-
-def test_an_environment_has_so_many_variables_at_most() -> None:
-    found = parse_environ(b"".join(b"%d=\0" % number for number in range(1_000_000)))
-    assert len(found) == 1 << 16
-    assert parse_environ(b"A=1\0B=2\0A=3\0") == {"A": "1", "B": "2"}

@@ -22,12 +22,6 @@ def numbers(count: int, ends: Callable[[], None] = lambda: None) -> Iterator[byt
     ends()
 
 
-def test_everything_comes_in_whole_records() -> None:
-    pieces = list(begun_by_child(lambda: numbers(40_000), RECORD.size))
-    assert all(len(piece) % RECORD.size == 0 for piece in pieces)
-    assert [each for each, _ in RECORD.iter_unpack(b"".join(pieces))] == list(range(40_000))
-
-
 @pytest.mark.parametrize("signal", [9, 0])
 def test_where_the_child_ends_early_the_work_is_done_here(signal: int) -> None:
     ours = os.getpid()

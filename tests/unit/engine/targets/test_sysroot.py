@@ -17,11 +17,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize("none", ["", "/"])
-def test_our_own_root(none: str) -> None:
-    assert ForeignFiles(none).local_path("/lib/one.so") == "/lib/one.so"
-
-
 def test_a_path_as_the_target_sees_it(root: Path) -> None:
     assert ForeignFiles(f"{root}/").local_path("/lib/one.so") == f"{root}/lib/one.so"
     assert ForeignFiles(str(root)).local_path("[vdso]") == "[vdso]"

@@ -14,26 +14,16 @@ def test_where_a_sleeping_thread_s_stack_ends() -> None:
     assert SleepPlace(RUNNING, "").stack_pointer is None
 
 
-def test_nothing_moved() -> None:
-    assert not SleepPlace(*ASLEEP).has_moved(ASLEEP)
-
-
 @pytest.mark.parametrize(
-    "later",
+    ("earlier", "later", "moved"),
     [
-        ASLEEP._replace(ran="160 20 4"),  # it woke up and is back
-        ASLEEP._replace(call=ASLEEP.call.replace("0x7ffd10", "0x7ffd00")),
-        ASLEEP._replace(call=RUNNING),
-        SleepPlace("", ""),
+        (ASLEEP, ASLEEP, False),
+        (ASLEEP, ASLEEP._replace(ran="160 20 4"), True),  # it woke up and is back
+        (ASLEEP, ASLEEP._replace(call=ASLEEP.call.replace("0x7ffd10", "0x7ffd00")), True),
+        (ASLEEP, ASLEEP._replace(call=RUNNING), True),
+        (SleepPlace(RUNNING, "1 2 3"), SleepPlace(RUNNING, "1 2 3"), True),
+        (SleepPlace("", ""), SleepPlace("", ""), True),  # not known
     ],
 )
-def test_it_moved(later: SleepPlace) -> None:
-    assert later.has_moved(ASLEEP)
-
-
-def test_one_that_runs_all_the_time_moves_all_the_time() -> None:
-    assert SleepPlace(RUNNING, "1 2 3").has_moved(SleepPlace(RUNNING, "1 2 3"))
-
-
-def test_without_knowledge_it_may_have_moved() -> None:
-    assert SleepPlace("", "").has_moved(SleepPlace("", ""))
+def test_whether_it_moved(earlier: SleepPlace, later: SleepPlace, moved: bool) -> None:
+    assert later.has_moved(earlier) is moved

@@ -93,15 +93,6 @@ def test_return_address_at_the_edges_of_a_function() -> None:
     assert return_address_offset(bytes.fromhex("4889c3"), b"\x90" * 8) is None
 
 
-def test_garbage_ends_the_decoding() -> None:
-    generator = random.Random(7)
-    for _ in range(2000):
-        code = generator.randbytes(64)
-        found = list(instructions(code, 0))
-        assert sum(one.length for one in found) <= len(code)
-        assert all(0 < one.length <= 40 for one in found)
-
-
 @given(st.binary(max_size=64))
 def test_instructions_follow_each_other(code: bytes) -> None:
     position = 0x1000
@@ -110,3 +101,12 @@ def test_instructions_follow_each_other(code: bytes) -> None:
         assert 1 <= found.length <= 15 or found.length <= len(code)
         position = found.end
     assert position <= 0x1000 + len(code)
+
+
+def test_garbage_ends_the_decoding() -> None:
+    generator = random.Random(7)
+    for _ in range(2000):
+        code = generator.randbytes(64)
+        found = list(instructions(code, 0))
+        assert sum(one.length for one in found) <= len(code)
+        assert all(0 < one.length <= 40 for one in found)

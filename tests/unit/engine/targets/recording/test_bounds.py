@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import resource
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -57,18 +55,6 @@ def test_the_pieces_of_all_blocks_are_bounded() -> None:
     with pytest.raises(BadRecording, match="claims 200000 pieces"):
         container.unpack(packed(b"{}", *[numbers] * 20))
     assert peak() - before < 500 << 20
-
-
-def test_a_sparse_string_table_is_read_only_so_far(tmp_path: Path) -> None:
-    path = tmp_path / "sparse.so"
-    with path.open("wb") as file:
-        file.truncate(6 << 30)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        table = SymbolTable(data, 0, 240, 1 << 20, 6 << 30, 0)
-        before = peak()
-        assert table.strings_end - table.strings <= 1 << 28
-        assert list(table.numbers_with([b"redispatch"])) == []
-        assert peak() - before < 700 << 20
 
 
 def test_names_that_stand_everywhere_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:

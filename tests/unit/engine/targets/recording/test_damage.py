@@ -11,7 +11,6 @@ from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording import container, recorder, recording_reader
 from gdbext.engine.targets.recording.recording import (
     RecordedFile,
-    RecordedNumbers,
     RecordedThread,
     Recording,
     SparseBytes,
@@ -52,6 +51,10 @@ def thinned(block: SparseBytes, source: random.Random) -> SparseBytes:
     return SparseBytes([start for start, _ in kept], [piece for _, piece in kept])
 
 
+def memory_thinned(found: Recording, source: random.Random) -> Recording:
+    return found._replace(memory=thinned(found.memory, source))
+
+
 def memory_flipped(found: Recording, source: random.Random) -> Recording:
     return found._replace(memory=flipped(found.memory, source, 200))
 
@@ -61,10 +64,6 @@ def memory_filled(found: Recording, source: random.Random) -> Recording:
     fill = source.choice((0, 1, 0x41, 0xFF))
     pieces = [bytes([fill]) * len(piece) if source.random() < 0.1 else piece for piece in found.memory.pieces]
     return found._replace(memory=SparseBytes(found.memory.starts, pieces))
-
-
-def memory_thinned(found: Recording, source: random.Random) -> Recording:
-    return found._replace(memory=thinned(found.memory, source))
 
 
 def registers_random(found: Recording, source: random.Random) -> Recording:
@@ -94,24 +93,6 @@ def files_flipped(found: Recording, source: random.Random) -> Recording:
     return found._replace(files=tuple(map(changed, found.files)))
 
 
-def files_thinned(found: Recording, source: random.Random) -> Recording:
-    def changed(file: RecordedFile) -> RecordedFile:
-        return file._replace(contents=thinned(file.contents, source))
-
-    return found._replace(files=tuple(map(changed, found.files)))
-
-
-def indexes_flipped(found: Recording, source: random.Random) -> Recording:
-    def numbers(old: RecordedNumbers) -> RecordedNumbers:
-        return old._replace(contents=flipped(old.contents, source, 20))
-
-    def changed(file: RecordedFile) -> RecordedFile:
-        arrays = {kind: (numbers(first), numbers(second)) for kind, (first, second) in file.arrays.items()}
-        return file._replace(arrays=arrays)
-
-    return found._replace(files=tuple(map(changed, found.files)))
-
-
 def facts_changed(found: Recording, source: random.Random) -> Recording:
     garbage = ("", "\0", "7 (x) S " * 20, ["x"], [], None, -1.5, "0x")
     facts = {name: source.choice((value, *garbage)) for name, value in found.facts.items()}
@@ -125,8 +106,6 @@ DAMAGES = (
     registers_random,
     maps_changed,
     files_flipped,
-    files_thinned,
-    indexes_flipped,
     facts_changed,
 )
 
