@@ -9,7 +9,7 @@ import pytest
 
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import Resource, Wait
-from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
@@ -70,17 +70,6 @@ def test_phrases(kind, name, phrase):
 def test_a_condition_variable_names_its_mutex():
     wait = Wait(Resource(WaitKind.CONDVAR, 0x10), mutex=Resource(WaitKind.MUTEX, 0x20))
     assert wait.phrase == "waits for the condition variable 0x10 (with mutex 0x20)"
-
-
-@pytest.mark.parametrize("kind", list(WaitKind))
-def test_the_traits_of_a_kind_fit_together(kind):
-    traits = kind.traits
-    assert not (traits.is_native and not traits.is_lock)
-    assert not (traits.is_lock and not traits.may_be_lock)
-    assert not (traits.is_outside and traits.needs_thread)
-    assert not (traits.is_lock and traits.relation in (Relation.OWES, Relation.IS))
-    assert Wait(Resource(kind, 0x10)).phrase
-    assert Resource(kind, 0x10).phrase
 
 
 def test_a_gil_waiter_waits_again_after_its_timeout():

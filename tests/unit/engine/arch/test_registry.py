@@ -11,22 +11,6 @@ ALL = [architectures.by_name(name) for name in architectures.names()]
 
 
 @pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
-def test_registers_are_named_alike_everywhere(architecture: Architecture) -> None:
-    general = set(architecture.general_registers)
-    roles = {
-        architecture.program_counter,
-        architecture.stack_pointer,
-        architecture.frame_pointer,
-        architecture.result_register,
-    }
-    assert roles | set(architecture.argument_registers) | set(architecture.callee_saved) <= general
-    assert set(architecture.dwarf_registers) <= general
-    assert set(architecture.signal_frame.saved) <= general
-    given = {name for names in architecture.register_sets.values() for name in names}
-    assert general | {architecture.thread_register} <= given
-
-
-@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
 def test_registers_that_are_cut_short(architecture: Architecture) -> None:
     kind, names = next(iter(architecture.register_sets.items()))
     assert architecture.unpack_registers(kind, bytes(8 * len(names))) == dict.fromkeys(names, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.cfi_program import evaluate, row_at
-from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable, sleb128, uleb128
+from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.unwind_row import compile_row
 from gdbext.errors import BadData
@@ -144,26 +144,6 @@ def test_expression_operations(code: str) -> None:
 def test_malformed_expressions(code: str) -> None:
     with pytest.raises(BadData):
         evaluate(bytes.fromhex(code), lambda _: 0, lambda *_: 0)
-
-
-@pytest.mark.parametrize(
-    ("data", "unsigned", "signed"),
-    [
-        ("02", 2, 2),
-        ("7f", 127, -1),
-        ("8001", 128, 128),
-        ("807f", 16256, -128),
-        ("e58e26", 624485, 624485),
-        ("ffffffffffffffffff01", (1 << 64) - 1, (1 << 64) - 1),
-    ],
-)
-def test_leb128(data: str, unsigned: int, signed: int) -> None:
-    raw = bytes.fromhex(data)
-    assert uleb128(raw, 0) == (unsigned, len(raw))
-    assert sleb128(raw, 0) == (signed, len(raw))
-    for cut in (raw[:-1], b"\x80" * 11):
-        with pytest.raises(BadData):
-            uleb128(cut, 0)
 
 
 @pytest.mark.parametrize(

@@ -158,18 +158,6 @@ def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -
         assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv")] == [None, None], times
 
 
-def test_names_that_thousands_are_asked_for_with_are_the_same_ones(tmp_path: Path) -> None:
-    """Of a few names each is searched for, of many a table is made."""
-    tmp_path.chmod(0o700)
-    kept = KeptTexts(str(tmp_path), "demangled")
-    for number in range(100):
-        kept.keep(b"_Z1f%d" % number, b"f%d" % number)
-    kept = KeptTexts(str(tmp_path), "demangled")
-    for _ in range(2):
-        assert [kept.text(b"_Z1f%d" % number) for number in range(100)] == [b"f%d" % number for number in range(100)]
-        assert [kept.text(name) for name in (b"_Z1f", b"Z1f1", b"", b"_Z1f100")] == [None] * 4
-
-
 def test_a_file_of_names_is_bounded_and_ours(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     file = tmp_path / "demangled"

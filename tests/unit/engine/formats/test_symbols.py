@@ -365,40 +365,7 @@ def test_addresses_and_names_of_this_process(symbolizer: Symbolizer) -> None:
         assert function.module.name.startswith("libc")
 
 
-def test_names_that_are_nowhere_index_nothing(symbolizer: Symbolizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[str] = []
-    fresh = Symbolizer(symbolizer.modules, NO_CACHE)
-    original = SymbolIndex._load
-
-    def load(index: SymbolIndex, kind: str, build: object) -> object:
-        built.append(Path(index.image.path).name)
-        return original(index, kind, build)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SymbolIndex, "_load", load)
-    for number in range(3):
-        assert fresh.address_of(f"no_such_name_{number}") is None
-    assert fresh.address_of("getpid") is not None
-    assert built == []
-    libc = symbolizer.modules.named("libc.so.6")
-    assert libc is not None
-    fresh.function(libc.base + 0x30000)
-    assert built == [libc.name]
-    for number in range(3, 6):
-        assert fresh.address_of(f"no_such_name_{number}") is None
-    assert set(built) == {libc.name}
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("_Z1fv.isra.0", "_Z1fv"),
-        ("_Z1fv.constprop.0.part.1.cold", "_Z1fv"),
-        ("_Z1fv.cold", "_Z1fv"),
-        ("f._omp_fn.12", "f"),
-        ("_Z1fv.llvm.1234567", "_Z1fv"),
-        ("_Z1fv", "_Z1fv"),
-        ("ret.from_call", "ret.from_call"),
-    ],
-)
-def test_clone_suffixes(name: str, plain: str) -> None:
-    assert without_clone_suffix(name) == plain
+def test_clone_suffixes() -> None:
+    for suffix in (".isra.0", ".constprop.0.part.1.cold", ".cold", "._omp_fn.12", ".llvm.1234567", ""):
+        assert without_clone_suffix(f"_Z1fv{suffix}") == "_Z1fv"
+    assert without_clone_suffix("ret.from_call") == "ret.from_call"

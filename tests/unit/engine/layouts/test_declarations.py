@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gdbext.cpython.abi import python_structures
-from gdbext.cpython.abi.python_layout import layout_for
-from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.engine.layouts import Layout, store
 from gdbext.engine.layouts.declarations import (
     F32,
@@ -27,12 +23,10 @@ from gdbext.engine.layouts.declarations import (
     Flag,
     Inner,
     Link,
-    Member,
     Place,
     Space,
     Struct,
     declared_in,
-    required_in,
 )
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
@@ -47,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BASE = 0x10000
-TORCH_LAYOUT = "torch-2.13.0+cpu-cxx11.json"
 
 
 class Low(Struct, of="Inner"):
@@ -112,30 +105,16 @@ def whole() -> Whole:
     return Whole(Space(Memory(target), Shapes()), BASE)
 
 
-def test_numbers(whole: Whole) -> None:
-    assert (whole.flag, whole.truth, whole.short) == (1, True, 0xFFFE)
+def test_what_is_read(whole: Whole) -> None:
+    assert (whole.flag, whole.truth, whole.short, whole.real, whole.small) == (1, True, 0xFFFE, 0.5, 0.25)
     assert (whole.inner.low, whole.inner.high) == (-5, 0xFFFFFFFB)
     assert whole.number == struct.unpack("<q", struct.pack("<iI", -5, 0xFFFFFFFB))[0]
-    assert (whole.real, whole.small) == (0.5, 0.25)
-
-
-def test_structures_in_it_and_behind_it(whole: Whole) -> None:
-    assert whole.link.address == BASE
-    assert whole.link.inner.low == -5
+    assert (whole.link.address, whole.link.inner.low) == (BASE, -5)
     assert [each.high for each in Low.array(whole.space, BASE + 64, 2)] == [2, 2]
-
-
-def test_places(whole: Whole) -> None:
-    assert whole.name == whole.place(Whole.name) == BASE + 24
+    assert whole.name == whole.place(Whole.name) == BASE + Whole.name.offset(whole.space) == BASE + 24
     assert whole.first_word == 77, "of a larger member, its first word"
-    assert whole.bytes_of(Whole.name) == struct.pack("<QQ", 77, 88)
-    assert whole.value(Whole.short) == 0xFFFE
-    assert Whole.name.offset(whole.space) == 24
-
-
-def test_bits_of_a_member_and_of_an_object_s_bytes(whole: Whole) -> None:
-    raw = whole.space.memory.read(BASE, 64)
-    assert whole.bits == Whole.bits.of(whole.space.layout, raw) == 0b10
+    assert (whole.bytes_of(Whole.name), whole.value(Whole.short)) == (struct.pack("<QQ", 77, 88), 0xFFFE)
+    assert whole.bits == Whole.bits.of(whole.space.layout, whole.space.memory.read(BASE, 64)) == 0b10
 
 
 def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
@@ -144,15 +123,8 @@ def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
         _ = whole.nothing
     with pytest.raises(LayoutError, match="4 bytes"):
         _ = whole.inner.wide
-
-
-def test_a_fault_costs_one_member(whole: Whole) -> None:
     with pytest.raises(MemoryFault):
         _ = whole.far
-    assert whole.flag == 1
-
-
-# --- the declarations of PyTorch ----------------------------------------------------------------------
 
 
 DECLARING = (torch_structures, value_structures, group_structures, setting_structures)
@@ -183,34 +155,3 @@ def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
         assert having, member
         for layout in having:
             member.checked(layout)
-
-
-def python_structures_declared() -> Iterator[type[Struct]]:
-    yield from declared_in(python_structures)
-
-
-@pytest.mark.parametrize("structure", [*python_structures_declared()], ids=lambda each: each.__name__)
-def test_each_member_of_cpython_is_in_some_version(structure: type[Struct]) -> None:
-    """As large as it is read, or larger."""
-    known = [layout_for(abi) for abi in SUPPORTED]
-    for member in structure.members():
-        having = [layout for layout in known if member.is_in(layout)]
-        assert having, member
-        for layout in having:
-            member.checked(layout)
-
-
-REQUIRED = [*required_in(*DECLARING), *required_in(python_structures)]
-
-
-@pytest.mark.parametrize("member", REQUIRED, ids=repr)
-def test_a_layout_without_a_required_member_is_refused(member: Member[Any]) -> None:
-    """Whoever declares it decides: no other place lists what is required."""
-    path = f"{store.DATA}/cpython-3.12.json" if member.owner.startswith("Py") else f"{store.DATA}/{TORCH_LAYOUT}"
-    document = {**store.read_layout(path, whole=True)}
-    whole = document["structs"][member.owner]
-    fields = {name: at for name, at in whole["fields"].items() if name != member.path}
-    assert Layout(document).require([member])
-    document["structs"] = {**document["structs"], member.owner: {**whole, "fields": fields}}
-    with pytest.raises(LayoutError, match=re.escape(member.path)):
-        Layout(document).require([member])

@@ -49,36 +49,6 @@ def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / shared).read_text() == (Path(store.DATA) / shared).read_text()
 
 
-def structure(fields: dict[str, Any]) -> dict[str, Any]:
-    """DOCUMENT, with one class that has these members."""
-    document = copy.deepcopy(DOCUMENT)
-    document["structs"]["Held"] = {"size": 64, "fields": fields}
-    return document
-
-
-def field(offset: int, size: int, **more: Any) -> dict[str, Any]:
-    return {"offset": offset, "size": size, "type": "T", **more}
-
-
-ODD = (
-    {},
-    {"a": field(0, 8), "a.b": field(4, 4), "a.b.c": field(5, 1), "a.d": field(4, 1, bit_offset=35, bit_size=2)},
-    {"a": field(8, 8, base="A"), "b": field(16, 8, base="A"), "c": field(24, 8, base="B"), "d": field(32, 8)},
-    {"a": field(8, 16, base="A"), "a.b": field(16, 8, base="A"), "a.c": field(8, 8, base="A")},
-    {"a": field(8, 16), "a.b": field(8, 8, base="A"), "a.c": field(16, 8, base="A"), "ab": field(0, 8)},
-    {"a": field(8, 4, bit_offset=64, bit_size=1, base="A"), "b": field(8, 4, bit_offset=65, bit_size=31, base="A")},
-    {"a": field(8, 4, bit_offset=64, bit_size=1), "a.b": field(8, 4)},
-)
-
-
-@pytest.mark.parametrize("fields", ODD)
-def test_members_of_members_and_of_base_classes(fields: dict[str, Any], tmp_path: Path) -> None:
-    pack([structure(fields)], tmp_path)
-    found = store.read_layout(tmp_path / f"{DOCUMENT['id']}.json")["structs"]["Held"]
-    assert found == {"size": 64, "fields": fields}
-    assert list(found["fields"]) == list(fields)
-
-
 def test_another_release_s_parts_are_refused(tmp_path: Path) -> None:
     """An update that was cut short: offsets of the one release must not be read by the names of another."""
     pack([DOCUMENT], tmp_path / "old")

@@ -28,13 +28,14 @@ def test_a_blocked_call_and_its_arguments():
         {"rax": 0},
         {"rip": PC + 1},
         {"orig_rax": -256 & (1 << 64) - 1},
+        # the number in rax alone is no call
+        {"rax": 202},
+        {"rax": 7, "rip": PC - 2},
+        {"rax": 202, "rip": PC - 3},
     ],
 )
 def test_a_thread_in_user_code_is_in_no_call(registers):
     assert call_of(**registers) is None
-
-
-def test_a_thread_of_which_no_register_is_known_is_in_no_call():
     assert code_reader.blocked({}, Memory(FakeTarget({}))) is None
 
 
@@ -59,17 +60,9 @@ def test_a_restarted_call_of_syscall_is_named_by_what_its_caller_passes(passed, 
     assert found.name == name
 
 
-def test_a_call_that_the_kernel_will_make_again():
-    assert call_of(rip=PC - 2) is not None
-
-
-@pytest.mark.parametrize("result", [202, 219])
-def test_a_thread_that_has_had_no_turn_since_it_was_let_go_is_in_its_call(result):
+@pytest.mark.parametrize("result", [RESTART, 202, 219])
+def test_a_call_that_the_kernel_will_make_again(result):
+    """The thread has had no turn since it was let go."""
     found = call_of(rip=PC - 2, rax=result)
     assert found is not None
     assert (found.name, found.arguments[0]) == ("futex", 5)
-
-
-@pytest.mark.parametrize("registers", [{"rip": PC}, {"rip": PC - 2, "rax": 7}, {"rip": PC - 3}])
-def test_the_number_in_rax_alone_is_no_call(registers):
-    assert call_of(**{"rax": 202, **registers}) is None

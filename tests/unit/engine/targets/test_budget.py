@@ -106,22 +106,16 @@ class FakeClock:
             self.now += 1
 
 
-def test_a_debugger_is_interrupted_in_a_loop() -> None:
+@pytest.mark.parametrize(("kind", "limits"), [(TimeIsUp, (60, 0)), (MemoryIsUp, (0, 60))])
+def test_a_debugger_is_interrupted(
+    kind: type[BaseException], limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
-    watched = BudgetWatch(60, 0, clock)
+    monkeypatch.setattr(budget, "_private_memory", clock)
+    watched = BudgetWatch(*limits, clock)
     watched.begin()
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(kind):
         clock.run()
-    watched.end()
-
-
-def test_a_debugger_is_interrupted_when_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    grown = FakeClock()
-    monkeypatch.setattr(budget, "_private_memory", grown)
-    watched = BudgetWatch(0, 60)
-    watched.begin()
-    with pytest.raises(MemoryIsUp):
-        grown.run()
     watched.end()
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import MemoryLimit
-from gdbext.engine.targets.live import debugger_guard, kernel_probes
+from gdbext.engine.targets.live import kernel_probes
 from gdbext.engine.targets.live.debugger_guard import (
     DebuggerGuard,
     Healer,
@@ -88,20 +88,6 @@ def test_a_small_file_that_is_mapped_far_and_wide(wide_code: int, memory: tuple[
     assert ctypes.string_at(wide_code, 8192) == b"\x90" * 8192
 
 
-def test_many_pages_are_asked_for_bit_by_bit(
-    monkeypatch: pytest.MonkeyPatch, code: tuple[int, bytes], memory: tuple[int, int]
-) -> None:
-    (address, original), (written, _) = code, memory
-    monkeypatch.setattr(debugger_guard, "_FEW_PAGES", 1)
-    healer = Healer(INT3, os.getpid(), *memory)
-    for place in (5, mmap.PAGESIZE + 2):
-        os.pwrite(written, INT3, address + place)
-    found = {place - address for place, _ in healer.traps() if 0 <= place - address < len(original)}
-    assert found == {5, mmap.PAGESIZE + 2}
-    monkeypatch.setattr(debugger_guard, "_MOST_PAGES", 0)
-    assert [*healer.traps()] == []
-
-
 def test_only_what_came_later_is_put_back(code: tuple[int, bytes], memory: tuple[int, int]) -> None:
     """Not what stood there before, not other bytes, and not where the file has that instruction itself."""
     (address, original), (file, _) = code, memory
@@ -164,6 +150,30 @@ def test_probes_of_other_tools_are_left_alone(
         meant = bytearray(original)
         meant[5] = meant[mmap.PAGESIZE + 2] = INT3[0]
         assert ctypes.string_at(address, len(original)) == bytes(meant)
+    finally:
+        for each in links:
+            os.close(each)
+
+
+@PROBES
+def test_a_probe_that_comes_where_a_breakpoint_was(
+    code: tuple[int, bytes], memory: tuple[int, int], file: Path
+) -> None:
+    """The next command of the user begins as soon as his debugger was killed."""
+    (address, original), (ours, _) = code, memory
+    architecture = architectures.own()
+    assert architecture is not None
+    healer = Healer(INT3, os.getpid(), *memory)
+    healer.note()
+    os.pwrite(ours, INT3, address + 5)
+    healer.look()
+    healer.heal()
+    assert ctypes.string_at(address, len(original)) == original
+    healer.forget()
+    links = _attach_many(Bpf.of(architecture), str(file), [ProbePlace(5, 1)], os.getpid())
+    try:
+        _elsewhere(healer.heal)
+        assert ctypes.string_at(address + 5, 1) == INT3
     finally:
         for each in links:
             os.close(each)

@@ -210,18 +210,6 @@ def test_bytes_that_nobody_has_read_yet(peers):
     there.close()
 
 
-def test_the_process_that_a_descriptor_is_about(peers, child):
-    pid = fork(child)
-    descriptor = os.pidfd_open(pid)
-    found = peers.process_of(descriptor)
-    assert (found.kind.value, [each.pid for each in found.processes]) == ("process", [pid])
-    os.close(descriptor)
-    output, into = os.pipe()
-    assert peers.process_of(output) is None
-    os.close(output)
-    os.close(into)
-
-
 def test_children_of_a_child(child):
     def start() -> None:
         if os.fork() == 0:

@@ -37,16 +37,14 @@ sys.stderr.write(json.dumps([status, asked]))
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("name", "command"),
     [
-        "dispatch-diagnose",
-        "dispatch-bt --all --native --why",
-        "dispatch-info",
-        "all-threads --stacks",
-        "dispatch-info --settings",
+        ("meta-mm", "dispatch-diagnose"),
+        ("gil-mutex", "dispatch-bt --all --native --why"),
+        pytest.param("meta-mm", "dispatch-info --settings", marks=pytest.mark.extended),
+        pytest.param("gil-mutex", "all-threads --stacks", marks=pytest.mark.extended),
     ],
 )
-@pytest.mark.parametrize("name", ["meta-mm", "gil-mutex"])
 def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None:
     recording = ROOT / "tests" / "recordings" / f"{name}.rec"
     words = [sys.executable, "-I", "-S", "-c", LOOK, str(ROOT), "-r", str(recording), *command.split()]

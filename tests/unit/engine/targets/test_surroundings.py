@@ -32,27 +32,22 @@ def test_lists_of_processors(text, numbers):
     assert surroundings.numbers_of(text) == numbers
 
 
+V1_QUOTA = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
+
+
 @pytest.mark.parametrize(
-    ("files", "stood"),
+    "files",
     [
-        ({"cpu.max": "50000 100000", "cpu.stat": "nr_periods 9\nnr_throttled 6\nthrottled_usec 300000"}, 300),
-        (
-            {
-                "cpu.cfs_quota_us": "50000",
-                "cpu.cfs_period_us": "100000",
-                "cpu.stat": "nr_periods 9\nnr_throttled 6\nthrottled_time 300000000",
-            },
-            300,
-        ),
+        {"cpu.max": "50000 100000", "cpu.stat": "nr_periods 9\nnr_throttled 6\nthrottled_usec 300000"},
+        {**V1_QUOTA, "cpu.stat": "nr_periods 9\nnr_throttled 6\nthrottled_time 300000000"},
     ],
-    ids=["v2", "v1"],
 )
-def test_a_quota(files, stood):
+def test_a_quota(files):
     texts = {"groups cpu": HERE, **{f"{HERE}/{name}": text for name, text in files.items()}}
     quota = read(texts).quota
     assert quota is not None
     assert (quota.processors, quota.period_ms, quota.periods, quota.throttled) == (0.5, 100, 9, 6)
-    assert (quota.stood_ms, quota.seconds) == (stood, None)
+    assert (quota.stood_ms, quota.seconds) == (300, None)
 
 
 def test_what_counts_is_the_time_between_two_readings():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64.decode import instructions
@@ -91,16 +89,6 @@ def test_return_address_at_the_edges_of_a_function() -> None:
     assert return_address_offset(bytes.fromhex("ff2500000000"), b"\x90" * 8) == 0
     assert return_address_offset(bytes.fromhex("ff2500000000"), bytes.fromhex("ff3500000000")) == 16
     assert return_address_offset(bytes.fromhex("4889c3"), b"\x90" * 8) is None
-
-
-@given(st.binary(max_size=64))
-def test_instructions_follow_each_other(code: bytes) -> None:
-    position = 0x1000
-    for found in instructions(code, 0x1000):
-        assert found.address == position
-        assert 1 <= found.length <= 15 or found.length <= len(code)
-        position = found.end
-    assert position <= 0x1000 + len(code)
 
 
 def test_garbage_ends_the_decoding() -> None:
