@@ -1,4 +1,4 @@
-"""The vocabulary: words of the contract, their order, and phrases made from the rows of each kind."""
+"""The vocabulary: words of the contract, their order, amounts, and phrases made from the rows of each kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
-from gdbext.engine.vocabulary import Absent, Certainty
+from gdbext.engine.vocabulary import Absent, Certainty, byte_size, counted, duration, of_many
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
@@ -90,3 +90,29 @@ def test_child_processes():
     text = "7 (python, stopped, waits to write to pipe:[5], which this process has open, too)"
     assert (child.label, child.is_stopped, child.writes_to_us) == (text, True, True)
     assert not ChildProcess(7, "stopped").is_stopped
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (0, "thread", "0 threads"),
+        (1, "process", "1 process"),
+        (2, "child", "2 children"),
+        (3, "entry", "3 entries"),
+        (1234, "dispatch", "1,234 dispatches"),
+        (2, "key", "2 keys"),
+    ],
+)
+def test_numbers_and_nouns(number: int, noun: str, text: str) -> None:
+    assert counted(number, noun) == text
+    assert of_many(number, "is", "are") == ("is" if number == 1 else "are")
+
+
+def test_sizes() -> None:
+    found = [byte_size(number) for number in (1, 40, 1536, 3 << 30, 5000 << 50)]
+    assert found == ["1 byte", "40 bytes", "1.5 KiB", "3.0 GiB", "5,000.0 PiB"]
+
+
+def test_durations() -> None:
+    found = [duration(each) for each in (0, 3.5e-6, 0.0125, 0.25, 34, 720, 12600, 7200, 400000)]
+    assert found == ["0 s", "3.5 µs", "12.5 ms", "0.25 s", "34 s", "12 min", "3.5 h", "2 h", "5 d"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+
 import pytest
 
 from gdbext.engine.arch.architectures import by_name
-from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
+from gdbext.engine.glibc.pthread import ThreadFinder, find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.errors import MemoryFault
+from support.fakes.fake_target import FakeTarget
 
 ABI = glibc_abi(by_name("x86_64"))
 STACK = MemoryMapping(0x7000_0000, 0x7080_0000, 0, "", "rw-p")
@@ -78,3 +82,62 @@ def test_memory_that_cannot_be_read_is_passed_over() -> None:
     block = pages.block(SMALL.start + 0x40, tid=40)
     pages.mappings = (STACK, SMALL)
     assert pages.find(40, STACK.end - 0x3000) == block
+
+
+START, SIZE = 0x7F0000000000, 0x20000
+BLOCK = START + SIZE - 0x900
+TID = 4321
+
+
+def block(address: int, tid: int) -> bytes:
+    data = bytearray(0x900)
+    for offset in (0, 16):
+        struct.pack_into("<Q", data, offset, address)
+    struct.pack_into("<I", data, 0x2D0, tid)
+    return bytes(data)
+
+
+def stack(tid: int = TID, start: int = START) -> bytes:
+    data = bytearray(SIZE)
+    at = start + SIZE - 0x900
+    data[0x100:0x108] = struct.pack("<Q", start + 0x100)  # points to itself, and is no control block
+    data[SIZE - 0x900 :] = block(at, tid)
+    return bytes(data)
+
+
+class Target(FakeTarget):
+    def __init__(self, pieces: dict[int, bytes], pid: int = 1) -> None:
+        super().__init__(pieces)
+        self.pid = pid
+        self._lines = [MemoryMapping(start, start + len(data), 0, "", "rw-p") for start, data in pieces.items()]
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        return self._lines
+
+
+@pytest.mark.parametrize("tid", [TID, 1])
+def test_at_the_end_of_the_stack_or_in_a_mapping_of_the_loader(tid: int) -> None:
+    target = Target({START: stack(tid)})
+    assert ThreadFinder()(target, tid, tid, START + 0x1000) == BLOCK
+
+
+def test_another_thread_s_is_not_taken() -> None:
+    assert ThreadFinder()(Target({START: stack(TID + 1)}), TID, TID, START + 0x1000) == 0
+
+
+def test_in_a_pid_namespace_of_its_own() -> None:
+    """glibc knows only the id that the thread has in there."""
+    assert ThreadFinder()(Target({START: stack(7)}), TID, 7, START + 0x1000) == BLOCK
+    assert ThreadFinder()(Target({START: stack(1)}, pid=TID), TID, 1, 0) == BLOCK, "its main thread"
+
+
+def test_the_next_one_is_where_the_last_one_was() -> None:
+    other = START + 0x10000000
+    target = Target({START: stack(), other: stack(TID + 1, other)})
+    find = ThreadFinder()
+    assert find(target, TID, TID, START + 0x1000) == BLOCK
+    assert find(target, TID + 1, TID + 1, other + 0x1000) == other + SIZE - 0x900
+
+
+def test_no_stack_is_there() -> None:
+    assert ThreadFinder()(Target({START: stack()}), TID, TID, 0x1000) == 0

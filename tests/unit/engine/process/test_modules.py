@@ -127,12 +127,17 @@ def test_two_copies_of_one_library_are_two_modules() -> None:
 
 
 def test_names_with_versions_and_hashes() -> None:
-    files = "libc-2.31.so libpthread-2.28.so libgomp-a34b3233.so.1 libstdc++.so.6.0.30 libtorch_cpu.so libc10.so"
-    maps = [line for at, file in enumerate(files.split()) for line in maps_of(f"/a/{file}", BASE + at * 0x100000)]
-    table = table_of(FakeTarget({}, [*maps, *maps_of("/a/libcurl.so.4", BASE + 0x900000)]))
-    for asked, name in zip(
-        "libc.so.6 libpthread.so.0 libgomp.so.1 libstdc++.so.6 libtorch_cpu.so".split(), files.split()
-    ):
+    files = {
+        "libc.so.6": "libc-2.31.so",
+        "libpthread.so.0": "libpthread-2.28.so",
+        "libgomp.so.1": "libgomp-a34b3233.so.1",
+        "libstdc++.so.6": "libstdc++.so.6.0.30",
+        "libtorch_cpu.so": "libtorch_cpu.so",
+    }
+    paths = ["/a/libc10.so", "/a/libcurl.so.4", *(f"/a/{file}" for file in files.values())]
+    maps = [line for at, path in enumerate(paths) for line in maps_of(path, BASE + at * 0x100000)]
+    table = table_of(FakeTarget({}, maps))
+    for asked, name in files.items():
         module = table.named(asked)
         assert module is not None
         assert module.name == name

@@ -31,13 +31,15 @@ def open_core(folder: Path, core: Core | bytes, **options: Any) -> CoreTarget:
 
 
 def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> None:
-    target = open_core(tmp_path, Core(notes=prstatus(30, rip=7) + prpsinfo(10) + prstatus(20) + prstatus(10)))
-    assert [thread.tid for thread in target.threads()] == [10, 20, 30]
-    assert target.pid == 10
+    target = open_core(
+        tmp_path, Core(notes=prstatus(30, rax=(1 << 64) - 514) + prpsinfo(10) + prstatus(20) + prstatus(10))
+    )
+    assert (target.pid, [thread.tid for thread in target.threads()]) == (10, [10, 20, 30])
     selected = target.selected_thread()
     assert selected is not None
     assert selected.tid == 30
-    assert selected.registers()["rip"] == 7
+    expected = {name: index + 1 for index, name in enumerate(REGISTERS)}
+    assert selected.registers() == {**expected, "rax": (1 << 64) - 514}
 
 
 @pytest.mark.parametrize(("pid", "tids"), [(-5, [20]), (0, [20]), (20, [20, -2063589174])])
@@ -45,13 +47,6 @@ def test_an_id_that_no_process_has_is_not_used(tmp_path: Path, pid: int, tids: l
     target = open_core(tmp_path, Core(notes=prpsinfo(pid) + b"".join(map(prstatus, tids))))
     assert (target.pid, [thread.tid for thread in target.threads()]) == (20, [20])
     assert any(f"it is {min(pid, *tids)}" in each or f"its id is {min(tids)}" in each for each in target.damage())
-
-
-def test_registers_have_their_places(tmp_path: Path) -> None:
-    target = open_core(tmp_path, Core(notes=prstatus(1, rax=(1 << 64) - 514)))
-    registers = dict(target.threads()[0].registers())
-    assert registers.pop("rax") == (1 << 64) - 514
-    assert registers == {name: index + 1 for index, name in enumerate(REGISTERS) if name != "rax"}
 
 
 def test_vector_registers_have_their_places(tmp_path: Path) -> None:
@@ -113,14 +108,10 @@ def test_reads_cross_segments_and_end_at_holes(tmp_path: Path) -> None:
             target.read(address, size)
         assert fault.value.address == address
         assert fault.value.size == size
-
-
-@pytest.mark.parametrize("address", [-1, -PAGE, 1 << 64, (1 << 64) - 1])
-def test_senseless_addresses_are_faults(tmp_path: Path, address: int) -> None:
-    target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))]))
-    for size in (1, -1, 1 << 40):
-        with pytest.raises(MemoryFault):
-            target.read(address, size)
+    for address in (-1, -PAGE, 1 << 64, (1 << 64) - 1):
+        for size in (1, -1, 1 << 40):
+            with pytest.raises(MemoryFault):
+                target.read(address, size)
 
 
 def test_the_part_that_was_not_dumped_is_a_fault_and_not_zeros(tmp_path: Path) -> None:
@@ -278,21 +269,6 @@ def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
     assert open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector)).environ() == {}
 
 
-@pytest.mark.parametrize("offset", [1 << 62, (1 << 64) - 1, 0])
-def test_segments_that_no_file_can_hold(tmp_path: Path, offset: int) -> None:
-    """Their offsets and sizes are larger than functions of C can take."""
-    vector = auxv(n25=BASE + 8, n6=PAGE)
-    data = bytearray(Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector).build())
-    at = next(at for at in range(64, len(data), 56) if struct.unpack_from("<I", data, at) == (1,))
-    struct.pack_into("<Q", data, at + 8, offset)
-    struct.pack_into("<QQ", data, at + 32, (1 << 64) - 1, (1 << 64) - 1)
-    (tmp_path / "core").write_bytes(data)
-    target = CoreTarget(str(tmp_path / "core"))
-    assert target.environ() == {}
-    with pytest.raises(MemoryFault):
-        target.read(BASE + (1 << 62), 8)
-
-
 @pytest.mark.extended
 def test_more_segments_than_a_header_can_count(tmp_path: Path) -> None:
     loads = [Load(BASE + 2 * PAGE * index, struct.pack("<I", index)) for index in range(70_000)]
@@ -345,6 +321,10 @@ def test_a_core_that_lost_its_end(tmp_path: Path) -> None:
     for address in (BASE + PAGE - 100, BASE + PAGE):
         with pytest.raises(MemoryFault, match="truncated"):
             target.read(address, 8)
+    by_gcore = Core([Load(BASE, bytes(10 * PAGE))], by_gcore=True).build()
+    with pytest.raises(BadCore) as raised:
+        open_core(tmp_path, by_gcore[: 5 * PAGE])
+    assert "gcore writes them last" in raised.value.why
 
 
 def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
@@ -357,13 +337,6 @@ def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
         assert error["where"] == "core"  # what else cannot be read may be in the missing part
 
 
-def test_a_gcore_that_lost_its_end_lost_its_threads(tmp_path: Path) -> None:
-    data = Core([Load(BASE, bytes(10 * PAGE))], by_gcore=True).build()
-    with pytest.raises(BadCore) as raised:
-        open_core(tmp_path, data[: 5 * PAGE])
-    assert "gcore writes them last" in raised.value.why
-
-
 def test_places_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(BadCore, match="folder"):
         CoreTarget(str(tmp_path))
@@ -373,7 +346,7 @@ def test_places_that_are_no_files(tmp_path: Path) -> None:
         CoreTarget("/dev/null")
 
 
-@pytest.mark.parametrize("at", range(0, HEADERS_END + 600, 28))
+@pytest.mark.parametrize("at", range(0, HEADERS_END + 600, 7))
 def test_damage_is_an_error_or_harmless(tmp_path: Path, at: int) -> None:
     """Garbage anywhere in the headers and notes gives a typed error or a target whose methods work."""
     damaged = GOOD[:at] + b"\xff" * 9 + GOOD[at + 9 :]
@@ -406,9 +379,8 @@ def test_sources_are_shown_by_what_is_suggested() -> None:
 
 def test_what_is_withheld(tmp_path: Path) -> None:
     core = Core([Load(BASE, bytes(PAGE))], prstatus(1))
-    assert open_core(tmp_path, core).foreign.withholds("/x/train.py")
-    assert not open_core(tmp_path, core).foreign.withholds("<string>")
-    assert not open_core(tmp_path, core, sysroot="/").foreign.withholds("/x/train.py")
+    for sysroot, path, withheld in (("", "/x/train.py", True), ("", "<string>", False), ("/", "/x/train.py", False)):
+        assert open_core(tmp_path, core, sysroot=sysroot).foreign.withholds(path) is withheld
 
 
 def test_siginfo_of_another_signal_is_not_used(tmp_path: Path) -> None:

@@ -218,3 +218,28 @@ def test_a_core_of_nobodys_files(root: Path) -> None:
     assert not ForeignFiles.of_core("").vouched
     assert ForeignFiles.of_core("/").source(source, LIMIT)[0] == b"x = 1\n"
     assert ForeignFiles.of_core("/").vouched
+
+
+def test_a_path_as_the_target_sees_it(root: Path) -> None:
+    assert ForeignFiles(f"{root}/").local_path("/lib/one.py") == f"{root}/lib/one.py"
+    assert ForeignFiles(str(root)).local_path("[vdso]") == "[vdso]"
+
+
+def test_a_path_that_names_the_file_from_the_outside(root: Path) -> None:
+    """So do the maps of a process in a chroot, and a core that a debugger made of it."""
+    assert ForeignFiles(str(root)).local_path(f"{root}/lib/one.py") == f"{root}/lib/one.py"
+    assert ForeignFiles(str(root)).local_path(f"{root}-other/lib/one.py") == f"{root}{root}-other/lib/one.py"
+
+
+def test_the_sysroot_is_a_relative_path_or_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    (root.parent / "link").symlink_to("root")
+    for sysroot in ("root", "link", str(root.parent / "link")):
+        assert ForeignFiles(sysroot).local_path(f"{root}/lib/one.py") == f"{sysroot}/lib/one.py"
+
+
+def test_a_root_that_has_such_a_path_inside(root: Path) -> None:
+    inside = root / str(root).lstrip("/") / "lib"
+    inside.mkdir(parents=True)
+    (inside / "one.py").touch()
+    assert ForeignFiles(str(root)).local_path(f"{root}/lib/one.py") == str(inside / "one.py")

@@ -1,13 +1,30 @@
-"""Two stops of a process that hangs show the same, and those of one that runs do not."""
+"""Memory and registers copied at a stop, what may differ at a later one, and the haste in between."""
 
 from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.base_target import TargetThread
-from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, StopCopy
-from gdbext.engine.targets.system.linux import PAGE_SIZE
+from gdbext.engine.targets.live.stop_copy import (
+    CopiedThread,
+    PageCopy,
+    PreparedMemory,
+    StopCopy,
+    parts,
+    ranges,
+    real_time_priority,
+)
+from gdbext.engine.targets.live.thread_motion import RUNNING, SleepPlace, same_but_for_rseq
+from gdbext.engine.targets.system.linux import PAGE_SIZE, parse_maps
+from gdbext.errors import MemoryFault
 
 X86_64 = by_machine(62)
 STACK = b"s" * PAGE_SIZE
@@ -72,3 +89,179 @@ def test_of_a_thread_that_was_read_as_it_slept_the_registers_that_are_known_are_
     assert asleep.is_as(stop(WAITING, WAITING), X86_64, code)
     assert not asleep.is_as(stop({**WAITING, "rsp": WAITING["rsp"] - 8}, WAITING), X86_64, code)
     assert not asleep.is_as(stop({**WAITING, "rdi": 0x9100}, WAITING), X86_64, code)
+
+
+START = 0x7000 * PAGE_SIZE
+DATA = bytes(range(256)) * (2 * PAGE_SIZE // 256)
+
+
+@pytest.fixture
+def copy() -> PageCopy:
+    return PageCopy([(START, DATA), (START + 3 * PAGE_SIZE, b"\xee" * PAGE_SIZE)])
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "found"),
+    [
+        (0, 16, DATA[:16]),
+        (PAGE_SIZE - 8, 16, DATA[PAGE_SIZE - 8 : PAGE_SIZE + 8]),
+        (0, 2 * PAGE_SIZE, DATA),
+        (-8, 16, None),
+        (2 * PAGE_SIZE - 8, 16, None),
+        (0, 4 * PAGE_SIZE, None),
+        (2 * PAGE_SIZE, 8, None),
+    ],
+)
+def test_what_was_copied_whole_is_read_from_the_copy(
+    copy: PageCopy, offset: int, size: int, found: bytes | None
+) -> None:
+    assert copy.read(START + offset, size) == found
+
+
+def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
+    later = b"\x11" * PAGE_SIZE
+    assert copy.over(START - PAGE_SIZE, later * 5) == later + DATA + later + b"\xee" * PAGE_SIZE
+    assert copy.over(START + 2 * PAGE_SIZE - 4, b"12345678") == DATA[2 * PAGE_SIZE - 4 : 2 * PAGE_SIZE] + b"5678"
+    assert copy.over(START + 3 * PAGE_SIZE - 4, b"12345678") == b"1234" + b"\xee" * 4
+    assert copy.over(START - 100, b"12345678") == b"12345678"
+
+
+def test_neighbouring_pages_are_one_range() -> None:
+    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in ranges([1, 2, 3, 7, 9, 10], 100)]
+    assert found == [(1, 4), (7, 8), (9, 11)]
+    assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
+    assert list(ranges([], 2)) == []
+
+
+def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:
+    assert PageCopy([(START, DATA)]).is_part_of(copy)
+    assert not copy.is_part_of(PageCopy([(START, DATA)])), "one page is missing"
+    assert not PageCopy([(START, DATA[1:] + b"x")]).is_part_of(copy)
+
+
+def test_the_parts_of_a_read_that_lie_in_some_pages() -> None:
+    low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
+    assert list(parts(low, high - low, {5, 6, 8, 9})) == [
+        (low, 6 * PAGE_SIZE),
+        (6 * PAGE_SIZE, 7 * PAGE_SIZE),
+        (8 * PAGE_SIZE, high),
+    ]
+
+
+TEXT = bytes(range(256)) * 32
+
+
+@pytest.fixture
+def own() -> Iterator[int]:
+    descriptor = os.open("/proc/self/mem", os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("prepared", [0, 100, 8191, 8192, 20000])
+def test_the_bytes_are_those_of_the_process(own: int, prepared: int) -> None:
+    source = ctypes.create_string_buffer(TEXT, len(TEXT))
+    memory = PreparedMemory(prepared)
+    pieces = [memory.read(own, os.getpid(), ctypes.addressof(source) + at, 4096) for at in (0, 4096, 1000)]
+    assert list(map(bytes, pieces)) == [TEXT[:4096], TEXT[4096:], TEXT[1000:5096]], "no piece lies over another"
+
+
+def test_what_cannot_be_read_takes_nothing(own: int) -> None:
+    source = ctypes.create_string_buffer(TEXT, len(TEXT))
+    memory = PreparedMemory(4096)
+    with pytest.raises(MemoryFault):
+        memory.read(own, os.getpid(), 1 << 62, 4096)
+    (end,) = (each.end for each in parse_maps(Path("/proc/self/maps").read_text()) if each.path == "[stack]")
+    with pytest.raises(MemoryFault, match="only 16 bytes"):
+        memory.read(own, os.getpid(), end - 16, 64)
+    assert bytes(memory.read(own, os.getpid(), ctypes.addressof(source), 4096)) == TEXT[:4096]
+
+
+def place() -> tuple[int, int, int, bool]:
+    """Policy, its priority, niceness, and whether garbage is collected."""
+    priority = os.sched_getparam(0).sched_priority
+    return os.sched_getscheduler(0), priority, os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
+
+
+def test_all_is_put_back_after_an_error() -> None:
+    before = place()
+
+    with pytest.raises(KeyError, match="False"), real_time_priority():
+        raise KeyError(gc.isenabled())
+    assert place() == before
+
+
+@pytest.mark.parametrize("nice_too", [False, True])
+def test_where_the_system_refuses(monkeypatch: pytest.MonkeyPatch, nice_too: bool) -> None:
+    wanted: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    def set_nice(_which: int, _who: int, nice: int) -> None:
+        wanted.append(nice)
+        if nice_too:
+            raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "setpriority", set_nice)
+    before = place()
+    with real_time_priority():
+        assert not gc.isenabled()
+    assert wanted == [-20, before[2]]
+    assert place() == before
+
+
+PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")
+LAST = PROCESSORS - 1
+
+
+def memory(cpu_start: int = 0, cpu: int = 0, critical: int = 0, flags: int = 0, node: int = 0, concurrency: int = 0):
+    """A struct rseq, 32 bytes after the beginning."""
+    return b"s" * 32 + struct.pack("<2IQ4I", cpu_start, cpu, critical, flags, node, concurrency, 0) + b"t" * 32
+
+
+@pytest.mark.parametrize("later", [memory(), memory(concurrency=LAST), memory(LAST, LAST, node=LAST, concurrency=LAST)])
+def test_a_thread_on_another_processor(later: bytes):
+    assert same_but_for_rseq(memory(), later)
+    assert same_but_for_rseq(memory()[8:], later[8:], 0x1008)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        memory(PROCESSORS, PROCESSORS),
+        memory(1, 0),
+        memory(critical=0x7000),
+        memory(flags=1),
+        memory()[:-1],
+        b"r" + memory(LAST, LAST)[1:],
+        memory(LAST, LAST)[:-1] + b"u",
+    ],
+)
+def test_what_the_thread_itself_has_changed(later: bytes):
+    assert not same_but_for_rseq(memory(), later)
+    assert not LAST or not same_but_for_rseq(memory(), memory(LAST, LAST), 0x1010), "it stands at a multiple of 32"
+
+
+ASLEEP = SleepPlace("202 0x7f0c 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd10 0x7f21b0", "100 20 3")
+
+
+def test_where_a_sleeping_thread_s_stack_ends() -> None:
+    assert ASLEEP.stack_pointer == 0x7FFD10
+    assert SleepPlace(RUNNING, "").stack_pointer is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "moved"),
+    [
+        (ASLEEP, ASLEEP, False),
+        (ASLEEP, ASLEEP._replace(ran="160 20 4"), True),  # it woke up and is back
+        (ASLEEP, ASLEEP._replace(call=ASLEEP.call.replace("0x7ffd10", "0x7ffd00")), True),
+        (ASLEEP, ASLEEP._replace(call=RUNNING), True),
+        (SleepPlace(RUNNING, "1 2 3"), SleepPlace(RUNNING, "1 2 3"), True),
+        (SleepPlace("", ""), SleepPlace("", ""), True),  # not known
+    ],
+)
+def test_whether_it_moved(earlier: SleepPlace, later: SleepPlace, moved: bool) -> None:
+    assert later.has_moved(earlier) is moved

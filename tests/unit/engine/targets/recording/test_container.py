@@ -1,4 +1,4 @@
-"""The file of a recording: what goes in comes out, and nothing that is damaged or hostile gets through."""
+"""The file of a recording: what goes in comes out; what is damaged, hostile or larger than it says costs an error."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import json
 import lzma
 import os
 import random
+import resource
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gdbext.engine.formats import symbol_table
+from gdbext.engine.formats.symbol_table import SymbolTable
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.recording import SparseBytes
-from gdbext.errors import BadRecording, GdbextError
+from gdbext.errors import BadRecording, GdbextError, SymbolFileError
 
 DOCUMENT = {"name": "a recording", "items": list(range(100))}
 
@@ -121,3 +125,52 @@ def test_what_is_not_a_recording(tmp_path: Path) -> None:
     for name in ("pipe", "missing", "", "text", "empty", "nul\0"):
         with pytest.raises(BadRecording):
             container.unpack(container.read(str(tmp_path / name)))
+
+
+MANY = 5_000_000
+
+
+def packed(document: bytes, *blocks: bytes) -> bytes:
+    return container.wrap(struct.pack("<II", len(document), len(blocks)) + document + b"".join(blocks))
+
+
+def peak() -> int:
+    """Bytes that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: b"[" + b"[]," * MANY + b"[]]", "values"),
+        (lambda: b'"' + b" " * (17 << 20) + b'"', "bytes"),
+        (lambda: b"[" * 200_000, "nested too deeply"),
+        (lambda: b"{", "not JSON"),
+    ],
+    ids=["many", "large", "deep", "cut"],
+)
+def test_a_document_is_bounded(make: Callable[[], bytes], said: str) -> None:
+    data = packed(make())
+    assert len(data) < 40_000
+    before = peak()
+    with pytest.raises(BadRecording, match=said):
+        container.unpack(data)
+    assert peak() - before < 200 << 20
+
+
+def test_the_pieces_of_all_blocks_are_bounded() -> None:
+    count = 200_000
+    numbers = struct.pack("<I", count) + struct.pack(f"<{count}Q", *range(count)) + bytes(4 * count)
+    before = peak()
+    with pytest.raises(BadRecording, match="claims 200000 pieces"):
+        container.unpack(packed(b"{}", *[numbers] * 20))
+    assert peak() - before < 500 << 20
+
+
+def test_names_that_stand_everywhere_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert symbol_table._STARTS_LIMIT <= 1 << 22
+    monkeypatch.setattr(symbol_table, "_STARTS_LIMIT", 1 << 12)
+    text = b"\0" + b"ab" * (3 << 10)
+    table = SymbolTable(bytes(24) + text, 0, 24, 24, len(text), 0)
+    with pytest.raises(SymbolFileError, match="too many names"):
+        list(table.numbers_with([b"ab"]))

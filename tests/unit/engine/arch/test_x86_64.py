@@ -1,4 +1,4 @@
-"""What the decoder says of single instructions, and that garbage only ends it."""
+"""Instructions, arguments and registers of x86-64, and what is asked of every architecture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import random
 
 import pytest
 
+from gdbext.engine.arch import Architecture, Passing, Slot, architectures
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.engine.arch.x86_64.conventions import place
 from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.arch.x86_64.patterns import follows_call, return_address_offset
+from gdbext.errors import ForeignArchitecture, TargetError
 
 
 def one(code: str, address: int = 0x1000) -> Instruction:
@@ -98,3 +102,78 @@ def test_garbage_ends_the_decoding() -> None:
         found = list(instructions(code, 0))
         assert sum(one.length for one in found) <= len(code)
         assert all(0 < one.length <= 40 for one in found)
+
+
+CODE = bytes(0x0F) + b"\xcc" + bytes(0x10)
+
+
+def read(address: int, size: int) -> bytes | None:
+    start = address - 0x400000
+    return CODE[start : start + size] if 0 <= start < len(CODE) else None
+
+
+def test_a_trap_is_the_instruction_before_the_program_counter() -> None:
+    assert ARCHITECTURE.stopped_at_trap({"rip": 0x400010}, read)
+    assert not ARCHITECTURE.stopped_at_trap({"rip": 0x40000F}, read)
+    assert not ARCHITECTURE.stopped_at_trap({"rip": 0x300000}, read)
+
+
+def test_accesses_to_a_table_by_gcc_and_by_clang() -> None:
+    """lea 0xf8(%r15,%rax,8),%rbx; add $0xaf8,%r12; add $0xaf8,%rax: each behind a shr $16; the last one without."""
+    shift, nops = b"\x48\xc1\xea\x10", b"\x90" * 8
+    lea = b"\x49\x8d\x9c\xc7\xf8\x00\x00\x00"
+    add, add_rax = b"\x49\x81\xc4\xf8\x0a\x00\x00", b"\x48\x05\xf8\x0a\x00\x00"
+    code = shift + lea + add + add_rax + nops * 40 + add
+    assert list(ARCHITECTURE.table_accesses(code, 0xF8, 16, 64)) == [4]
+    assert list(ARCHITECTURE.table_accesses(code, 0xAF8, 16, 64)) == [12, 19]
+
+
+WORD, TWO, FLOAT = Passing.WORD, Passing.TWO_WORDS, Passing.FLOAT
+MIXED, MEMORY = Passing.FLOAT_AND_WORD, Passing.MEMORY
+FLOATS = tuple(Slot(float_register=number) for number in range(8))
+
+
+def registers(*numbers: int) -> tuple[Slot, ...]:
+    return tuple(Slot(number) for number in numbers)
+
+
+def stack(*offsets: int) -> tuple[Slot, ...]:
+    return tuple(Slot(offset=offset) for offset in offsets)
+
+
+@pytest.mark.parametrize(
+    ("passed", "places"),
+    [
+        ([WORD] * 8, [*(registers(n) for n in range(6)), stack(0), stack(8)]),
+        # the seventh argument still gets the register that the structure did not fit into
+        ([WORD] * 5 + [TWO, WORD], [*(registers(n) for n in range(5)), stack(0, 8), registers(5)]),
+        ([WORD, FLOAT, WORD], [registers(0), FLOATS[:1], registers(1)]),
+        ([FLOAT] * 9, [*(FLOATS[n : n + 1] for n in range(8)), stack(0)]),
+        ([MIXED, WORD], [(*FLOATS[:1], Slot(0)), registers(1)]),
+        ([Passing.WORD_AND_FLOAT, WORD], [(Slot(0), *FLOATS[:1]), registers(1)]),
+        ([WORD, MEMORY, WORD], [registers(0), stack(0, 8, 16), registers(1)]),
+    ],
+    ids=["words", "structure", "float", "floats", "mixed", "mixed reversed", "copied"],
+)
+def test_where_arguments_are(passed: list[Passing], places: list[tuple[Slot, ...]]) -> None:
+    assert place(passed) == places
+
+
+ALL = [architectures.by_name(name) for name in architectures.names()]
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_registers_that_are_cut_short(architecture: Architecture) -> None:
+    kind, names = next(iter(architecture.register_sets.items()))
+    assert architecture.unpack_registers(kind, bytes(8 * len(names))) == dict.fromkeys(names, 0)
+    with pytest.raises(TargetError, match="bytes instead of"):
+        architecture.unpack_registers(kind, bytes(8 * len(names) - 1))
+
+
+def test_what_no_one_has_written_yet() -> None:
+    with pytest.raises(ForeignArchitecture, match="243") as raised:
+        architectures.by_machine(243)
+    assert "x86-64" in raised.value.why
+    with pytest.raises(ForeignArchitecture, match="riscv64"):
+        architectures.by_name("riscv64")
+    assert architectures.by_gdb_name("powerpc:common64") is None
