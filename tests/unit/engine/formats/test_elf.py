@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.elf_header import (
-    PT_GNU_EH_FRAME,
-    PT_TLS,
-    Identity,
     MappedElf,
     Note,
-    identify,
     notes,
     permission_text,
 )
@@ -32,17 +28,6 @@ SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)],
 
 
 REAL = [sys.executable, own_libc()]
-
-
-def test_own_file() -> None:
-    image = ElfImage(SMALL, "small")
-    assert image.build_id == "12345678" * 5
-    assert set(image.sections) >= {".text", ".symtab", ".dynsym"}
-    assert image.is_code(0x1000)
-    assert not image.is_code(0x3000)
-    assert image.segment(PT_GNU_EH_FRAME) is None
-    assert image.segment(PT_TLS) is None
-    assert image.dynamic == {}
 
 
 @pytest.mark.parametrize(
@@ -145,20 +130,6 @@ def test_a_mapping_tells_what_the_file_does() -> None:
 def test_what_is_no_mapped_file() -> None:
     for mapped in (MappedElf(lambda *_: None), MappedElf(lambda _, size: bytes(size)), MappedElf(read_file, machine=3)):
         assert (mapped.segments, mapped.header, mapped.build_id) == ((), b"", None)
-
-
-@pytest.mark.parametrize(
-    ("start", "found"),
-    [
-        (FILE[:20], Identity(64, True, 3, 62)),
-        (b"\x7fELF\x01\x01" + bytes(10) + b"\4\0\3\0", Identity(32, True, 4, 3)),
-        (b"\x7fELF\x02\x02" + bytes(10) + b"\0\4\0\x16", Identity(64, False, 4, 22)),
-        (FILE[:19], None),
-        (b"MZ" + bytes(30), None),
-    ],
-)
-def test_what_a_file_begins_with(start: bytes, found: Identity | None) -> None:
-    assert identify(start) == found
 
 
 def test_notes_end_at_the_first_that_is_cut_short() -> None:

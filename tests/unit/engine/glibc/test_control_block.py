@@ -63,17 +63,12 @@ def test_a_block_of_the_thread(mappings: tuple[MemoryMapping, ...], address: int
     assert pages.find(42, stack.end - 0x1000) == (address if found else None)
 
 
-def test_a_copy_of_a_block_is_none() -> None:
+@pytest.mark.parametrize("own", [[STACK.end - 0x1940], [None, None]], ids=["a copy", "two"])
+def test_what_does_not_prove_to_be_its_own(own: list[int | None]) -> None:
     """What was copied elsewhere still holds the address of the original."""
     pages = Pages(HEAP, STACK)
-    pages.block(STACK.end - 0x940, tid=42, own=STACK.end - 0x1940)
-    assert pages.find(42, STACK.end - 0x3000) is None
-
-
-def test_two_that_prove_to_be_its_own_are_none() -> None:
-    pages = Pages(STACK)
-    pages.block(STACK.end - 0x940, tid=42)
-    pages.block(STACK.end - 0x1940, tid=42)
+    for number, address in enumerate(own):
+        pages.block(STACK.end - 0x940 - 0x1000 * number, 42, address)
     assert pages.find(42, STACK.end - 0x3000) is None
 
 
@@ -89,19 +84,13 @@ BLOCK = START + SIZE - 0x900
 TID = 4321
 
 
-def block(address: int, tid: int) -> bytes:
-    data = bytearray(0x900)
-    for offset in (0, 16):
-        struct.pack_into("<Q", data, offset, address)
-    struct.pack_into("<I", data, 0x2D0, tid)
-    return bytes(data)
-
-
 def stack(tid: int = TID, start: int = START) -> bytes:
     data = bytearray(SIZE)
-    at = start + SIZE - 0x900
+    at = SIZE - 0x900
     data[0x100:0x108] = struct.pack("<Q", start + 0x100)  # points to itself, and is no control block
-    data[SIZE - 0x900 :] = block(at, tid)
+    for offset in (0, 16):
+        struct.pack_into("<Q", data, at + offset, start + at)
+    struct.pack_into("<I", data, at + 0x2D0, tid)
     return bytes(data)
 
 
@@ -119,10 +108,8 @@ class Target(FakeTarget):
 def test_at_the_end_of_the_stack_or_in_a_mapping_of_the_loader(tid: int) -> None:
     target = Target({START: stack(tid)})
     assert ThreadFinder()(target, tid, tid, START + 0x1000) == BLOCK
-
-
-def test_another_thread_s_is_not_taken() -> None:
-    assert ThreadFinder()(Target({START: stack(TID + 1)}), TID, TID, START + 0x1000) == 0
+    assert ThreadFinder()(target, tid + 1, tid + 1, START + 0x1000) == 0
+    assert ThreadFinder()(target, TID + 1, TID + 1, 0x1000) == 0, "no stack is there"
 
 
 def test_in_a_pid_namespace_of_its_own() -> None:
@@ -137,7 +124,3 @@ def test_the_next_one_is_where_the_last_one_was() -> None:
     find = ThreadFinder()
     assert find(target, TID, TID, START + 0x1000) == BLOCK
     assert find(target, TID + 1, TID + 1, other + 0x1000) == other + SIZE - 0x900
-
-
-def test_no_stack_is_there() -> None:
-    assert ThreadFinder()(Target({START: stack()}), TID, TID, 0x1000) == 0

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import struct
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from gdbext.engine.layouts import Layout, store
-from gdbext.engine.layouts.declarations import (
-    F32,
-    F64,
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-    BitField,
-    Flag,
-    Inner,
-    Link,
-    Place,
-    Space,
-    Struct,
-    declared_in,
-)
+from gdbext.engine.layouts import declarations, store
+from gdbext.engine.layouts.declarations import Inner, Link, Space, Struct, declared_in
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import structures as torch_structures
@@ -37,32 +19,29 @@ from gdbext.torch.state import setting_structures
 from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 BASE = 0x10000
 
 
 class Low(Struct, of="Inner"):
-    low = I32()
-    high = U32()
-    wide = U64("low")
+    low = declarations.I32()
+    high = declarations.U32()
+    wide = declarations.U64("low")
 
 
 class Whole(Struct, of="Outer"):
-    flag = U8()
-    truth = Flag("flag")
-    short = U16()
+    flag = declarations.U8()
+    truth = declarations.Flag("flag")
+    short = declarations.U16()
     inner = Inner(lambda: Low)
-    number = I64("inner")
+    number = declarations.I64("inner")
     link = Link(lambda: Whole)
-    name = Place()
-    first_word = U64("name")
-    real = F64()
-    small = F32()
-    bits = BitField()
-    nothing = U64()
-    far = U64()
+    name = declarations.Place()
+    first_word = declarations.U64("name")
+    real = declarations.F64()
+    small = declarations.F32()
+    bits = declarations.BitField()
+    nothing = declarations.U64()
+    far = declarations.U64()
 
 
 def fields(**members: tuple[int, ...]) -> dict[str, FieldLayout]:
@@ -127,6 +106,7 @@ def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
         _ = whole.far
 
 
+LAYOUTS = [store.shipped(path) for path in sorted(Path(store.DATA).glob("torch-*-cxx11.json"))]
 DECLARING = (torch_structures, value_structures, group_structures, setting_structures)
 
 
@@ -135,17 +115,10 @@ def declared() -> Iterator[type[Struct]]:
         yield from declared_in(module)
 
 
-@cache
-def layouts() -> list[Layout]:
-    """Of a build of each release."""
-    folder = Path(store.DATA)
-    return [store.shipped(path) for path in sorted(folder.glob("torch-*-cxx11.json"))]
-
-
 @pytest.mark.parametrize("structure", [*declared()], ids=lambda each: each.__name__)
 def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
     """Some release has it, as large as it is read, or larger."""
-    known = [layout for layout in layouts() if layout.has_struct(structure.OF)]
+    known = [layout for layout in LAYOUTS if layout.has_struct(structure.OF)]
     asked = (header_wants.torch_wants(), header_wants.settings_wants(), group_wants.wants(), group_wants.nccl_wants())
     assert known or any(structure.OF in each.structs for each in asked), (
         "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,43 +70,35 @@ def test_the_layout_is_of_the_process_s_architecture(name: str, found: str, monk
             layout_choice.torch_layout(modules, memory, symbolizer, lambda: 0)
 
 
-def _without(*path: str) -> dict[str, Any]:
-    changed, place = _way_to(path)
-    del place[path[-1]]
-    return changed
-
-
 def _with(value: object, *path: Any) -> dict[str, Any]:
-    """The document with one value replaced."""
-    changed, place = _way_to(path)
-    place[path[-1]] = value
-    return changed
-
-
-def _way_to(path: Sequence[Any]) -> tuple[dict[str, Any], Any]:
-    """A document, and the place in it that may be changed: what is not on the way to it is shared with the original."""
+    """The document with one value replaced, or removed; what is not on the way to it is shared with the original."""
     changed = copy.copy(DOCUMENT)
     place: Any = changed
     for step in path[:-1]:
         place[step] = copy.copy(place[step])
         place = place[step]
-    return changed, place
+    if value is REMOVED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return changed
 
 
+REMOVED = object()
 ENTRY = ("structs", "c10::impl::OperatorEntry")
 BAD = {
     "no object": [],
     "another schema": _with("gdbext-layout/3", "schema"),
     "no id": _with("", "id"),
-    "no provenance": _without("provenance", "compiler"),
-    "no structs": _without("structs"),
+    "no provenance": _with(REMOVED, "provenance", "compiler"),
+    "no structs": _with(REMOVED, "structs"),
     "key names cut short": _with(DOCUMENT["dispatch"]["key_names"][:-1], "dispatch", "key_names"),
     "offsets cut short": _with(DOCUMENT["dispatch"]["offsets_and_masks"][:-1], "dispatch", "offsets_and_masks"),
     "a key without a name": _with(None, "dispatch", "key_names", 5),
     "an offset beyond any table": _with([1 << 20, 0], "dispatch", "offsets_and_masks", 3),
     "a build-id that is no text": _with(5, "build_ids", "libc10.so"),
     "absent things that are no list": _with(None, "absent"),
-    "no enumeration of keys": _without("enums", "c10::DispatchKey"),
+    "no enumeration of keys": _with(REMOVED, "enums", "c10::DispatchKey"),
 }
 
 
@@ -130,8 +121,8 @@ UNSOUND_STRUCTURES = {
     "bits outside": _with(1 << 16, *ENTRY, "fields", "name_", "bit_size"),
 }
 INCOMPLETE = {
-    "a missing struct": _without(*ENTRY),
-    "a missing member": _without(*ENTRY, "fields", "dispatchTable_"),
+    "a missing struct": _with(REMOVED, *ENTRY),
+    "a missing member": _with(REMOVED, *ENTRY, "fields", "dispatchTable_"),
     "a member that is too small": _with(4, "structs", "c10::BoxedKernel", "fields", "functor_", "size"),
     "another number of entries": _with(136, "constants", "num_runtime_entries"),
 }
@@ -175,7 +166,10 @@ def test_broken_file_is_refused(text: str, tmp_path: Path) -> None:
         store.load(path)
 
 
-def test_missing_and_oversized_file(tmp_path: Path) -> None:
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for data in (b"", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"):
+        (tmp_path / "file").write_bytes(data)
+        assert store.build_id_of_file(tmp_path / "file") is None
     with pytest.raises(LayoutError, match="No such file"):
         store.load(tmp_path / "none.json")
     huge = tmp_path / "huge.json"
@@ -245,13 +239,6 @@ def test_shorten() -> None:
         assert shorten(name) == short
 
 
-def test_a_file_without_a_build_id_has_none(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for data in (b"", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"):
-        path.write_bytes(data)
-        assert store.build_id_of_file(path) is None
-
-
 SHARED = layouts.shared_file("torch")
 
 
@@ -264,20 +251,14 @@ def other(version: str, size: int) -> dict[str, Any]:
     return document
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    documents = [other("2.14.0", 40_000), DOCUMENT, other("2.9.1", 30_000)]
-    pack(documents, tmp_path)
-    for document in documents:
-        assert store.read_layout(tmp_path / f"{document['id']}.json", whole=True) == document
-        assert store.load(tmp_path / f"{document['id']}.json", full=True).id == document["id"]
-
-
 def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
     documents = [DOCUMENT, other("2.9.1", 30_000), other("2.14.0", 40_000)]
     for name, order in (("one", documents), ("two", documents[::-1])):
         pack(order, tmp_path / name)
     texts = [{path.name: path.read_text() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
     assert texts[0] == texts[1]
+    for document in documents:
+        assert store.read_layout(tmp_path / "one" / f"{document['id']}.json", whole=True) == document
     for kind in validate.KINDS:
         shipped = sorted(Path(store.DATA).glob(f"{kind}-*.json"))
         pack([store.read_layout(path, whole=True) for path in shipped], tmp_path)
@@ -308,17 +289,15 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     shared.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LayoutError):
         store.load(path, full=True)
+    shared.write_bytes(whole)
+    head = json.loads(path.read_text())
+    for parts in (None, {}, ["1"], [0], [10**9], [-1]):
+        path.write_text(json.dumps({**head, "parts": parts}))
+        with pytest.raises(LayoutError, match="parts"):
+            store.load(path)
+    path.write_text(json.dumps(head))
     shared.unlink()
     with pytest.raises(LayoutError, match="No such file"):
-        store.load(path)
-
-
-@pytest.mark.parametrize("parts", [None, {}, ["1"], [0], [10**9], [-1]])
-def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
-    pack([DOCUMENT], tmp_path)
-    path = tmp_path / f"{DOCUMENT['id']}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "parts": parts}))
-    with pytest.raises(LayoutError, match="parts"):
         store.load(path)
 
 

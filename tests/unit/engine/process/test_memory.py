@@ -66,17 +66,6 @@ def test_impossible_ranges_fault_without_asking(target: FakeTarget, address: int
     assert target.reads == []
 
 
-def test_one_missing_page_does_not_hide_its_neighbours(contents: bytes) -> None:
-    hole = 3 * PAGE_SIZE
-    target = FakeTarget({START: contents[:hole], START + hole + PAGE_SIZE: contents[hole + PAGE_SIZE :]})
-    memory = Memory(target)
-    assert memory.read(START + hole - 8, 8) == contents[hole - 8 : hole]
-    assert memory.read(START + hole + PAGE_SIZE, 8) == contents[hole + PAGE_SIZE : hole + PAGE_SIZE + 8]
-    with pytest.raises(MemoryFault) as caught:
-        memory.read(START + hole - 8, 9)
-    assert caught.value.address == START + hole
-
-
 def test_strings() -> None:
     at = 0x5000 + PAGE_SIZE - 3
     page = b"\xff" * (PAGE_SIZE - 3) + b"abcdefg\0" + b"x" * (3 * PAGE_SIZE - 5)
@@ -90,17 +79,6 @@ def test_strings() -> None:
         memory.cstring(at + 8, 100)
     with pytest.raises(MemoryFault):
         memory.cstring(at + 8, 5 * PAGE_SIZE)
-
-
-def test_forget_reads_anew(contents: bytes) -> None:
-    target = FakeTarget({START: contents})
-    memory = Memory(target)
-    assert memory.try_u64(0x1000) is None
-    memory.u64(START)
-    target.regions = {START: bytes(len(contents)), 0x1000: bytes(PAGE_SIZE)}
-    memory.forget()
-    assert memory.u64(START) == 0
-    assert memory.u64(0x1000) == 0
 
 
 def test_what_a_running_process_was_changing_is_read_again() -> None:

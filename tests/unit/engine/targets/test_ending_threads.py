@@ -148,11 +148,6 @@ def test_a_kernel_thread_is_told_by_its_flags() -> None:
         assert proc_checks._is_kernel_thread(2)
 
 
-def test_no_probe_of_a_process_that_has_ended() -> None:
-    error = refused("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
-    assert error.why == "the process has ended meanwhile"
-
-
 def test_one_wording_wherever_it_is_noticed() -> None:
     pid = os.fork()
     if not pid:
@@ -164,6 +159,8 @@ def test_one_wording_wherever_it_is_noticed() -> None:
             look(pid)
         said.add(table.error_text(caught.value))
     assert said == {f"process {pid} has ended; take a core of the next one (gcore PID)"}
+    error = refused("no probe", OSError(errno.ESRCH, "No such process"), Circumstances("6.18.0", 0, False, False))
+    assert error.why == "the process has ended meanwhile"
 
 
 def unstopped_threads(pid: int) -> None:
@@ -172,12 +169,8 @@ def unstopped_threads(pid: int) -> None:
     target.threads()
 
 
-def test_the_namespace_is_ours() -> None:
-    assert own_tid(os.getpid(), os.getpid()) == os.getpid()
-    assert own_tid(os.getpid(), 123) == 123, "nothing is read"
-
-
 def test_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_tid(os.getpid(), 123) == 123, "in our own nothing is read"
     monkeypatch.setattr(os.path, "samefile", lambda *_: False)
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("NSpid:"))

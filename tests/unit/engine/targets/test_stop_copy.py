@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,22 +99,11 @@ def copy() -> PageCopy:
     return PageCopy([(START, DATA), (START + 3 * PAGE_SIZE, b"\xee" * PAGE_SIZE)])
 
 
-@pytest.mark.parametrize(
-    ("offset", "size", "found"),
-    [
-        (0, 16, DATA[:16]),
-        (PAGE_SIZE - 8, 16, DATA[PAGE_SIZE - 8 : PAGE_SIZE + 8]),
-        (0, 2 * PAGE_SIZE, DATA),
-        (-8, 16, None),
-        (2 * PAGE_SIZE - 8, 16, None),
-        (0, 4 * PAGE_SIZE, None),
-        (2 * PAGE_SIZE, 8, None),
-    ],
-)
-def test_what_was_copied_whole_is_read_from_the_copy(
-    copy: PageCopy, offset: int, size: int, found: bytes | None
-) -> None:
-    assert copy.read(START + offset, size) == found
+def test_what_was_copied_whole_is_read_from_the_copy(copy: PageCopy) -> None:
+    for start, end in ((0, 16), (PAGE_SIZE - 8, PAGE_SIZE + 8), (0, 2 * PAGE_SIZE)):
+        assert copy.read(START + start, end - start) == DATA[start:end]
+    for offset, size in ((-8, 16), (2 * PAGE_SIZE - 8, 16), (0, 4 * PAGE_SIZE), (2 * PAGE_SIZE, 8)):
+        assert copy.read(START + offset, size) is None
 
 
 def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
@@ -126,11 +114,14 @@ def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
     assert copy.over(START - 100, b"12345678") == b"12345678"
 
 
-def test_neighbouring_pages_are_one_range() -> None:
+def test_ranges_of_pages() -> None:
     found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in ranges([1, 2, 3, 7, 9, 10], 100)]
     assert found == [(1, 4), (7, 8), (9, 11)]
     assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
     assert list(ranges([], 2)) == []
+    low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
+    inside = [(low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)]
+    assert list(parts(low, high - low, {5, 6, 8, 9})) == inside
 
 
 def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:
@@ -139,42 +130,24 @@ def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy)
     assert not PageCopy([(START, DATA[1:] + b"x")]).is_part_of(copy)
 
 
-def test_the_parts_of_a_read_that_lie_in_some_pages() -> None:
-    low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
-    assert list(parts(low, high - low, {5, 6, 8, 9})) == [
-        (low, 6 * PAGE_SIZE),
-        (6 * PAGE_SIZE, 7 * PAGE_SIZE),
-        (8 * PAGE_SIZE, high),
-    ]
-
-
 TEXT = bytes(range(256)) * 32
 
 
-@pytest.fixture
-def own() -> Iterator[int]:
-    descriptor = os.open("/proc/self/mem", os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
-
-
-@pytest.mark.parametrize("prepared", [0, 100, 8191, 8192, 20000])
-def test_the_bytes_are_those_of_the_process(own: int, prepared: int) -> None:
+def test_prepared_memory_has_the_bytes_of_the_process() -> None:
+    own = os.open("/proc/self/mem", os.O_RDONLY)
     source = ctypes.create_string_buffer(TEXT, len(TEXT))
-    memory = PreparedMemory(prepared)
-    pieces = [memory.read(own, os.getpid(), ctypes.addressof(source) + at, 4096) for at in (0, 4096, 1000)]
-    assert list(map(bytes, pieces)) == [TEXT[:4096], TEXT[4096:], TEXT[1000:5096]], "no piece lies over another"
-
-
-def test_what_cannot_be_read_takes_nothing(own: int) -> None:
-    source = ctypes.create_string_buffer(TEXT, len(TEXT))
+    for prepared in (0, 100, 8191, 8192, 20000):
+        memory = PreparedMemory(prepared)
+        pieces = [memory.read(own, os.getpid(), ctypes.addressof(source) + at, 4096) for at in (0, 4096, 1000)]
+        assert list(map(bytes, pieces)) == [TEXT[:4096], TEXT[4096:], TEXT[1000:5096]], "no piece lies over another"
     memory = PreparedMemory(4096)
     with pytest.raises(MemoryFault):
         memory.read(own, os.getpid(), 1 << 62, 4096)
     (end,) = (each.end for each in parse_maps(Path("/proc/self/maps").read_text()) if each.path == "[stack]")
     with pytest.raises(MemoryFault, match="only 16 bytes"):
         memory.read(own, os.getpid(), end - 16, 64)
-    assert bytes(memory.read(own, os.getpid(), ctypes.addressof(source), 4096)) == TEXT[:4096]
+    assert bytes(memory.read(own, os.getpid(), ctypes.addressof(source), 4096)) == TEXT[:4096], "they took nothing"
+    os.close(own)
 
 
 def place() -> tuple[int, int, int, bool]:
@@ -185,7 +158,6 @@ def place() -> tuple[int, int, int, bool]:
 
 def test_all_is_put_back_after_an_error() -> None:
     before = place()
-
     with pytest.raises(KeyError, match="False"), real_time_priority():
         raise KeyError(gc.isenabled())
     assert place() == before
@@ -221,35 +193,18 @@ def memory(cpu_start: int = 0, cpu: int = 0, critical: int = 0, flags: int = 0, 
     return b"s" * 32 + struct.pack("<2IQ4I", cpu_start, cpu, critical, flags, node, concurrency, 0) + b"t" * 32
 
 
-@pytest.mark.parametrize("later", [memory(), memory(concurrency=LAST), memory(LAST, LAST, node=LAST, concurrency=LAST)])
-def test_a_thread_on_another_processor(later: bytes):
-    assert same_but_for_rseq(memory(), later)
-    assert same_but_for_rseq(memory()[8:], later[8:], 0x1008)
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        memory(PROCESSORS, PROCESSORS),
-        memory(1, 0),
-        memory(critical=0x7000),
-        memory(flags=1),
-        memory()[:-1],
-        b"r" + memory(LAST, LAST)[1:],
-        memory(LAST, LAST)[:-1] + b"u",
-    ],
-)
-def test_what_the_thread_itself_has_changed(later: bytes):
-    assert not same_but_for_rseq(memory(), later)
-    assert not LAST or not same_but_for_rseq(memory(), memory(LAST, LAST), 0x1010), "it stands at a multiple of 32"
+def test_what_the_kernel_changes_on_another_processor_and_what_the_thread_itself_does():
+    for same in (memory(), memory(concurrency=LAST), memory(LAST, LAST, node=LAST, concurrency=LAST)):
+        assert same_but_for_rseq(memory(), same)
+        assert same_but_for_rseq(memory()[8:], same[8:], 0x1008)
+    moved = memory(LAST, LAST)
+    others = [memory(PROCESSORS, PROCESSORS), memory(1, 0), memory(critical=0x7000), memory(flags=1), memory()[:-1]]
+    for other in (*others, b"r" + moved[1:], moved[:-1] + b"u"):
+        assert not same_but_for_rseq(memory(), other)
+    assert not LAST or not same_but_for_rseq(memory(), moved, 0x1010), "it stands at a multiple of 32"
 
 
 ASLEEP = SleepPlace("202 0x7f0c 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd10 0x7f21b0", "100 20 3")
-
-
-def test_where_a_sleeping_thread_s_stack_ends() -> None:
-    assert ASLEEP.stack_pointer == 0x7FFD10
-    assert SleepPlace(RUNNING, "").stack_pointer is None
 
 
 @pytest.mark.parametrize(
@@ -265,3 +220,4 @@ def test_where_a_sleeping_thread_s_stack_ends() -> None:
 )
 def test_whether_it_moved(earlier: SleepPlace, later: SleepPlace, moved: bool) -> None:
     assert later.has_moved(earlier) is moved
+    assert (ASLEEP.stack_pointer, SleepPlace(RUNNING, "").stack_pointer) == (0x7FFD10, None)
