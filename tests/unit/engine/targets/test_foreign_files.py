@@ -93,17 +93,21 @@ def test_links_of_the_kernel_are_not_followed(tmp_path: Path, monkeypatch: pytes
             assert refusal(lambda path=deleted: ForeignFiles().read(path, LIMIT))  # type: ignore[misc]
 
 
-def test_a_circle_of_links_ends(files: ForeignFiles, root: Path) -> None:
-    (root / "a").symlink_to("b")
-    (root / "b").symlink_to("a")
-    assert refusal(lambda: files.read("/a", LIMIT)) == errno.ELOOP
-
-
 @pytest.mark.parametrize(
     "path", ["etc/inside", "", "/etc/in\0side", "/\udcff\ud800", "/" + "x" * 5000, "/etc/inside/x"]
 )
 def test_names_that_are_none(files: ForeignFiles, path: str) -> None:
     assert refusal(lambda: files.read(path, LIMIT))
+
+
+def test_names_and_existence(files: ForeignFiles, root: Path) -> None:
+    assert sorted(files.names("/")) == ["etc", "lib"]
+    assert [files.exists(f"/etc/{name}") for name in ("inside", "other", "inside/below")] == [True, False, None]
+    assert files.exists("relative") is None
+    assert refusal(lambda: files.names("/etc/inside")) == errno.ENOTDIR
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    assert refusal(lambda: files.read("/a", LIMIT)) == errno.ELOOP
 
 
 @pytest.fixture(params=["pipe", "folder", "socket", "null", "zero", "sparse", "kernel"])
@@ -159,15 +163,6 @@ def test_every_reader_of_small_files_leaves_them_alone(strange: str, root: Path)
         assert HostFiles().foreign_names(strange) == []
 
 
-def test_names_and_existence(files: ForeignFiles) -> None:
-    assert sorted(files.names("/")) == ["etc", "lib"]
-    assert files.exists("/etc/inside") is True
-    assert files.exists("/etc/other") is False
-    assert files.exists("/etc/inside/below") is None
-    assert files.exists("relative") is None
-    assert refusal(lambda: files.names("/etc/inside")) == errno.ENOTDIR
-
-
 def test_a_recording_has_no_files_here() -> None:
     files = ForeignFiles.none()
     for ask in (lambda: files.read("/etc/passwd", LIMIT), lambda: files.names("/"), lambda: files.status("/")):
@@ -220,14 +215,11 @@ def test_a_core_of_nobodys_files(root: Path) -> None:
     assert ForeignFiles.of_core("/").vouched
 
 
-def test_a_path_as_the_target_sees_it(root: Path) -> None:
-    assert ForeignFiles(f"{root}/").local_path("/lib/one.py") == f"{root}/lib/one.py"
+def test_local_paths(root: Path) -> None:
+    """The maps of a process in a chroot name a file from the outside; so does a core that a debugger made of it."""
+    outside = f"{root}/lib/one.py"
+    assert ForeignFiles(f"{root}/").local_path("/lib/one.py") == ForeignFiles(str(root)).local_path(outside) == outside
     assert ForeignFiles(str(root)).local_path("[vdso]") == "[vdso]"
-
-
-def test_a_path_that_names_the_file_from_the_outside(root: Path) -> None:
-    """So do the maps of a process in a chroot, and a core that a debugger made of it."""
-    assert ForeignFiles(str(root)).local_path(f"{root}/lib/one.py") == f"{root}/lib/one.py"
     assert ForeignFiles(str(root)).local_path(f"{root}-other/lib/one.py") == f"{root}{root}-other/lib/one.py"
 
 
