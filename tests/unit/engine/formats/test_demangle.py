@@ -20,10 +20,7 @@ from support.programs.work import lines_run
     ("name", "text"),
     [
         ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)"),
-        (
-            "_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op",
-            "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)::op",
-        ),
+        ("_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)::op"),
         ("_ZGVZ1fvE1x", "guard variable for f()::x"),
         ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f()"),
         ("_Z1fv.isra.0", "f() [clone .isra.0]"),

@@ -12,12 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.formats.elf_header import (
-    MappedElf,
-    Note,
-    notes,
-    permission_text,
-)
+from gdbext.engine.formats.elf_header import MappedElf, Note, notes, permission_text
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.errors import SymbolFileError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import stat
-import struct
 from pathlib import Path
 
 import pytest
@@ -115,25 +114,6 @@ def test_matching_wants_all_needles() -> None:
     assert [symbol.name for symbol in index.matching(b"mm", b"call")] == ["at_mm_call"]
     assert [symbol.name for symbol in index.matching(b"mm")] == ["at_mm_call", "at_mm_redispatch"]
     assert [symbol.name for symbol in index.matching(b"zz")] == []
-
-
-def test_names_that_overlap_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gdbext.errors import SymbolFileError
-
-    data = bytearray(make_elf([Entry("x" * 3000, 0x1000) for _ in range(2000)]))
-    image = ElfImage(bytes(data), "x")
-    section = image.sections[".symtab"]
-    for number in range(2001):
-        struct.pack_into("<I", data, section.offset + 24 * number, 1)
-    strings = image.sections[".strtab"]
-    data[strings.offset : strings.offset + strings.size] = b"x" * strings.size
-    monkeypatch.setattr(symbol_cache, "_EFFORT", 1)
-    monkeypatch.setattr(symbol_cache, "WORTH_CACHING", 4096)
-    index = index_of(bytes(data))
-    for number in range(SymbolCache.searches):  # are searched for, not sorted
-        assert index.lookup(f"y{number}") == []
-    with pytest.raises(SymbolFileError, match="overlap"):
-        index.lookup("x")
 
 
 def many(count: int = 6000) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,16 +26,9 @@ GREEDY = """
 import sys
 sys.path.insert(0, {root!r})
 from gdbext.hosts.cli import launcher
-from gdbext.engine.targets import {where}
 {code}
 sys.exit(launcher.main(["-r", {recording!r}, "--json", *{words!r}]))
 """
-
-
-def look(code: str, *words: str, where: str = "budget") -> subprocess.CompletedProcess[str]:
-    """A look at a recording in a process of its own, after ``code`` changed something in it."""
-    text = GREEDY.format(root=str(ROOT), where=where, code=code, recording=str(RECORDING), words=list(words))
-    return subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
 
 
 REPLACED = """
@@ -45,19 +39,28 @@ replay_target.ReplayTarget.maps = maps
 """
 
 
-def test_a_look_that_takes_too_much_memory_ends_with_an_error() -> None:
-    done = look(REPLACED.format(body="return [bytes(1 << 24) for _ in range(1000)]"))  # claimed, and not touched
+@pytest.mark.parametrize(
+    ("body", "words", "said", "help_"),
+    [
+        # memory that is claimed, and not touched
+        (
+            "return [bytes(1 << 24) for _ in range(1000)]",
+            (),
+            "the look takes more memory than it may",
+            "--memory-limit GB",
+        ),
+        ("while True: pass", ("--timeout", "0.5"), "no report within 0.5 s", "--timeout SECONDS"),
+    ],
+)
+def test_a_look_that_takes_too_much_ends_with_an_error(
+    body: str, words: tuple[str, ...], said: str, help_: str
+) -> None:
+    text = GREEDY.format(root=str(ROOT), code=REPLACED.format(body=body), recording=str(RECORDING), words=list(words))
+    done = subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "the look takes more memory than it may" in done.stderr
-    assert "--memory-limit GB" in done.stderr
-    assert '"errors": [{"what": "the look takes more memory' in done.stdout
-
-
-def test_a_loop_of_python_ends_in_time() -> None:
-    done = look(REPLACED.format(body="while True: pass"), "--timeout", "0.5")
-    assert done.returncode == 1
-    assert "no report within 0.5 s" in done.stderr
-    assert "--timeout SECONDS" in done.stderr
+    assert said in done.stderr
+    assert help_ in done.stderr
+    assert said in json.loads(done.stdout)["errors"][0]["what"]
 
 
 def options(*words: str) -> Options:

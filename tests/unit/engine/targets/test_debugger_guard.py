@@ -18,12 +18,7 @@ import pytest
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.budget import MemoryLimit
 from gdbext.engine.targets.live import kernel_probes
-from gdbext.engine.targets.live.debugger_guard import (
-    DebuggerGuard,
-    Healer,
-    ServerConnection,
-    connection_to,
-)
+from gdbext.engine.targets.live.debugger_guard import DebuggerGuard, Healer, ServerConnection, connection_to
 from gdbext.engine.targets.live.kernel_probes import listed_probes
 from gdbext.tools.probes.bpf import bpf_program
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace

@@ -142,12 +142,6 @@ def test_it_is_said_to_be_ending(monkeypatch: pytest.MonkeyPatch) -> None:
         os.waitpid(pid, 0)
 
 
-def test_a_kernel_thread_is_told_by_its_flags() -> None:
-    assert not proc_checks._is_kernel_thread(os.getpid())
-    if "kthread" in procfs.status(2).get("Name", ""):
-        assert proc_checks._is_kernel_thread(2)
-
-
 def test_one_wording_wherever_it_is_noticed() -> None:
     pid = os.fork()
     if not pid:

@@ -203,18 +203,6 @@ def test_a_server_that_answers_is_read(tmp_path):
     assert len(answers) == 1
 
 
-def test_a_core_of_nobodys_files(root: Path) -> None:
-    """Without a sysroot sources must belong; with one, or on request, they are as good as the core."""
-    source = str(root / "lib" / "one.py")
-    with pytest.raises(PermissionError):
-        ForeignFiles.of_core("").source(source, LIMIT)
-    assert ForeignFiles.of_core("", lambda path: path == source).source(source, LIMIT)[0] == b"x = 1\n"
-    assert ForeignFiles.of_core(str(root)).source("/lib/one.py", LIMIT)[0] == b"x = 1\n"
-    assert not ForeignFiles.of_core("").vouched
-    assert ForeignFiles.of_core("/").source(source, LIMIT)[0] == b"x = 1\n"
-    assert ForeignFiles.of_core("/").vouched
-
-
 def test_local_paths(root: Path) -> None:
     """The maps of a process in a chroot name a file from the outside; so does a core that a debugger made of it."""
     outside = f"{root}/lib/one.py"

@@ -11,12 +11,7 @@ from gdbext.diagnosis.job import rank_of
 from gdbext.diagnosis.job.collectives import transfer_of
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording import container, recorder, recording_reader
-from gdbext.engine.targets.recording.recording import (
-    RecordedFile,
-    RecordedThread,
-    Recording,
-    SparseBytes,
-)
+from gdbext.engine.targets.recording.recording import RecordedFile, RecordedThread, Recording, SparseBytes
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadRecording
 from gdbext.tools import table
@@ -101,15 +96,7 @@ def facts_changed(found: Recording, source: random.Random) -> Recording:
     return found._replace(facts=facts, auxv={key: source.getrandbits(64) for key in found.auxv})
 
 
-DAMAGES = (
-    memory_flipped,
-    memory_filled,
-    memory_thinned,
-    registers_random,
-    maps_changed,
-    files_flipped,
-    facts_changed,
-)
+DAMAGES = (memory_flipped, memory_filled, memory_thinned, registers_random, maps_changed, files_flipped, facts_changed)
 
 
 def assert_no_internal_error(recording: Recording) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -198,7 +199,8 @@ def test_what_was_not_read_is_missing_and_said_to_be(process: Process) -> None:
 
 
 def test_threads(process: Process) -> None:
-    first, second = replayed(RecordingTarget(process)).threads()
+    replay = replayed(RecordingTarget(process))
+    first, second = replay.threads()
     assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
     assert first.signal == Signal(11, "SIGSEGV", -6, 0x10)
     assert first.registers() == process.threads()[0].registers()
@@ -207,18 +209,11 @@ def test_threads(process: Process) -> None:
     with pytest.raises(TargetError, match="could not be stopped") as caught:
         second.registers()
     assert caught.value.help == "wait"
-
-
-def test_the_selected_thread_and_the_maps(process: Process) -> None:
-    replay = replayed(RecordingTarget(process))
+    assert replay.selected_thread() is second
+    assert (replay.maps(), replay.auxv()) == (tuple(process.maps()), process.auxv())
+    assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
     assert replay.recorded is not None
     assert replay.recorded.command == "dispatch-info --why"
-    selected = replay.selected_thread()
-    assert selected is not None
-    assert selected.tid == 8
-    assert replay.maps() == tuple(process.maps())
-    assert replay.auxv() == process.auxv()
-    assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
 
 
 def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Process) -> None:
@@ -236,22 +231,21 @@ def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Proces
     assert "/secret/place" not in data
 
 
+def searches(image: ElfImage) -> list[int | None]:
+    found = [image.find(b"GNU\0", 0, 0x1000), image.find(b"no such thing", 0, 0x1000)]
+    return [*found, image.find(b"\1", 0x210, 0x300, 8), image.data.find(b"ELF", 0, 16)]
+
+
 def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     target = RecordingTarget(process)
     (module,) = ModuleTable(target, memory_of(target)).modules
     assert module.image is not None
-    found = module.image.find(b"GNU\0", 0, 0x1000)
-    assert found == 0x20C
-    assert module.image.find(b"no such thing", 0, 0x1000) is None
-    assert module.image.find(b"\1", 0x210, 0x300, 8) == 0x210
-    assert module.image.data.find(b"ELF", 0, 16) == 1
+    expected = [0x20C, None, 0x210, 1]
+    assert searches(module.image) == expected
     replay = replayed(target)
     (again,) = ModuleTable(replay, memory_of(replay)).modules
     assert again.image is not None
-    assert again.image.find(b"GNU\0", 0, 0x1000) == found
-    assert again.image.find(b"no such thing", 0, 0x1000) is None
-    assert again.image.find(b"\1", 0x210, 0x300, 8) == 0x210
-    assert again.image.data.find(b"ELF", 0, 16) == 1
+    assert searches(again.image) == expected
     assert replay.missing_from_recording() == ""
     assert again.image.find(b"GNU\0", 1, 0x1000) is None
     with pytest.raises(SymbolFileError):
