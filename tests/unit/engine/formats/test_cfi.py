@@ -109,20 +109,3 @@ def test_expression_operations(operation: str) -> None:
 def test_malformed_expressions(code: str) -> None:
     with pytest.raises(BadData):
         evaluate(bytes.fromhex(code), lambda _: 0, lambda *_: 0)
-
-
-@pytest.mark.parametrize(
-    "tail",
-    [
-        b"\x01zR\0\x01\x78",  # no return register
-        b"\x01zR\0\x01\x78\x10\x01",  # no encoding
-        b"\x01zPR\0\x01\x78\x10\x08",  # no personality
-        b"\x03zLR\0\x01\x78\x10\x02\x1b",  # no encoding behind the LSDA's
-    ],
-)
-def test_a_common_entry_that_is_cut_short_is_damage(tail: bytes) -> None:
-    body = b"\0\0\0\0" + tail
-    data = len(body).to_bytes(4, "little") + body
-    reader = EntryReader(lambda vaddr, size: data[vaddr : vaddr + size] if vaddr + size <= len(data) else None)
-    with pytest.raises(BadData, match="cut short"):
-        reader.cie(0)

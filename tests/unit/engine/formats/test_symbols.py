@@ -251,26 +251,17 @@ def test_root_keeps_nothing_of_files_that_others_can_write(tmp_path: Path, owner
     assert kept_in(Path(cache.folder))
 
 
-@pytest.mark.parametrize("kind", ["file", "readonly", "under a file"])
-def test_an_unusable_cache_folder_is_no_error(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "gdbext"
-    if kind == "file":
-        folder.write_text("")
-    elif kind == "readonly":
-        folder = Path("/proc/gdbext")
-    else:
-        (tmp_path / "x").write_text("")
-        folder = tmp_path / "x" / "gdbext"
-    check_many(index_of(many(), SymbolCache(folder)))
+def test_an_unusable_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", Path("/proc/gdbext"), tmp_path / "file" / "gdbext"):
+        check_many(index_of(many(), SymbolCache(folder)))
 
-
-def test_a_full_disk_leaves_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: object) -> list[bytes]:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(symbol_cache, "_format", full)
-    check_many(index_of(many(), SymbolCache(tmp_path)))
-    assert kept_in(tmp_path) == []
+    check_many(index_of(many(), SymbolCache(tmp_path / "full")))
+    assert kept_in(tmp_path / "full") == []
 
 
 @pytest.fixture(scope="module")

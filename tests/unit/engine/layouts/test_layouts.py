@@ -93,13 +93,14 @@ BAD = {
     "a build-id that is no text": _with(5, "build_ids", "libc10.so"),
     "absent things that are no list": _with(None, "absent"),
     "no enumeration of keys": _with(REMOVED, "enums", "c10::DispatchKey"),
+    **{f"text {text[:4]!r}": text for text in ("", "{", "[" * 100_000, "\x00", '{"schema": "gdbext-layout/1"}')},
 }
 
 
 @pytest.mark.parametrize("document", BAD.values(), ids=BAD.keys())
 def test_unsound_document_is_refused(document: object, tmp_path: Path) -> None:
     path = tmp_path / "torch-bad.json"
-    path.write_text(json.dumps(document))
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
     with pytest.raises(LayoutError, match="torch-bad") as caught:
         store.load(path)
     assert caught.value.help
@@ -150,14 +151,6 @@ def test_each_member_has_its_type(document: dict[str, Any]) -> None:
     """What a recording or a cache brings along is refused as a whole."""
     with pytest.raises(LayoutError, match="not a usable layout"):
         store.parse(json.dumps(document), "a recording", "generated")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00", '{"schema": "gdbext-layout/1"}'])
-def test_broken_file_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "broken.json"
-    path.write_text(text)
-    with pytest.raises(LayoutError, match="broken"):
-        store.load(path)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

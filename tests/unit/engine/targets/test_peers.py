@@ -65,21 +65,14 @@ def fork(pids: list[int], prepare=lambda: None) -> int:
     return pid
 
 
-def test_a_pipe_of_ones_own(peers):
+def test_the_ends_of_a_pipe(peers, child):
     output, into = os.pipe()
     found = peers.of(link(output), call_writes=False)
     assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
-    os.close(into)
-    assert not Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False).own
-    os.close(output)
-
-
-def test_a_pipe_that_a_child_writes(peers, child):
-    output, into = os.pipe()
     pid = fork(child, lambda: os.close(output))
     os.close(into)
-    found = peers.of(link(output), call_writes=False)
-    assert [each.pid for each in found.processes] == [pid]
+    found = Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False)
+    assert ([each.pid for each in found.processes], found.own) == ([pid], False)
     assert str(pid) in found.text
     os.close(output)
 
@@ -125,29 +118,19 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         accepted.close()
 
 
-@pytest.mark.parametrize("call", ["flock", "lockf", "open description"])
+@pytest.mark.parametrize("call", ["flock", "lockf", "open description", "inherited"])
 def test_who_has_locked_a_file(call, tmp_path, peers, child):
+    """Of a lock that was inherited the kernel tells who took it, which is this very process."""
     path = tmp_path / "lock"
-
-    kept = []
-    pid = fork(child, lambda: kept.append(open_and_lock(path, call)))
-    with path.open("w") as mine:
-        found = peers.lock_holder(mine.fileno(), whole_file=call == "flock")
-        assert [each.pid for each in found.processes] == [pid]
-        assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
-        by_path = peers.lock_of("model.lock", lambda: mine.name)
-        assert by_path == found
-
-
-def test_who_has_inherited_the_lock_of_a_file(tmp_path, peers, child):
-    """The kernel tells who took it, which is this very process."""
-    path = tmp_path / "lock"
-    kept = [open_and_lock(path, "flock")]
-    pid = fork(child, lambda: None)
+    kept = [open_and_lock(path, "flock")] if call == "inherited" else []
+    pid = fork(child, lambda: kept.append(open_and_lock(path, call)) if call != "inherited" else None)
     kept.clear()
+    whole_file = call in ("flock", "inherited")
     with path.open("w") as mine:
-        found = peers.lock_holder(mine.fileno(), whole_file=True)
-    assert [each.pid for each in found.processes] == [pid]
+        found = peers.lock_holder(mine.fileno(), whole_file=whole_file)
+        assert [each.pid for each in found.processes] == [pid]
+        assert peers.lock_holder(mine.fileno(), whole_file=not whole_file) is None
+        assert peers.lock_of("model.lock", lambda: mine.name) == found
 
 
 @pytest.mark.parametrize("files", [1, 2])
@@ -223,14 +206,10 @@ def test_children_of_a_child(child):
         assert parent == pid
         assert grandchild.pid not in (pid, os.getpid())
     finally:
-        end_children(pid)
+        for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(each), signal.SIGKILL)
     assert outside.absolute("model.lock") == str(Path.cwd() / "model.lock")
     assert outside.absolute("/run/../tmp/x") == "/run/../tmp/x"
-
-
-def end_children(pid: int) -> None:
-    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        os.kill(int(each), signal.SIGKILL)
 
 
 def row(local: str, remote: str, state: str, inode: str) -> list[str]:
