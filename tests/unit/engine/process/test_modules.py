@@ -105,13 +105,11 @@ def test_a_file_whose_segments_do_not_fit(tmp_path: Path) -> None:
     assert "do not fit" in module.problem
 
 
-def test_mappings_of_data_files_are_no_modules() -> None:
-    maps = [MemoryMapping(0x1000, 0x2000, 0, "/usr/lib/locale/locale-archive", "r--p"), *maps_of()]
-    assert [module.path for module in table_of(FakeTarget(loaded(made()), maps)).modules] == [PATH]
-
-
-def test_unknown_permissions_let_the_contents_decide() -> None:
-    maps = [MemoryMapping(0x1000, 0x2000, 0, "/data/file", ""), *maps_of(permissions=False)]
+@pytest.mark.parametrize("permissions", [True, False])
+def test_mappings_of_data_files_are_no_modules(permissions: bool) -> None:
+    """Where permissions are unknown the contents decide."""
+    data = MemoryMapping(0x1000, 0x2000, 0, "/usr/lib/locale/locale-archive", "r--p" if permissions else "")
+    maps = [data, *maps_of(permissions=permissions)]
     regions = {0x1000: b"text" * 1024, **loaded(made())}
     assert [module.path for module in table_of(FakeTarget(regions, maps)).modules] == [PATH]
 

@@ -31,9 +31,8 @@ def open_core(folder: Path, core: Core | bytes, **options: Any) -> CoreTarget:
 
 
 def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> None:
-    target = open_core(
-        tmp_path, Core(notes=prstatus(30, rax=(1 << 64) - 514) + prpsinfo(10) + prstatus(20) + prstatus(10))
-    )
+    first = prstatus(30, rax=(1 << 64) - 514)
+    target = open_core(tmp_path, Core(notes=first + prpsinfo(10) + prstatus(20) + prstatus(10)))
     assert (target.pid, [thread.tid for thread in target.threads()]) == (10, [10, 20, 30])
     selected = target.selected_thread()
     assert selected is not None
@@ -68,6 +67,9 @@ def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) 
     assert signal is not None
     assert (signal.number, signal.name, signal.code, signal.address) == (11, "SIGSEGV", 1, 0xDEAD)
     assert by_tid[1] is None
+    of_another = open_core(tmp_path, Core(notes=prstatus(1, 11) + siginfo(19, 0, 5))).threads()[0].signal
+    assert of_another is not None
+    assert (of_another.number, of_another.code, of_another.address) == (11, None, None)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +380,3 @@ def test_what_is_withheld(tmp_path: Path) -> None:
     core = Core([Load(BASE, bytes(PAGE))], prstatus(1))
     for sysroot, path, withheld in (("", "/x/train.py", True), ("", "<string>", False), ("/", "/x/train.py", False)):
         assert open_core(tmp_path, core, sysroot=sysroot).foreign.withholds(path) is withheld
-
-
-def test_siginfo_of_another_signal_is_not_used(tmp_path: Path) -> None:
-    signal = open_core(tmp_path, Core(notes=prstatus(1, 11) + siginfo(19, 0, 5))).threads()[0].signal
-    assert signal is not None
-    assert (signal.number, signal.code, signal.address) == (11, None, None)

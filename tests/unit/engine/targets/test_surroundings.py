@@ -98,14 +98,8 @@ def test_memory_of_both_hierarchies():
 
 def test_allowances():
     files = {"pids.current": "5", "pids.max": "5", "pids.events": "max 12"}
-    found = read(
-        {
-            "groups pids": HERE,
-            "/proc/7/fd": "64",
-            "/proc/loadavg": "1 1 1 3/9 77",
-            **{f"{HERE}/{name}": text for name, text in files.items()},
-        }
-    )
+    files = {f"{HERE}/{name}": text for name, text in files.items()}
+    found = read({"groups pids": HERE, "/proc/7/fd": "64", "/proc/loadavg": "1 1 1 3/9 77", **files})
     assert found.tasks == Allowance(5, 5, f"{HERE}/pids.max", 12)
     assert found.descriptors is not None
     assert found.descriptors.is_used_up

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gdbext.diagnosis.job import rank_of
-from gdbext.diagnosis.job.collectives import transfer_of
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording import container, recorder, recording_reader
 from gdbext.engine.targets.recording.recording import RecordedFile, RecordedThread, Recording, SparseBytes
@@ -146,10 +144,3 @@ def test_each_file_damaged(garbage: str) -> None:
         facts = {**whole.facts, **dict.fromkeys(damaged, garbage)}
         for command in ("dispatch-diagnose", "all-threads"):
             Replay(NAME, whole._replace(facts=facts)).document(command)
-
-
-@pytest.mark.parametrize("rank", ["9" * 5000, "-1", "1_0", " 1", ""])
-def test_a_rank_that_is_no_number(rank: str) -> None:
-    """Whoever owns the process chooses its environment; Python refuses to convert more than 4300 digits."""
-    assert rank_of({"RANK": rank, "SLURM_PROCID": "3"}) == ("SLURM_PROCID", 3)
-    assert transfer_of(f"recv 0<-{rank}") == (f"recv 0<-{rank}", None)
