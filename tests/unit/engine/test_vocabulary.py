@@ -86,18 +86,12 @@ def test_child_processes():
     assert not ChildProcess(7, "stopped").is_stopped
 
 
-def test_numbers_and_nouns() -> None:
+def test_amounts_in_words() -> None:
     nouns = {0: "thread", 1: "process", 2: "child", 3: "entry", 1234: "dispatch", 5: "key"}
     found = [counted(number, noun) for number, noun in nouns.items()]
     assert found == ["0 threads", "1 process", "2 children", "3 entries", "1,234 dispatches", "5 keys"]
     assert (of_many(1, "is", "are"), of_many(0, "is", "are")) == ("is", "are")
-
-
-def test_sizes() -> None:
     found = [byte_size(number) for number in (1, 40, 1536, 3 << 30, 5000 << 50)]
     assert found == ["1 byte", "40 bytes", "1.5 KiB", "3.0 GiB", "5,000.0 PiB"]
-
-
-def test_durations() -> None:
     found = [duration(each) for each in (0, 3.5e-6, 0.0125, 0.25, 34, 720, 12600, 7200, 400000)]
     assert found == ["0 s", "3.5 µs", "12.5 ms", "0.25 s", "34 s", "12 min", "3.5 h", "2 h", "5 d"]

@@ -70,11 +70,9 @@ def options(*words: str) -> Options:
 
 
 def test_what_has_an_end_has_a_limit() -> None:
-    assert options("-p", "1").time_limit == SECONDS
-    assert options("-p", "1", "--timeout", "5").time_limit == 5
-    assert options("-p", "1", "dispatch-trace", "mm").time_limit is None
-    assert options("-p", "1", "dispatch-top").time_limit is None
-    assert options("-p", "1", "--samples", "100").time_limit is None
+    assert [options("-p", "1", *words).time_limit for words in ((), ("--timeout", "5"))] == [SECONDS, 5]
+    for words in (("dispatch-trace", "mm"), ("dispatch-top",), ("--samples", "100")):
+        assert options("-p", "1", *words).time_limit is None
     assert options("--", "python").time_limit is None
 
 

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.diagnosis.threads.source_lines import SourceReader
-from gdbext.engine.layouts import store
 from gdbext.engine.targets import rooted_paths
 from gdbext.engine.targets.foreign_files import ForeignFiles, linked_image
-from gdbext.engine.targets.host_files import HostFiles
 from gdbext.errors import SymbolFileError
 
 LIMIT = 1 << 16
@@ -148,19 +145,6 @@ def test_what_is_no_file_is_left_alone(strange: str) -> None:
             files.image(strange)
         with pytest.raises(SymbolFileError):
             linked_image(strange)
-
-
-def test_every_reader_of_small_files_leaves_them_alone(strange: str, root: Path) -> None:
-    """version.py, the dist-info's folder, a source, an ELF file: what hung, or filled memory."""
-    torch = root / "torch"
-    torch.mkdir()
-    (torch / "version.py").symlink_to(strange)
-    assert store.torch_version(torch, HostFiles()) == ("", "")
-    assert HostFiles().foreign_text(strange, LIMIT) == ""
-    target = type("T", (), {"files": HostFiles(), "foreign": ForeignFiles(), "files_known_at": lambda _: None})()
-    assert SourceReader(target).line(strange, 1) is None  # type: ignore[arg-type]
-    if not strange.startswith(("/proc", "/dev")) and not Path(strange).is_dir():
-        assert HostFiles().foreign_names(strange) == []
 
 
 def test_a_recording_has_no_files_here() -> None:

@@ -12,15 +12,8 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.base_target import TargetThread
-from gdbext.engine.targets.live.stop_copy import (
-    CopiedThread,
-    PageCopy,
-    PreparedMemory,
-    StopCopy,
-    parts,
-    ranges,
-    real_time_priority,
-)
+from gdbext.engine.targets.live import stop_copy
+from gdbext.engine.targets.live.stop_copy import CopiedThread, PageCopy, PreparedMemory, StopCopy
 from gdbext.engine.targets.live.thread_motion import RUNNING, SleepPlace, same_but_for_rseq
 from gdbext.engine.targets.system.linux import PAGE_SIZE, parse_maps
 from gdbext.errors import MemoryFault
@@ -115,13 +108,13 @@ def test_the_copy_covers_what_is_read_later(copy: PageCopy) -> None:
 
 
 def test_ranges_of_pages() -> None:
-    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in ranges([1, 2, 3, 7, 9, 10], 100)]
+    found = [(start // PAGE_SIZE, end // PAGE_SIZE) for start, end in stop_copy.ranges([1, 2, 3, 7, 9, 10], 100)]
     assert found == [(1, 4), (7, 8), (9, 11)]
-    assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
-    assert list(ranges([], 2)) == []
+    assert list(stop_copy.ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
+    assert list(stop_copy.ranges([], 2)) == []
     low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
     inside = [(low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)]
-    assert list(parts(low, high - low, {5, 6, 8, 9})) == inside
+    assert list(stop_copy.parts(low, high - low, {5, 6, 8, 9})) == inside
 
 
 def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:
@@ -158,7 +151,7 @@ def place() -> tuple[int, int, int, bool]:
 
 def test_all_is_put_back_after_an_error() -> None:
     before = place()
-    with pytest.raises(KeyError, match="False"), real_time_priority():
+    with pytest.raises(KeyError, match="False"), stop_copy.real_time_priority():
         raise KeyError(gc.isenabled())
     assert place() == before
 
@@ -173,7 +166,7 @@ def test_where_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     monkeypatch.setattr(os, "setpriority", refuse)
     before = place()
-    with real_time_priority():
+    with stop_copy.real_time_priority():
         assert not gc.isenabled()
     assert wanted[1:] == [-20, before[2]]
     assert place() == before
