@@ -12,6 +12,7 @@ import pytest
 from gdbext.engine.formats import symbol_cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.process import symbolizer as symbolizer_module
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbol, SymbolIndex, Symbolizer, without_clone_suffix
@@ -87,7 +88,6 @@ def test_which_entries_are_found() -> None:
         ([Entry("_edata", DATA_START, 0, NOTYPE, section=DATA)], {DATA_START: ["_edata"], DATA_START + 1: []}),
         ([Entry("pow@@GLIBC_2.29", 0x1000, 32, IFUNC)], {0x1001: ["pow"]}),
     ],
-    ids=["inner", "labels", "next", "section", "data", "version"],
 )
 def test_how_far_a_symbol_reaches(entries: list[Entry], found: dict[int, list[str]]) -> None:
     index = index_of(make_elf(entries))
@@ -287,3 +287,11 @@ def test_clone_suffixes() -> None:
     for suffix in (".isra.0", ".constprop.0.part.1.cold", ".cold", "._omp_fn.12", ".llvm.1234567", ""):
         assert without_clone_suffix(f"_Z1fv{suffix}") == "_Z1fv"
     assert without_clone_suffix("ret.from_call") == "ret.from_call"
+
+
+def test_order_of_names_for_a_general_backtrace() -> None:
+    globals_ = [Symbol(name, 0, 1, 2, GLOBAL) for name in ("write", "_Z11long_globalv", "__libc_write")]
+    others = [("weak", 2, WEAK), ("_ZL5localv", 2, LOCAL), ("label", NOTYPE, GLOBAL)]
+    symbols = [*globals_, *(Symbol(name, 0, 1, kind, binding) for name, kind, binding in others)]
+    shuffled = [symbols[at] for at in (3, 0, 5, 2, 4, 1)]
+    assert sorted(shuffled, key=symbolizer_module._rank) == symbols

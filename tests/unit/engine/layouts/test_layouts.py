@@ -278,6 +278,10 @@ def test_damage_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**head, "parts": parts}))
         with pytest.raises(LayoutError, match="parts"):
             store.load(path)
+    for kind in ("../torch", None, 3):
+        path.write_text(json.dumps({**head, "kind": kind}))
+        with pytest.raises(LayoutError, match="kind"):
+            store.read_layout(path)
     path.write_text(json.dumps(head))
     shared.unlink()
     with pytest.raises(LayoutError, match="No such file"):

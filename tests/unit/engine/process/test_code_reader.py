@@ -97,7 +97,6 @@ INVERTED = bytes.fromhex(  # cmpb $0, guard(%rip); jne +6; call; ret; lea variab
         (b"", None),
         (bytes.fromhex("84c07408488d0500100000c3488d0500200000c3"), None),
     ],
-    ids=("gcc", "inverted", "after a call only", "overwritten", "a loop", "no code", "two results"),
 )
 def test_what_is_returned_without_a_call(code: bytes, address: int | None) -> None:
     assert returned_address(X86_64, code, START) == address

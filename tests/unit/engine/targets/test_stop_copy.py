@@ -68,7 +68,6 @@ def code(address: int, size: int) -> bytes:
         (stop(WAITING, WAITING, WAITING), False),
         (stop(WAITING, WAITING, stack=b"t" * PAGE_SIZE), False),
     ],
-    ids=("same", "restart", "turned-back", "elsewhere", "argument", "register", "runs", "ended", "began", "stack"),
 )
 def test_is_as_at_a_later_stop(later: StopCopy, same: bool) -> None:
     assert stop(WAITING, WAITING).is_as(later, X86_64, code) is same

@@ -24,12 +24,9 @@ def read(more, later=None, seconds=None):
     return understood(7, {**BASE, **more}, later or {}, seconds)
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("0-2,5", [0, 1, 2, 5]), ("", []), ("7\n", [7]), ("a-b", []), ("3-", [3]), ("0-99999999999", [])],
-)
-def test_lists_of_processors(text, numbers):
-    assert surroundings.numbers_of(text) == numbers
+def test_lists_of_processors():
+    lists = {"0-2,5": [0, 1, 2, 5], "": [], "7\n": [7], "a-b": [], "3-": [3], "0-99999999999": []}
+    assert {text: surroundings.numbers_of(text) for text in lists} == lists
 
 
 V1_QUOTA = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
