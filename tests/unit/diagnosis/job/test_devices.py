@@ -45,14 +45,8 @@ def device_waits(hung: Replay) -> dict[str, dict[str, Any]]:
     }
 
 
-def current_stream(number: int, handle: int) -> Any:
-    return lambda *_: (CudaStream(number, 0, handle),)
-
-
 def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay) -> None:
     found, truth = device_waits(hung), hung.truth["threads"]
-    purpose = "the caching allocator waits for the events of blocks that other streams used"
-    assert found["allocator"]["purpose"] == purpose
     assert {role: each["call"] for role, each in found.items()} == {
         role: each["call"] for role, each in truth.items() if "call" in each
     }
@@ -70,34 +64,62 @@ def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay
     assert (found["spinning"]["work"], found["spinning"]["polls"]) == ("event", True)
 
 
+def test_a_handle_that_went_through_code_that_does_not_tell_is_unknown(hung: Replay) -> None:
+    """ctypes loads the arguments from an array: which one is the stream, its code does not say."""
+    main = device_waits(hung)["main"]
+    assert (main["stream"], main["event"], main["certainty"]) == (None, None, "unknown")
+    assert (main["device"], main["caller"][:6]) == (0, "libffi")
+
+
 def test_the_gil_in_a_call_of_the_driver(hung: Replay) -> None:
-    """The main thread holds it in a call by ctypes, whose code does not tell which argument is the stream; a thread of
-    the driver wants it for a host function."""
-    verdict, calls = hung.diagnosis["verdict"], device_waits(hung)
-    assert (verdict["kind"], verdict["threads"][0]) == ("gil-in-device-call", hung.tid("main"))
-    (callback,) = calls["main"]["host_functions"]
-    assert callback not in {each["tid"] for each in hung.truth["threads"].values()}
-    assert {hung.tid("waiter"), callback} <= set(verdict["threads"])
+    verdict = hung.diagnosis["verdict"]
+    main, waiter = hung.tid("main"), hung.tid("waiter")
+    assert (verdict["kind"], verdict["threads"][0]) == ("gil-in-device-call", main)
+    assert waiter in verdict["threads"]
     assert "with the GIL in hand, for which 2 threads wait" in verdict["summary"]
+    holders = [role for role, each in device_waits(hung).items() if each["holds_gil"]]
+    assert holders == ["main"]
+
+
+def test_a_host_function_that_wants_the_gil_is_named(hung: Replay) -> None:
+    (callback,) = device_waits(hung)["main"]["host_functions"]
+    named = {each["tid"] for each in hung.truth["threads"].values()}
+    assert callback not in named  # a thread of the driver, which Python did not start
+    verdict = hung.diagnosis["verdict"]
+    assert callback in verdict["threads"]
     assert "runs a host function that the program launched" in verdict["summary"]
     assert any("cudaLaunchHostFunc" in line for line in verdict["advice"])
-    assert [role for role, each in calls.items() if each["holds_gil"]] == ["main"]
-    assert [calls["main"][each] for each in ("stream", "event", "certainty", "device")] == [None, None, "unknown", 0]
 
 
-def test_where_streams_were_read(hung: Replay) -> None:
+def test_the_evidence_names_where_a_stream_was_read(hung: Replay) -> None:
     waits = {each["tid"]: each["wait"] for each in hung.diagnosis["threads"]}
-    item, graph = (waits[hung.tid(role)] for role in ("item", "graph"))
+    item = waits[hung.tid("item")]
     handle = item["device"]["stream"]
     assert f"the stream {handle} is what the calling code passed to cudaStreamSynchronize" in item["evidence"]
     number = hung.truth["streams"][str(int(handle, 16))]["id"]
     assert f"PyTorch's pool of streams has it: number {number} of cuda:0" in item["evidence"]
-    # The graph's own stream was in a register that is gone, after a jump to another function.
+    assert "cuda:0 is the only device that PyTorch sees" in waits[hung.tid("main")]["evidence"]
+
+
+def test_a_replayed_graph_goes_into_the_current_stream_of_the_thread(hung: Replay) -> None:
+    """The stream itself was in a register that is gone, after a jump to another function."""
+    (graph,) = [each["wait"] for each in hung.diagnosis["threads"] if each["tid"] == hung.tid("graph")]
     handle = graph["device"]["stream"]
     assert f"PyTorch replays a graph into the thread's current stream, which is {handle}: inferred" in graph["evidence"]
     (replayed,) = hung.diagnosis["device"]["replayed"]
     assert replayed["tid"] == hung.tid("graph")
     assert [replayed["graph"]["stream_id"], replayed["graph"]["pool"]] == hung.truth["replayed"]
+
+
+def test_a_graph_that_is_not_where_it_should_be_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_state, "_GRAPH_PLACES", ((40, 64),))
+    hung = replay(WAITS[1])
+    section = hung.document("dispatch-diagnose")["device"]
+    assert section["replayed"] == []
+    (problem,) = section["problems"]
+    assert problem.startswith(f"the CUDA graph that thread {hung.tid('graph')} replays: there is no CUDA graph at 0x")
 
 
 def test_a_function_of_pytorch_that_leaves_by_a_jump_passes_nothing_to_cuda(
@@ -111,7 +133,7 @@ def test_a_function_of_pytorch_that_leaves_by_a_jump_passes_nothing_to_cuda(
     assert (found["call"], found["work"], found["stream"]) == ("cudaStreamSynchronize", "stream", None)
 
 
-@pytest.mark.parametrize("argument", [0x800, 1 << 57])
+@pytest.mark.parametrize("argument", [2**64 - 1, 0x800, 1 << 57])
 def test_what_is_no_pointer_is_no_handle(replay: type[Replay], monkeypatch: pytest.MonkeyPatch, argument: int) -> None:
     monkeypatch.setattr(CallSites, "argument", lambda *_: argument)
     found = device_waits(replay(WAITS[1]))
@@ -119,46 +141,24 @@ def test_what_is_no_pointer_is_no_handle(replay: type[Replay], monkeypatch: pyte
     assert found["spinning"]["certainty"] == found["stream"]["certainty"] == "unknown"
 
 
-BLOCKS_UNKNOWN = "the caching allocator: which events 1 freed blocks of cuda:0 wait for is not known"
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "value", "lacks", "problem"),
-    [
-        (cuda_state, "_GRAPH_PLACES", ((40, 64),), "replayed", "replays: there is no CUDA graph at 0x"),
-        (CudaStreams, "current", current_stream(35, 0), "current_streams", "stream 0x23 of cuda:0 cannot be at 0x0"),
-        (
-            CudaStreams,
-            "current",
-            current_stream(-(1 << 63), 1 << 63),
-            "current_streams",
-            f"stream {-(1 << 63):#x} of cuda:0 cannot be at {1 << 63:#x}",
-        ),
-        (
-            cuda_state._Pending,
-            "read",
-            lambda _: PendingMemory(0, (), 0, 1 << 50, 0),
-            "memory",
-            "the caching allocator: its counts of failures make no sense",
-        ),
-        (
-            cuda_state,
-            "_BLOCK_SHIFTS",
-            (16, 24),
-            "memory",
-            "the caching allocator: where the allocator keeps its active blocks is not known in this build",
-        ),
-        (cuda_state, "_CUDA_DEVICE", 2, "memory", BLOCKS_UNKNOWN),
-        (cuda_state, "_BLOCK_COUNT", 64, "memory", BLOCKS_UNKNOWN),
-    ],
-)
-def test_what_does_not_agree_is_unknown(
-    replay: type[Replay], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any, lacks: str, problem: str
+@pytest.mark.parametrize(("number", "handle"), [(35, 0), (35, 2), (4, 4), (-(1 << 63), 1 << 63)])
+def test_a_current_stream_that_cannot_be_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch, number: int, handle: int
 ) -> None:
-    monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(CudaStreams, "current", lambda *_: (CudaStream(number, 0, handle),))
+    hung = replay(WAITS[1])
+    section = hung.document("dispatch-diagnose")["device"]
+    assert section["current_streams"] == []
+    assert f"stream {number:#x} of cuda:0 cannot be at {handle:#x}" in section["problems"][0]
+
+
+def test_counts_that_make_no_sense_are_not_shown(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_state._Pending, "read", lambda _: PendingMemory(0, (), 0, 1 << 50, 0))
     section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
-    assert section[lacks] == []
-    assert problem in section["problems"][-1]
+    assert (section["memory"], section["problems"]) == (
+        [],
+        ["the caching allocator: its counts of failures make no sense"],
+    )
 
 
 def test_graphs_in_the_report() -> None:
@@ -171,6 +171,13 @@ def test_graphs_in_the_report() -> None:
         "cuda:1: a CUDA graph is being captured on stream 35, into the private pool (0, 3)",
         "cuda:1: a CUDA graph is captured, or a private pool is used (1 at once)",
     )
+
+
+def test_why_the_allocator_waits(hung: Replay) -> None:
+    found = device_waits(hung)["allocator"]
+    assert found["purpose"] == "the caching allocator waits for the events of blocks that other streams used"
+    thread = next(each for each in hung.diagnosis["threads"] if each["tid"] == hung.tid("allocator"))
+    assert thread["dispatch"][0]["op"] == "aten::empty"
 
 
 def test_the_block_that_waits_for_the_event_of_another_stream(hung: Replay) -> None:
@@ -219,6 +226,25 @@ def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: 
     assert waits
     assert {each["stream_id"] for each in waits} == {None}
     assert any(each["stream"] for each in waits)  # the handle itself was read where it is passed
+
+
+@pytest.mark.parametrize(
+    ("constant", "value", "problem"),
+    [
+        ("_REACH", 64, "where the allocator keeps its active blocks is not known in this build"),
+        ("_BLOCK_SHIFTS", (16, 24), "where the allocator keeps its active blocks is not known in this build"),
+        ("_CUDA_DEVICE", 2, "which events 1 freed blocks of cuda:0 wait for is not known"),
+        ("_BLOCK_COUNT", 64, "which events 1 freed blocks of cuda:0 wait for is not known"),
+        ("_may_be_stream", lambda _: False, "which events 1 freed blocks of cuda:0 wait for is not known"),
+    ],
+)
+def test_an_allocator_of_another_build_is_unknown(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch, constant: str, value: Any, problem: str
+) -> None:
+    """Its statistics, its blocks and its events have to agree."""
+    monkeypatch.setattr(cuda_state, constant, value)
+    section = replay(WAITS[1]).document("dispatch-diagnose")["device"]
+    assert (section["memory"], section["problems"][-1]) == ([], f"the caching allocator: {problem}")
 
 
 def test_torch_without_cuda_has_no_device(replay: type[Replay]) -> None:

@@ -145,10 +145,12 @@ def many_pieces() -> bytes:
 )
 def test_a_document_is_bounded(make: Callable[[], bytes], said: str) -> None:
     data = make()
+    assert len(data) < 40_000 or said.startswith("claims")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(BadRecording, match=said):
         container.unpack(data)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+    limit = 500 if said.startswith("claims") else 200
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < limit << 10
 
 
 def test_names_that_stand_everywhere_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
