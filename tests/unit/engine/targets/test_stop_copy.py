@@ -175,13 +175,13 @@ PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")
 LAST = PROCESSORS - 1
 
 
-def memory(cpu_start: int = 0, cpu: int = 0, critical: int = 0, flags: int = 0, node: int = 0, concurrency: int = 0):
+def memory(cpu_start: int = 0, cpu: int = 0, critical: int = 0, flags: int = 0, node: int = 0, lane: int = 0) -> bytes:
     """A struct rseq, 32 bytes after the beginning."""
-    return b"s" * 32 + struct.pack("<2IQ4I", cpu_start, cpu, critical, flags, node, concurrency, 0) + b"t" * 32
+    return b"s" * 32 + struct.pack("<2IQ4I", cpu_start, cpu, critical, flags, node, lane, 0) + b"t" * 32
 
 
-def test_what_the_kernel_changes_on_another_processor_and_what_the_thread_itself_does():
-    for same in (memory(), memory(concurrency=LAST), memory(LAST, LAST, node=LAST, concurrency=LAST)):
+def test_what_the_kernel_changes_on_another_processor_and_what_the_thread_itself_does() -> None:
+    for same in (memory(), memory(lane=LAST), memory(LAST, LAST, node=LAST, lane=LAST)):
         assert same_but_for_rseq(memory(), same)
         assert same_but_for_rseq(memory()[8:], same[8:], 0x1008)
     moved = memory(LAST, LAST)

@@ -141,7 +141,6 @@ def many_pieces() -> bytes:
         (lambda: packed(b"{"), "not JSON"),
         (lambda: packed(b"{}", *[many_pieces()] * 20), "claims 200000 pieces"),
     ],
-    ids=["many", "large", "deep", "cut", "pieces"],
 )
 def test_a_document_is_bounded(make: Callable[[], bytes], said: str) -> None:
     data = make()
