@@ -1,8 +1,7 @@
-"""The vocabulary: words of the contract, their order, and phrases made from the rows of each kind."""
+"""The vocabulary: words of the contract, their order, amounts, and phrases made from the rows of each kind."""
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import pytest
 
 from gdbext.diagnosis.report.finding import FindingKind
 from gdbext.diagnosis.report.wait import Resource, Wait
-from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
-from gdbext.engine.vocabulary import Absent, Certainty
-from support.source.parsed import nodes
+from gdbext.engine.vocabulary import Absent, Certainty, byte_size, counted, duration, of_many
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
@@ -41,9 +39,6 @@ def test_certainties_are_ordered():
     assert Certainty.VERIFIED.is_proven
     assert not Certainty.INFERRED.is_proven
     assert max(Certainty.INFERRED, Certainty.UNKNOWN) is Certainty.INFERRED
-
-
-def test_what_is_absent_is_false_and_says_why():
     assert not Absent("nothing is mapped there")
     assert Absent("a").reason == "a"
 
@@ -69,23 +64,9 @@ def test_phrases(kind, name, phrase):
     assert Wait(Resource(kind, 0x7F00, name)).phrase == phrase
 
 
-def test_a_condition_variable_names_its_mutex():
+def test_a_wait_with_another_resource_or_a_timeout():
     wait = Wait(Resource(WaitKind.CONDVAR, 0x10), mutex=Resource(WaitKind.MUTEX, 0x20))
     assert wait.phrase == "waits for the condition variable 0x10 (with mutex 0x20)"
-
-
-@pytest.mark.parametrize("kind", list(WaitKind))
-def test_the_traits_of_a_kind_fit_together(kind):
-    traits = kind.traits
-    assert not (traits.is_native and not traits.is_lock)
-    assert not (traits.is_lock and not traits.may_be_lock)
-    assert not (traits.is_outside and traits.needs_thread)
-    assert not (traits.is_lock and traits.relation in (Relation.OWES, Relation.IS))
-    assert Wait(Resource(kind, 0x10)).phrase
-    assert Resource(kind, 0x10).phrase
-
-
-def test_a_gil_waiter_waits_again_after_its_timeout():
     assert not Wait(Resource(WaitKind.GIL, 1), timed=True).ends_by_itself
     assert Wait(Resource(WaitKind.MUTEX, 1), timed=True).ends_by_itself
 
@@ -105,28 +86,12 @@ def test_child_processes():
     assert not ChildProcess(7, "stopped").is_stopped
 
 
-UNMISTAKABLE = {
-    *(kind.value for kind in WaitKind if "-" in kind.value or kind.value in ("gil", "rwlock", "condvar")),
-    *(kind.value for kind in FindingKind if "-" in kind.value or kind.value in ("crash", "deadlock")),
-}
-
-
-def kinds_typed_again(source: str) -> list[str]:
-    """String constants of a source that are words for kinds of waits or findings."""
-    constants = (node.value for node in nodes(source) if isinstance(node, ast.Constant))
-    return [value for value in constants if isinstance(value, str) and value in UNMISTAKABLE]
-
-
-def test_a_planted_word_is_found():
-    assert kinds_typed_again("if wait.resource.kind == 'python-lock': pass") == ["python-lock"]
-    assert kinds_typed_again("if wait.kind is WaitKind.PYTHON_LOCK: pass") == []
-
-
-def test_words_for_kinds_stand_in_the_vocabulary_only():
-    found = {
-        str(file.relative_to(GDBEXT)): words
-        for room in ("diagnosis/verdict", "diagnosis/threads", "render", "live", "tools", "hosts")
-        for file in sorted((GDBEXT / room).rglob("*.py"))
-        if (words := kinds_typed_again(file.read_text()))
-    }
-    assert found == {}
+def test_amounts_in_words() -> None:
+    nouns = {0: "thread", 1: "process", 2: "child", 3: "entry", 1234: "dispatch", 5: "key"}
+    found = [counted(number, noun) for number, noun in nouns.items()]
+    assert found == ["0 threads", "1 process", "2 children", "3 entries", "1,234 dispatches", "5 keys"]
+    assert (of_many(1, "is", "are"), of_many(0, "is", "are")) == ("is", "are")
+    found = [byte_size(number) for number in (1, 40, 1536, 3 << 30, 5000 << 50)]
+    assert found == ["1 byte", "40 bytes", "1.5 KiB", "3.0 GiB", "5,000.0 PiB"]
+    found = [duration(each) for each in (0, 3.5e-6, 0.0125, 0.25, 34, 720, 12600, 7200, 400000)]
+    assert found == ["0 s", "3.5 µs", "12.5 ms", "0.25 s", "34 s", "12 min", "3.5 h", "2 h", "5 d"]

@@ -8,9 +8,9 @@ import pytest
 
 from gdbext.engine.arch.architectures import by_name
 from gdbext.engine.formats.cfi_program import evaluate, row_at
-from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable, sleb128, uleb128
+from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
 from gdbext.engine.formats.elf import ElfImage
-from gdbext.engine.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row
+from gdbext.engine.unwind.unwind_row import compile_row
 from gdbext.errors import BadData
 from support.fuzzing.byte_damage import scatter
 from support.installed.machine import own_libc
@@ -40,36 +40,6 @@ def test_search_and_scan_find_the_same() -> None:
     assert hits > 2000
     assert table.find(0) is None
     assert table.find(1 << 40) is None
-
-
-def test_steps_give_the_same_whichever_is_chosen() -> None:
-    """The fast step is the general one for the rows that it takes."""
-    image = ElfImage.open(LIBC)
-    table = search_table(image)
-    generator = random.Random(5)
-    text = image.sections[".text"]
-    memory = generator.randbytes(1 << 16)
-    start = 0x7FFF_0000_0000
-
-    def read(address: int, size: int) -> bytes:
-        at = address - start
-        assert 0 <= at <= len(memory) - size
-        return memory[at : at + size]
-
-    registers = {"rip": 1, "rsp": start + 0x1000, "rbp": start + 0x8000}
-    registers.update(rbx=3, r12=4, r13=5, r14=6, r15=7)
-    compared = 0
-    for _ in range(1000):
-        vaddr = text.address + generator.randrange(text.size)
-        fde = table.find(vaddr)
-        if fde is None:
-            continue
-        row = row_at(fde, vaddr)
-        step = compile_row(X86, row)
-        if isinstance(step, CompiledRow) and row.cfa_offset < 0x4000:
-            assert step.caller(dict(registers), read) == InterpretedRow(X86, row).caller(dict(registers), read)
-            compared += 1
-    assert compared > 500
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -115,116 +85,27 @@ def test_random_programs_are_refused_or_run() -> None:
             continue
 
 
-OPERATIONS = {
-    "33": 3,
-    "0a3412": 0x1234,
-    "0bffff": (1 << 64) - 1,
-    "08ff": 255,
-    "09ff": (1 << 64) - 1,
-    "10e58e26": 624485,
-    "119bf159": (1 << 64) - 624485,
-    "7708": 0x1008,
-    "920778": 0xFF8,
-    "35311c": 4,
-    "31351c": (1 << 64) - 4,
-    "351f": (1 << 64) - 5,
-    "3520": (1 << 64) - 6,
-    "351f19": 5,
-    "3d331b": 4,
-    "3d351d": 3,
-    "35331e": 15,
-    "3d3a1a": 8,
-    "35321a": 0,
-    "353a21": 15,
-    "353a27": 15,
-    "353322": 8,
-    "352305": 10,
-    "313424": 16,
-    "4f3225": 7,
-    "311f3126": (1 << 64) - 1,
-    "353529": 1,
-    "35332a": 1,
-    "33332b": 0,
-    "35332c": 0,
-    "33352d": 1,
-    "33352e": 1,
-    "351222": 10,
-    "353313": 5,
-    "35331422": 8,
-    "3533311502": 5,
-    "3533161c": (1 << 64) - 2,
-    "313233171c": (1 << 64) - 1,
-    "3528030031963f34": 4,
-    "302803003596": 5,
-    "2f01009637": 7,
-    "770606": 0xAB00,
-    "77069401": 0x00,
-}
+OPERATIONS = """
+    33:3 0a3412:1234 0bffff:-1 08ff:ff 09ff:-1 10e58e26:98765 119bf159:-98765 7708:1008 920778:ff8 35311c:4
+    31351c:-4 351f:-5 3520:-6 351f19:5 3d331b:4 3d351d:3 35331e:f 3d3a1a:8 35321a:0 353a21:f 353a27:f 353322:8
+    352305:a 313424:10 4f3225:7 311f3126:-1 353529:1 35332a:1 33332b:0 35332c:0 33352d:1 33352e:1 351222:a
+    353313:5 35331422:8 3533311502:5 3533161c:-2 313233171c:-1 3528030031963f34:4 302803003596:5 2f01009637:7
+    770606:ab00 77069401:0
+"""
+"""CODE:VALUE, both of them hexadecimal."""
 
 
-@pytest.mark.parametrize("code", OPERATIONS)
-def test_expression_operations(code: str) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS.split())
+def test_expression_operations(operation: str) -> None:
     def read(address: int, size: int) -> int:
         return (0xAB00 if address == 0x1006 else 0) & (1 << 8 * size) - 1
 
-    assert evaluate(bytes.fromhex(code), lambda number: {7: 0x1000}[number], read) == OPERATIONS[code]
-
-
-def test_linkage_stub_expression() -> None:
-    """What ld writes for .plt: rsp + 8, and 8 more from the 11th byte of an entry on."""
-    code = bytes.fromhex("770880003f1a3b2a332422")
-    for pc, expected in ((0x1000, 8), (0x100A, 8), (0x100B, 16), (0x100F, 16)):
-        assert evaluate(code, lambda number, pc=pc: {7: 0x5000, 16: pc}[number], lambda *_: 0) == 0x5000 + expected
+    code, value = operation.split(":")
+    found = evaluate(bytes.fromhex(code), lambda number: {7: 0x1000}[number], read)
+    assert found == int(value, 16) & (1 << 64) - 1
 
 
 @pytest.mark.parametrize("code", ["22", "", "2ffdff", "08", "ff", "31301b", "940977", "2f0a00", "9a", "1c31", "1505"])
 def test_malformed_expressions(code: str) -> None:
     with pytest.raises(BadData):
         evaluate(bytes.fromhex(code), lambda _: 0, lambda *_: 0)
-
-
-def test_random_expressions_end() -> None:
-    generator = random.Random(3)
-    for _ in range(5000):
-        try:
-            value = evaluate(generator.randbytes(generator.randrange(1, 30)), lambda _: 5, lambda *_: 7)
-        except BadData:
-            continue
-        assert 0 <= value < 1 << 64
-
-
-@pytest.mark.parametrize(
-    ("data", "unsigned", "signed"),
-    [
-        ("02", 2, 2),
-        ("7f", 127, -1),
-        ("8001", 128, 128),
-        ("807f", 16256, -128),
-        ("e58e26", 624485, 624485),
-        ("ffffffffffffffffff01", (1 << 64) - 1, (1 << 64) - 1),
-    ],
-)
-def test_leb128(data: str, unsigned: int, signed: int) -> None:
-    raw = bytes.fromhex(data)
-    assert uleb128(raw, 0) == (unsigned, len(raw))
-    assert sleb128(raw, 0) == (signed, len(raw))
-    for cut in (raw[:-1], b"\x80" * 11):
-        with pytest.raises(BadData):
-            uleb128(cut, 0)
-
-
-@pytest.mark.parametrize(
-    "tail",
-    [
-        b"\x01zR\0\x01\x78",  # no return register
-        b"\x01zR\0\x01\x78\x10\x01",  # no encoding
-        b"\x01zPR\0\x01\x78\x10\x08",  # no personality
-        b"\x03zLR\0\x01\x78\x10\x02\x1b",  # no encoding behind the LSDA's
-    ],
-)
-def test_a_common_entry_that_is_cut_short_is_damage(tail: bytes) -> None:
-    body = b"\0\0\0\0" + tail
-    data = len(body).to_bytes(4, "little") + body
-    reader = EntryReader(lambda vaddr, size: data[vaddr : vaddr + size] if vaddr + size <= len(data) else None)
-    with pytest.raises(BadData, match="cut short"):
-        reader.cie(0)

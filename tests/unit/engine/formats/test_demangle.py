@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gdbext.engine.formats import demangle as module
 from gdbext.engine.formats.demangle import counted_size, demangle
@@ -25,10 +20,7 @@ from support.programs.work import lines_run
     ("name", "text"),
     [
         ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)"),
-        (
-            "_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op",
-            "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)::op",
-        ),
+        ("_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)::op"),
         ("_ZGVZ1fvE1x", "guard variable for f()::x"),
         ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f()"),
         ("_Z1fv.isra.0", "f() [clone .isra.0]"),
@@ -46,18 +38,16 @@ def test_known_names(name: str, text: str) -> None:
     assert demangle(name) == text
 
 
-def test_a_name_that_is_no_text_stays() -> None:
-    assert demangle("_Z" + chr(0xD800)) == "_Z" + chr(0xD800)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet="_ZNKSt0123456789EIPRvijcLbXTdpsrFAD.GV", max_size=60))
-def test_garbage_gives_some_text(tail: str) -> None:
-    assert isinstance(demangle("_Z" + tail), str)
-
-
-def test_very_long_names_are_left_alone() -> None:
-    for name in ("_Z" + "N1a" * 30000, "_Z1f" + "P" * 65000, "_Z1f" + "P" * 70000, "_Z70000" + "a" * 70000):
+def test_names_that_are_too_long_or_no_text_are_left_alone() -> None:
+    assert len(demangle(_doubling(5))) > 10_000
+    assert demangle(_doubling(8)) == _doubling(8)
+    for name in (
+        "_Z" + "N1a" * 30000,
+        "_Z1f" + "P" * 65000,
+        "_Z1f" + "P" * 70000,
+        "_Z70000" + "a" * 70000,
+        "_Z" + chr(0xD800),
+    ):
         assert demangle(name) == name
 
 
@@ -79,17 +69,16 @@ def test_a_name_that_stands_for_gigabytes_stays_as_it_is() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 20_000
 
 
-def test_what_is_too_long_to_read_stays_as_it_is() -> None:
-    assert len(demangle(_doubling(5))) > 10_000
-    assert demangle(_doubling(8)) == _doubling(8)
-
-
 @pytest.mark.parametrize("times", range(1, 8))
 def test_the_bound_of_a_name_is_never_below_its_text(times: int) -> None:
+    """S is a type, and ZS_, which is behind it, is the substitution S_ or number 1,289; zeros in front say nothing."""
     name = _doubling(times)
     for each in (name, name + "P" + _reference(times), "_Z1fIJ1A1B1CEEvDpT_", "_Z1fIJ1A1B1CEEvDpPFvT_T_E"):
-        text = demangle(each)
-        assert len(text) <= printed_size(each) <= counted_size(each)
+        assert len(demangle(each)) <= printed_size(each) <= counted_size(each)
+    zeros = re.sub("S([0-9A-Z])_", r"S000000000\1_", name)
+    for each in (name.replace("I", "I2ZS"), re.sub("S([0-9A-Z]?_)", r"2ZSS\1", name), zeros):
+        size = printed_size(each)
+        assert 0 < size <= counted_size(each) or size == MOST
 
 
 @pytest.mark.parametrize(
@@ -116,24 +105,6 @@ def test_real_names_with_many_references_are_shown(name: str) -> None:
     assert printed_size(name) <= counted_size(name)
 
 
-def test_names_of_torch_are_settled_by_counting() -> None:
-    name = (
-        "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail24WrapFunctionIntoFunctor_INS_26CompileTimeFunctionPointerI"
-        "FN2at6TensorENS_14DispatchKeySetERKS6_S9_EXadL_ZN5torch8autograd12VariableType12_GLOBAL__N_12mmES7_S9_S9_EEEES6_NS"
-        "_4guts8typelist8typelistIJS7_S9_S9_EEEEESA_E4callEPNS_14OperatorKernelENS_14DispatchKeySetES7_S9_S9_"
-    )
-    assert len(demangle(name)) <= printed_size(name) <= counted_size(name) < 1 << 24
-
-
-@pytest.mark.parametrize("times", range(1, 8))
-def test_what_may_be_the_end_of_an_identifier_is_counted_as_the_least_and_the_most(times: int) -> None:
-    """S is a type, and ZS_, which is behind it, is the substitution S_ or number 1,289; zeros in front say nothing."""
-    zeros = re.sub("S([0-9A-Z])_", r"S000000000\1_", _doubling(times))
-    for name in (_doubling(times).replace("I", "I2ZS"), re.sub("S([0-9A-Z]?_)", r"2ZSS\1", _doubling(times)), zeros):
-        size = printed_size(name)
-        assert 0 < size <= counted_size(name) or size == MOST
-
-
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
     remembering = (demangle, module._load, kept_texts)
@@ -145,18 +116,6 @@ def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         for each in remembering:
             each.cache_clear()
-
-
-def test_names_that_an_earlier_look_has_asked_for_need_no_demangler(tmp_path: Path) -> None:
-    code = (
-        "import sys; from gdbext.engine.formats.demangle import demangle; demangle('main');"
-        "before = 'ctypes' in sys.modules; text = demangle('_Z1fv');"
-        "print(before, text, 'ctypes' in sys.modules)"
-    )
-    root = Path(__file__).resolve().parents[4]
-    command, env = [sys.executable, "-c", code], {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    looks = [subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, env=env) for _ in range(2)]
-    assert [look.stdout.split() for look in looks] == [["False", "f()", "True"], ["False", "f()", "False"]]
 
 
 def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -> None:
@@ -174,18 +133,6 @@ def test_of_names_that_are_kept_only_what_is_whole_is_believed(tmp_path: Path) -
     kept = KeptTexts(folder, "demangled")
     for times in ("searched for", *range(100), "looked up"):
         assert [kept.text(name) for name in (b"_Z1fv", b"_Z1gv")] == [None, None], times
-
-
-def test_names_that_thousands_are_asked_for_with_are_the_same_ones(tmp_path: Path) -> None:
-    """Of a few names each is searched for, of many a table is made."""
-    tmp_path.chmod(0o700)
-    kept = KeptTexts(str(tmp_path), "demangled")
-    for number in range(100):
-        kept.keep(b"_Z1f%d" % number, b"f%d" % number)
-    kept = KeptTexts(str(tmp_path), "demangled")
-    for _ in range(2):
-        assert [kept.text(b"_Z1f%d" % number) for number in range(100)] == [b"f%d" % number for number in range(100)]
-        assert [kept.text(name) for name in (b"_Z1f", b"Z1f1", b"", b"_Z1f100")] == [None] * 4
 
 
 def test_a_file_of_names_is_bounded_and_ours(tmp_path: Path) -> None:

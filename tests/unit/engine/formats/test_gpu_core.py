@@ -62,17 +62,24 @@ def core(lanes: bytes = lane(12) * 3 + lane(0), grids: bytes = grid(), row: int 
     )
 
 
-def test_kernels_grids_and_exceptions() -> None:
+def test_a_core_of_a_gpu_is_refused_with_what_it_says_and_the_next_step(tmp_path: Path) -> None:
     found = read_gpu_core(core(), "gpu.core")
-    assert found.devices == ("NVIDIA H100 sm_90",)
+    assert (found.devices, found.exceptions) == (("NVIDIA H100 sm_90",), (("an assertion", 3),))
     (only,) = found.grids
-    assert (only.kernel, only.entry, only.blocks, only.threads) == (
-        "void spins<int>(int*)",
-        ENTRY,
-        (4, 2, 1),
-        (32, 1, 1),
-    )
-    assert found.exceptions == (("an assertion", 3),)
+    assert (only.kernel, only.entry) == ("void spins<int>(int*)", ENTRY)
+    assert (only.blocks, only.threads) == ((4, 2, 1), (32, 1, 1))
+    file = tmp_path / "gpu.core"
+    file.write_bytes(core())
+    with pytest.raises(BadCore) as refused:
+        CoreTarget(str(file))
+    said = refused.value.what
+    assert said.startswith(f"{file} is a core of a GPU (NVIDIA H100 sm_90), with void spins<int>(int*) (grid")
+    assert "an assertion (3 times)" in said
+    assert all(words in refused.value.help for words in ("cuda-gdb", "gcore"))
+    for cut in (8, 63, 64, 200, 900):
+        file.write_bytes(core()[:cut])
+        with pytest.raises(BadCore):
+            CoreTarget(str(file))
 
 
 def test_rows_of_newer_drivers_are_longer() -> None:
@@ -86,27 +93,6 @@ def test_exceptions_of_processors_count_where_no_thread_has_one() -> None:
     assert read_gpu_core(core(lanes=lane(5), sm=14), "gpu.core").exceptions == (("an address out of range", 1),)
     assert read_gpu_core(core(lanes=lane(99)), "gpu.core").exceptions == (("exception 99", 1),)
     assert read_gpu_core(core(lanes=b""), "gpu.core").exceptions == ()
-
-
-def test_such_a_core_is_refused_with_the_next_step(tmp_path: Path) -> None:
-    file = tmp_path / "gpu.core"
-    file.write_bytes(core())
-    with pytest.raises(BadCore) as refused:
-        CoreTarget(str(file))
-    assert refused.value.what.startswith(
-        f"{file} is a core of a GPU (NVIDIA H100 sm_90), with void spins<int>(int*) (grid"
-    )
-    assert "an assertion (3 times)" in refused.value.what
-    assert "cuda-gdb" in refused.value.help
-    assert "gcore" in refused.value.help
-
-
-@pytest.mark.parametrize("cut", [8, 63, 64, 200, 900])
-def test_a_torn_core_is_an_error_that_says_so(tmp_path: Path, cut: int) -> None:
-    file = tmp_path / "gpu.core"
-    file.write_bytes(core()[:cut])
-    with pytest.raises(BadCore):
-        CoreTarget(str(file))
 
 
 def test_numbers_that_lead_nowhere_cost_what_they_name() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.errors import BadData, TargetError
-from gdbext.tools.tensor.tensor_files import StoredTensor, header, write
+from gdbext.tools.tensor.tensor_files import StoredTensor, write
 
 FLOATS = struct.pack("<6f", *range(6))
 
@@ -53,27 +53,7 @@ def test_too_few_bytes_are_no_tensor(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int, _data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gdbext.engine.formats.whole_file.os.write", full)
-    with pytest.raises(TargetError, match="No space left") as caught:
-        write(str(tmp_path / "x"), [StoredTensor("a", "float32", (6,), 24, [FLOATS])], {})
-    assert caught.value.help
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_more_than_the_disk_has_room_for(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"x would have 2\d{17} bytes, and its disk has room for \d+"):
         write(str(tmp_path / "x"), [StoredTensor("a", "float32", (1 << 56,), 1 << 58, _failing())], {})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="No such file"):
-        write(str(tmp_path / "none" / "x"), [], {})
-
-
-def test_an_empty_header_has_no_metadata() -> None:
-    assert header([], {})[8:].strip() == b"{}"

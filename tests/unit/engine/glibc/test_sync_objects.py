@@ -6,17 +6,8 @@ import struct
 
 import pytest
 
-from gdbext.engine.glibc.sync_objects import (
-    Barrier,
-    Condvar,
-    Mutex,
-    RwLock,
-    Semaphore,
-    StreamLock,
-    condvar_by_alignment,
-    recorded_owner,
-    rwlock_by_alignment,
-)
+from gdbext.engine.glibc import sync_objects
+from gdbext.engine.glibc.sync_objects import Mutex
 from gdbext.engine.process.memory import Memory
 from support.fakes.fake_target import FakeTarget
 
@@ -43,50 +34,45 @@ def mutex(kind: int, lock: int = 1, owner: int = 7, users: int = 1) -> Mutex | N
 def test_what_kind_of_mutex_it_is(kind: int, description: str) -> None:
     found = mutex(kind)
     assert found is not None
-    assert found.description == description
-    assert (found.lock, found.owner, found.users) == (1, 7, 1)
+    assert (found.description, found.lock, found.owner, found.users) == (description, 1, 7, 1)
+    assert sync_objects.recorded_owner(memory(struct.pack("<5I", 2, 0, 4711, 1, kind)), HERE) == 4711
 
 
 def test_what_can_be_no_mutex() -> None:
-    assert mutex(0x400) is None
-    assert mutex(0x7FFF1234) is None
-    assert Mutex.read(memory(b""), HERE - 8) is None
-
-
-def test_the_owner_of_a_mutex() -> None:
-    assert recorded_owner(memory(struct.pack("<5I", 2, 0, 4711, 1, 0)), HERE) == 4711
+    assert mutex(0x400) is mutex(0x7FFF1234) is Mutex.read(memory(b""), HERE - 8) is None
 
 
 def test_a_rwlock_counts_its_readers_and_names_its_writer() -> None:
     held = memory(struct.pack("<7I", 3 << 3, 0, 0, 0, 0, 0, 0))
-    assert RwLock.read(held, HERE) == RwLock(readers=3, writer=0)
+    assert sync_objects.RwLock.read(held, HERE) == sync_objects.RwLock(readers=3, writer=0)
     written = memory(struct.pack("<7I", 2, 0, 0, 0, 0, 0, 99))
-    assert RwLock.read(written, HERE) == RwLock(readers=0, writer=99)
+    assert sync_objects.RwLock.read(written, HERE) == sync_objects.RwLock(readers=0, writer=99)
 
 
-@pytest.mark.parametrize(
-    ("words", "waited_for"),
-    [((0, 1, 0), True), ((0, 5, 128), True), ((1, 1, 0), False), ((0, 0, 0), False), ((0, 1, 64), False)],
-)
-def test_a_semaphore_that_is_waited_for(words: tuple[int, int, int], waited_for: bool) -> None:
-    found = Semaphore.read(memory(struct.pack("<3I", *words)), HERE)
-    assert found is not None
-    assert found.is_waited_for is waited_for
+def test_a_semaphore_that_is_waited_for() -> None:
+    for words in ((0, 1, 0), (0, 5, 128), (1, 1, 0), (0, 0, 0), (0, 1, 64)):
+        found = sync_objects.Semaphore.read(memory(struct.pack("<3I", *words)), HERE)
+        assert found is not None
+        assert found.is_waited_for is (words in ((0, 1, 0), (0, 5, 128)))
 
 
 def test_a_barrier_counts_who_has_arrived() -> None:
-    found = Barrier.read(memory(struct.pack("<3I", 6, 4, 4)), HERE)
+    found = sync_objects.Barrier.read(memory(struct.pack("<3I", 6, 4, 4)), HERE)
     assert found is not None
     assert (found.arrived, found.expected) == (2, 4)
-    assert Barrier.read(memory(struct.pack("<3I", 9, 4, 4)), HERE) is None
-    assert Barrier.read(memory(struct.pack("<3I", 1, 0, 0)), HERE) is None
+    assert sync_objects.Barrier.read(memory(struct.pack("<3I", 9, 4, 4)), HERE) is None
+    assert sync_objects.Barrier.read(memory(struct.pack("<3I", 1, 0, 0)), HERE) is None
 
 
 def test_a_stream_lock_records_its_owner() -> None:
-    assert StreamLock.read(memory(struct.pack("<IIQ", 2, 1, 0x7F00)), HERE) == StreamLock(2, 1, 0x7F00)
-    assert StreamLock.read(memory(struct.pack("<IIQ", 2, 0, 0x7F00)), HERE) == StreamLock(2, 0, 0x7F00), "glibc 2.43"
-    assert StreamLock.read(memory(struct.pack("<IIQ", 0, 0, 0)), HERE) is None
-    assert StreamLock.read(memory(struct.pack("<IIQ", 1, 1 << 20, 0x7F00)), HERE) is None
+    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 2, 1, 0x7F00)), HERE) == sync_objects.StreamLock(
+        2, 1, 0x7F00
+    )
+    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 2, 0, 0x7F00)), HERE) == sync_objects.StreamLock(
+        2, 0, 0x7F00
+    ), "glibc 2.43"
+    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 0, 0, 0)), HERE) is None
+    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 1, 1 << 20, 0x7F00)), HERE) is None
 
 
 @pytest.mark.parametrize(
@@ -111,14 +97,14 @@ def test_a_condition_variable_that_loses_signals(
 ) -> None:
     """Of glibc 2.36; G2 has the index 0."""
     words = struct.pack("<QQ8I", 6, 2, asleep[0] * 2, asleep[1] * 2, *sizes, 4, waiters * 8, *signals)
-    found = Condvar.read(memory(words), HERE + 40, HERE)
+    found = sync_objects.Condvar.read(memory(words), HERE + 40, HERE)
     assert found is not None
     assert found.loses_signals is loses
-    assert Condvar.read(memory(words), HERE + 32, HERE) is None, "the layout of glibc 2.41"
+    assert sync_objects.Condvar.read(memory(words), HERE + 32, HERE) is None, "the layout of glibc 2.41"
 
 
 def test_which_object_a_futex_word_is_in() -> None:
-    assert condvar_by_alignment(HERE + 40) == HERE
-    assert condvar_by_alignment(HERE + 44) == HERE
-    assert rwlock_by_alignment(HERE + 8) == HERE
-    assert rwlock_by_alignment(HERE + 12) == HERE
+    assert sync_objects.condvar_by_alignment(HERE + 40) == HERE
+    assert sync_objects.condvar_by_alignment(HERE + 44) == HERE
+    assert sync_objects.rwlock_by_alignment(HERE + 8) == HERE
+    assert sync_objects.rwlock_by_alignment(HERE + 12) == HERE

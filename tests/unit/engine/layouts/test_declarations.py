@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import struct
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gdbext.cpython.abi import python_structures
-from gdbext.cpython.abi.python_layout import layout_for
-from gdbext.cpython.abi.versions import SUPPORTED
-from gdbext.engine.layouts import Layout, store
-from gdbext.engine.layouts.declarations import (
-    F32,
-    F64,
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-    BitField,
-    Flag,
-    Inner,
-    Link,
-    Member,
-    Place,
-    Space,
-    Struct,
-    declared_in,
-    required_in,
-)
+from gdbext.engine.layouts import declarations, store
+from gdbext.engine.layouts.declarations import Inner, Link, Space, Struct, declared_in
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.torch import structures as torch_structures
@@ -43,36 +18,30 @@ from gdbext.torch.measure import group_wants, header_wants
 from gdbext.torch.state import setting_structures
 from gdbext.torch.values import value_structures
 from support.fakes.unwind_fakes import FakeTarget
-from support.source.parsed import nodes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ROOT = Path(__file__).resolve().parents[4]
 BASE = 0x10000
-TORCH_LAYOUT = "torch-2.13.0+cpu-cxx11.json"
 
 
 class Low(Struct, of="Inner"):
-    low = I32()
-    high = U32()
-    wide = U64("low")
+    low = declarations.I32()
+    high = declarations.U32()
+    wide = declarations.U64("low")
 
 
 class Whole(Struct, of="Outer"):
-    flag = U8()
-    truth = Flag("flag")
-    short = U16()
+    flag = declarations.U8()
+    truth = declarations.Flag("flag")
+    short = declarations.U16()
     inner = Inner(lambda: Low)
-    number = I64("inner")
+    number = declarations.I64("inner")
     link = Link(lambda: Whole)
-    name = Place()
-    first_word = U64("name")
-    real = F64()
-    small = F32()
-    bits = BitField()
-    nothing = U64()
-    far = U64()
+    name = declarations.Place()
+    first_word = declarations.U64("name")
+    real = declarations.F64()
+    small = declarations.F32()
+    bits = declarations.BitField()
+    nothing = declarations.U64()
+    far = declarations.U64()
 
 
 def fields(**members: tuple[int, ...]) -> dict[str, FieldLayout]:
@@ -115,30 +84,16 @@ def whole() -> Whole:
     return Whole(Space(Memory(target), Shapes()), BASE)
 
 
-def test_numbers(whole: Whole) -> None:
-    assert (whole.flag, whole.truth, whole.short) == (1, True, 0xFFFE)
+def test_what_is_read(whole: Whole) -> None:
+    assert (whole.flag, whole.truth, whole.short, whole.real, whole.small) == (1, True, 0xFFFE, 0.5, 0.25)
     assert (whole.inner.low, whole.inner.high) == (-5, 0xFFFFFFFB)
     assert whole.number == struct.unpack("<q", struct.pack("<iI", -5, 0xFFFFFFFB))[0]
-    assert (whole.real, whole.small) == (0.5, 0.25)
-
-
-def test_structures_in_it_and_behind_it(whole: Whole) -> None:
-    assert whole.link.address == BASE
-    assert whole.link.inner.low == -5
+    assert (whole.link.address, whole.link.inner.low) == (BASE, -5)
     assert [each.high for each in Low.array(whole.space, BASE + 64, 2)] == [2, 2]
-
-
-def test_places(whole: Whole) -> None:
-    assert whole.name == whole.place(Whole.name) == BASE + 24
+    assert whole.name == whole.place(Whole.name) == BASE + Whole.name.offset(whole.space) == BASE + 24
     assert whole.first_word == 77, "of a larger member, its first word"
-    assert whole.bytes_of(Whole.name) == struct.pack("<QQ", 77, 88)
-    assert whole.value(Whole.short) == 0xFFFE
-    assert Whole.name.offset(whole.space) == 24
-
-
-def test_bits_of_a_member_and_of_an_object_s_bytes(whole: Whole) -> None:
-    raw = whole.space.memory.read(BASE, 64)
-    assert whole.bits == Whole.bits.of(whole.space.layout, raw) == 0b10
+    assert (whole.bytes_of(Whole.name), whole.value(Whole.short)) == (struct.pack("<QQ", 77, 88), 0xFFFE)
+    assert whole.bits == Whole.bits.of(whole.space.layout, whole.space.memory.read(BASE, 64)) == 0b10
 
 
 def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
@@ -147,17 +102,11 @@ def test_what_the_layout_does_not_say_is_refused(whole: Whole) -> None:
         _ = whole.nothing
     with pytest.raises(LayoutError, match="4 bytes"):
         _ = whole.inner.wide
-
-
-def test_a_fault_costs_one_member(whole: Whole) -> None:
     with pytest.raises(MemoryFault):
         _ = whole.far
-    assert whole.flag == 1
 
 
-# --- the declarations of PyTorch ----------------------------------------------------------------------
-
-
+LAYOUTS = [store.shipped(path) for path in sorted(Path(store.DATA).glob("torch-*-cxx11.json"))]
 DECLARING = (torch_structures, value_structures, group_structures, setting_structures)
 
 
@@ -166,17 +115,10 @@ def declared() -> Iterator[type[Struct]]:
         yield from declared_in(module)
 
 
-@cache
-def layouts() -> list[Layout]:
-    """Of a build of each release."""
-    folder = Path(store.DATA)
-    return [store.shipped(path) for path in sorted(folder.glob("torch-*-cxx11.json"))]
-
-
 @pytest.mark.parametrize("structure", [*declared()], ids=lambda each: each.__name__)
 def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
     """Some release has it, as large as it is read, or larger."""
-    known = [layout for layout in layouts() if layout.has_struct(structure.OF)]
+    known = [layout for layout in LAYOUTS if layout.has_struct(structure.OF)]
     asked = (header_wants.torch_wants(), header_wants.settings_wants(), group_wants.wants(), group_wants.nccl_wants())
     assert known or any(structure.OF in each.structs for each in asked), (
         "CUDA's own are not in a wheel for the CPU; what has a member is measured, too"
@@ -186,84 +128,3 @@ def test_each_declared_member_is_measured(structure: type[Struct]) -> None:
         assert having, member
         for layout in having:
             member.checked(layout)
-
-
-def python_structures_declared() -> Iterator[type[Struct]]:
-    yield from declared_in(python_structures)
-
-
-@pytest.mark.parametrize("structure", [*python_structures_declared()], ids=lambda each: each.__name__)
-def test_each_member_of_cpython_is_in_some_version(structure: type[Struct]) -> None:
-    """As large as it is read, or larger."""
-    known = [layout_for(abi) for abi in SUPPORTED]
-    for member in structure.members():
-        having = [layout for layout in known if member.is_in(layout)]
-        assert having, member
-        for layout in having:
-            member.checked(layout)
-
-
-REQUIRED = [*required_in(*DECLARING), *required_in(python_structures)]
-
-
-@pytest.mark.parametrize("member", REQUIRED, ids=repr)
-def test_a_layout_without_a_required_member_is_refused(member: Member[Any]) -> None:
-    """Whoever declares it decides: no other place lists what is required."""
-    path = f"{store.DATA}/cpython-3.12.json" if member.owner.startswith("Py") else f"{store.DATA}/{TORCH_LAYOUT}"
-    document = {**store.read_layout(path, whole=True)}
-    whole = document["structs"][member.owner]
-    fields = {name: at for name, at in whole["fields"].items() if name != member.path}
-    assert Layout(document).require([member])
-    document["structs"] = {**document["structs"], member.owner: {**whole, "fields": fields}}
-    with pytest.raises(LayoutError, match=re.escape(member.path)):
-        Layout(document).require([member])
-
-
-def test_the_dispatcher_and_the_interpreter_require_members() -> None:
-    assert {"c10::Dispatcher", "c10::impl::OperatorEntry", "PyThreadState"} <= {member.owner for member in REQUIRED}
-
-
-STRUCTURES = ("engine/layouts/", "torch/structures.py", "torch/measure/", "cpython/abi/")
-"""Who may name a member by a string: declarations, what makes layouts, and (torch_symbol.py) a key of Python."""
-_ASKING = re.compile(r"(offset|field|struct|has_struct)")
-
-
-def named_members(name: str, source: str) -> list[str]:
-    """Strings that name a member or a structure of a layout outside of a declaration, as "file:line: what"."""
-    if name.startswith(STRUCTURES) or name.endswith(("_structures.py", "torch_symbol.py")):
-        return []
-    members = {member.path for each in declared() for member in each.members() if PRIVATE.search(member.path)}
-    found = []
-    for node in nodes(source):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _ASKING.fullmatch(node.func.attr):
-            strings = [each.value for each in node.args if isinstance(each, ast.Constant) and type(each.value) is str]
-            found += [f"{name}:{node.lineno}: {each}" for each in strings]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in members:
-            found.append(f"{name}:{node.lineno}: {node.value}")
-    return found
-
-
-PRIVATE = re.compile(r"[a-z]_$|^_M_")
-"""Names that nothing but a member has."""
-
-
-def test_no_string_names_a_member() -> None:
-    files = sorted((ROOT / "gdbext").rglob("*.py"))
-    found = [
-        each for file in files for each in named_members(file.relative_to(ROOT / "gdbext").as_posix(), file.read_text())
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    "breach",
-    [
-        "layout.struct(name).offset('size')",
-        "layout.struct('c10::TensorImpl')",
-        "NAME = 'numel_'",
-        "x = group['seq_']",
-    ],
-)
-def test_a_named_member_is_found(breach: str) -> None:
-    assert len(named_members("torch/x.py", breach)) == 1
-    assert named_members("torch/structures.py", breach) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from gdbext.engine.targets.live import proc_checks, supervision
 from gdbext.engine.targets.rooted_paths import ActingUser, Rights
 from gdbext.errors import NoSuchProcess, TargetGone, UsageError
 from gdbext.hosts.cli.options import Options, parse
-from support.programs.harness import PATIENCE, wait_until
+from support.programs.harness import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
@@ -26,16 +26,9 @@ GREEDY = """
 import sys
 sys.path.insert(0, {root!r})
 from gdbext.hosts.cli import launcher
-from gdbext.engine.targets import {where}
 {code}
 sys.exit(launcher.main(["-r", {recording!r}, "--json", *{words!r}]))
 """
-
-
-def look(code: str, *words: str, where: str = "budget") -> subprocess.CompletedProcess[str]:
-    """A look at a recording in a process of its own, after ``code`` changed something in it."""
-    text = GREEDY.format(root=str(ROOT), where=where, code=code, recording=str(RECORDING), words=list(words))
-    return subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
 
 
 REPLACED = """
@@ -46,27 +39,28 @@ replay_target.ReplayTarget.maps = maps
 """
 
 
-def test_a_look_that_takes_too_much_memory_ends_with_an_error() -> None:
-    done = look(REPLACED.format(body="return [bytes(1 << 24) for _ in range(1000)]"))  # claimed, and not touched
+@pytest.mark.parametrize(
+    ("body", "words", "said", "help_"),
+    [
+        # memory that is claimed, and not touched
+        (
+            "return [bytes(1 << 24) for _ in range(1000)]",
+            (),
+            "the look takes more memory than it may",
+            "--memory-limit GB",
+        ),
+        ("while True: pass", ("--timeout", "0.5"), "no report within 0.5 s", "--timeout SECONDS"),
+    ],
+)
+def test_a_look_that_takes_too_much_ends_with_an_error(
+    body: str, words: tuple[str, ...], said: str, help_: str
+) -> None:
+    text = GREEDY.format(root=str(ROOT), code=REPLACED.format(body=body), recording=str(RECORDING), words=list(words))
+    done = subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "the look takes more memory than it may" in done.stderr
-    assert "--memory-limit GB" in done.stderr
-    assert '"errors": [{"what": "the look takes more memory' in done.stdout
-
-
-def test_the_limit_can_be_moved() -> None:
-    body = "held.append(bytes(300 << 20)); return before(self)"
-    kept = "before, held = replay_target.ReplayTarget.maps, []"
-    code = f"from gdbext.engine.targets.recording import replay_target\n{kept}\n{REPLACED.format(body=body)}"
-    assert look(code, "--memory-limit", "0.2").returncode == 1
-    assert look(code, "--memory-limit", "8").returncode == 0
-
-
-def test_a_loop_of_python_ends_in_time() -> None:
-    done = look(REPLACED.format(body="while True: pass"), "--timeout", "0.5")
-    assert done.returncode == 1
-    assert "no report within 0.5 s" in done.stderr
-    assert "--timeout SECONDS" in done.stderr
+    assert said in done.stderr
+    assert help_ in done.stderr
+    assert said in json.loads(done.stdout)["errors"][0]["what"]
 
 
 def options(*words: str) -> Options:
@@ -76,11 +70,9 @@ def options(*words: str) -> Options:
 
 
 def test_what_has_an_end_has_a_limit() -> None:
-    assert options("-p", "1").time_limit == SECONDS
-    assert options("-p", "1", "--timeout", "5").time_limit == 5
-    assert options("-p", "1", "dispatch-trace", "mm").time_limit is None
-    assert options("-p", "1", "dispatch-top").time_limit is None
-    assert options("-p", "1", "--samples", "100").time_limit is None
+    assert [options("-p", "1", *words).time_limit for words in ((), ("--timeout", "5"))] == [SECONDS, 5]
+    for words in (("dispatch-trace", "mm"), ("dispatch-top",), ("--samples", "100")):
+        assert options("-p", "1", *words).time_limit is None
     assert options("--", "python").time_limit is None
 
 
@@ -88,11 +80,6 @@ def test_what_has_an_end_has_a_limit() -> None:
 def test_a_limit_that_is_none(value: str) -> None:
     with pytest.raises(UsageError, match="--memory-limit"):
         options("-p", "1", "--memory-limit", value)
-
-
-def for_ever() -> None:
-    while True:
-        pass
 
 
 def test_an_interruption_that_is_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,38 +107,17 @@ class FakeClock:
             self.now += 1
 
 
-def test_a_debugger_is_interrupted_in_a_loop() -> None:
+@pytest.mark.parametrize(("kind", "limits"), [(TimeIsUp, (60, 0)), (MemoryIsUp, (0, 60))])
+def test_a_debugger_is_interrupted(
+    kind: type[BaseException], limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
-    watched = BudgetWatch(60, 0, clock)
+    monkeypatch.setattr(budget, "_private_memory", clock)
+    watched = BudgetWatch(*limits, clock)
     watched.begin()
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(kind):
         clock.run()
     watched.end()
-
-
-def test_a_debugger_is_interrupted_when_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    grown = FakeClock()
-    monkeypatch.setattr(budget, "_private_memory", grown)
-    watched = BudgetWatch(0, 60)
-    watched.begin()
-    with pytest.raises(MemoryIsUp):
-        grown.run()
-    watched.end()
-
-
-def test_the_memory_of_this_process_is_counted() -> None:
-    before = budget._private_memory()
-    held = b"x" * (100 << 20)
-    assert budget._private_memory() - before > len(held) * 0.9
-
-
-def test_after_the_end_nothing_comes() -> None:
-    clock, threads = FakeClock(), _thread._count()
-    watched = BudgetWatch(60, 0, clock)
-    watched.begin()
-    watched.end()
-    clock.now = 1000
-    wait_until(lambda: _thread._count() <= threads, "the watch has ended")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root opens files with another user's rights")
@@ -177,3 +143,9 @@ def test_a_process_that_has_ended_before_a_debugger_would_stop_it(monkeypatch: p
         with pytest.raises(TargetGone, match="has ended"):
             supervision.check_can_stop(process.pid)
         process.kill()
+
+
+def test_the_memory_of_this_process_is_counted() -> None:
+    before = budget._private_memory()
+    held = b"x" * (100 << 20)
+    assert budget._private_memory() - before > len(held) * 0.9

@@ -17,7 +17,7 @@ from gdbext.engine.arch.architectures import by_machine
 from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.system import socket_table
 from gdbext.engine.targets.system.peer import ChildProcess
-from gdbext.engine.targets.system.peers import DescriptorHolders, Peers
+from gdbext.engine.targets.system.peers import Peers
 from gdbext.engine.targets.system.procfs import ProcFs
 from gdbext.engine.targets.system.socket_table import SocketTables
 
@@ -65,40 +65,20 @@ def fork(pids: list[int], prepare=lambda: None) -> int:
     return pid
 
 
-def test_a_pipe_of_ones_own(peers):
+def test_the_ends_of_a_pipe(peers, child):
     output, into = os.pipe()
     found = peers.of(link(output), call_writes=False)
     assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
-    os.close(into)
-    assert not Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False).own
-    os.close(output)
-
-
-def test_a_pipe_that_a_child_writes(peers, child):
-    output, into = os.pipe()
     pid = fork(child, lambda: os.close(output))
     os.close(into)
-    found = peers.of(link(output), call_writes=False)
-    assert [each.pid for each in found.processes] == [pid]
+    found = Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False)
+    assert ([each.pid for each in found.processes], found.own) == ([pid], False)
     assert str(pid) in found.text
     os.close(output)
 
 
 def find_socket(pid, inode):
     return SocketTables(pid).find(inode)
-
-
-def test_each_table_is_read_once_however_many_sockets_are_asked_for(monkeypatch):
-    read = []
-    rows = socket_table._rows
-    monkeypatch.setattr(socket_table, "_rows", lambda pid, family: read.append(family) or rows(pid, family))
-    tables = SocketTables(os.getpid())
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        assert all(tables.find(inode(server.fileno())).state == "LISTEN" for _ in range(50))
-    assert all(tables.find(1 << 31) is None for _ in range(50))
-    assert read == ["tcp", "tcp6", "udp", "udp6"]
 
 
 def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
@@ -138,50 +118,19 @@ def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
         accepted.close()
 
 
-def test_a_pair_of_unix_sockets():
-    left, right = socket.socketpair()
-    found = find_socket(os.getpid(), inode(left.fileno()))
-    if found is None:
-        pytest.skip("this kernel has no unix_diag")
-    assert (found.family, found.peer) == ("unix", inode(right.fileno()))
-    left.close()
-    right.close()
-
-
-def test_an_address_of_ipv6():
-    with socket.socket(socket.AF_INET6) as server:
-        try:
-            server.bind(("::1", 0))
-        except OSError:
-            pytest.skip("no IPv6 here")
-        server.listen()
-        found = find_socket(os.getpid(), inode(server.fileno()))
-        assert found.local == f"[::1]:{server.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("call", ["flock", "lockf", "open description"])
+@pytest.mark.parametrize("call", ["flock", "lockf", "open description", "inherited"])
 def test_who_has_locked_a_file(call, tmp_path, peers, child):
+    """Of a lock that was inherited the kernel tells who took it, which is this very process."""
     path = tmp_path / "lock"
-
-    kept = []
-    pid = fork(child, lambda: kept.append(open_and_lock(path, call)))
-    with path.open("w") as mine:
-        found = peers.lock_holder(mine.fileno(), whole_file=call == "flock")
-        assert [each.pid for each in found.processes] == [pid]
-        assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
-        by_path = peers.lock_of("model.lock", lambda: mine.name)
-        assert by_path == found
-
-
-def test_who_has_inherited_the_lock_of_a_file(tmp_path, peers, child):
-    """The kernel tells who took it, which is this very process."""
-    path = tmp_path / "lock"
-    kept = [open_and_lock(path, "flock")]
-    pid = fork(child, lambda: None)
+    kept = [open_and_lock(path, "flock")] if call == "inherited" else []
+    pid = fork(child, lambda: kept.append(open_and_lock(path, call)) if call != "inherited" else None)
     kept.clear()
+    whole_file = call in ("flock", "inherited")
     with path.open("w") as mine:
-        found = peers.lock_holder(mine.fileno(), whole_file=True)
-    assert [each.pid for each in found.processes] == [pid]
+        found = peers.lock_holder(mine.fileno(), whole_file=whole_file)
+        assert [each.pid for each in found.processes] == [pid]
+        assert peers.lock_holder(mine.fileno(), whole_file=not whole_file) is None
+        assert peers.lock_of("model.lock", lambda: mine.name) == found
 
 
 @pytest.mark.parametrize("files", [1, 2])
@@ -235,22 +184,6 @@ def open_and_lock(path, call):
     return file
 
 
-def test_what_an_epoll_set_watches(peers):
-    import select
-
-    output, into = os.pipe()
-    with select.epoll() as loop:
-        loop.register(output)
-        assert peers.watched(loop.fileno()) == [output]
-    os.close(output)
-    os.close(into)
-
-
-def test_descriptors_of_nobody():
-    assert DescriptorHolders().of("pipe:[0]") == []
-    assert find_socket(os.getpid(), 0) is None
-
-
 def test_bytes_that_nobody_has_read_yet(peers):
     here, there = socket.socketpair()
     here.sendall(b"x" * 100)
@@ -258,28 +191,6 @@ def test_bytes_that_nobody_has_read_yet(peers):
     assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
     here.close()
     there.close()
-
-
-def test_a_datagram_socket_has_the_address_that_it_is_connected_to():
-    with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
-        one.bind(("127.0.0.1", 0))
-        host, port = one.getsockname()
-        other.connect((host, port))
-        found = find_socket(os.getpid(), inode(other.fileno()))
-        assert (found.family, found.remote, found.state) == ("udp", f"{host}:{port}", "")
-        assert find_socket(os.getpid(), inode(one.fileno())).remote == ""
-
-
-def test_the_process_that_a_descriptor_is_about(peers, child):
-    pid = fork(child)
-    descriptor = os.pidfd_open(pid)
-    found = peers.process_of(descriptor)
-    assert (found.kind.value, [each.pid for each in found.processes]) == ("process", [pid])
-    os.close(descriptor)
-    output, into = os.pipe()
-    assert peers.process_of(output) is None
-    os.close(output)
-    os.close(into)
 
 
 def test_children_of_a_child(child):
@@ -295,14 +206,10 @@ def test_children_of_a_child(child):
         assert parent == pid
         assert grandchild.pid not in (pid, os.getpid())
     finally:
-        end_children(pid)
+        for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(each), signal.SIGKILL)
     assert outside.absolute("model.lock") == str(Path.cwd() / "model.lock")
     assert outside.absolute("/run/../tmp/x") == "/run/../tmp/x"
-
-
-def end_children(pid: int) -> None:
-    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        os.kill(int(each), signal.SIGKILL)
 
 
 def row(local: str, remote: str, state: str, inode: str) -> list[str]:

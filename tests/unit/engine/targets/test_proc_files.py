@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,6 @@ from gdbext.engine.targets.host_files import HostFiles
 from gdbext.engine.targets.live.local_process import read_command, read_file
 from gdbext.engine.targets.live.supervision import read_file_of
 from gdbext.engine.targets.live.unstopped import UnreadableProcess
-from gdbext.engine.targets.system import proc_files
-from gdbext.engine.targets.system.linux import parse_environ
 from gdbext.errors import TargetError, TargetGone
 from gdbext.tools import family
 from gdbext.tools.ps import torch_processes
@@ -25,7 +22,6 @@ from support.programs.endless_words import endless
 
 _FEW = 256 << 20
 """Bytes that a reader may take: the files have 64 GB."""
-_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -73,28 +69,9 @@ def test_the_process_is_known_as_one_that_may_be_of_any_job(pid: int) -> None:
     assert rank_processes.endless_environments(known, []) == []
 
 
-def test_a_whole_file_and_its_beginning(tmp_path: Path) -> None:
-    own = Path("/proc/self/maps").read_bytes()
-    assert proc_files.read("/proc/self/maps").count(b"\n") == pytest.approx(own.count(b"\n"), abs=3)
-    file = tmp_path / "text"
-    for size in (0, 1, 1 << 16, (1 << 16) + 1, 3 << 16):
-        file.write_bytes(os.urandom(size))
-        assert proc_files.read(str(file), size) == proc_files.head(str(file), size + 1) == file.read_bytes()
-        assert proc_files.head(str(file), size // 2) == file.read_bytes()[: size // 2]
-        if size:
-            with pytest.raises(OSError, match="longer than"):
-                proc_files.read(str(file), size - 1)
-
-
 def test_ps_lists_it_and_ends_in_time(pid: int) -> None:
     found = {each.pid: each for each in torch_processes().processes}
     assert (found[pid].program, found[pid].rank) == ("", None)
     late = torch_processes(0)
     assert late.processes == ()
     assert late.left > 1
-
-
-def test_an_environment_has_so_many_variables_at_most() -> None:
-    found = parse_environ(b"".join(b"%d=\0" % number for number in range(1_000_000)))
-    assert len(found) == 1 << 16
-    assert parse_environ(b"A=1\0B=2\0A=3\0") == {"A": "1", "B": "2"}

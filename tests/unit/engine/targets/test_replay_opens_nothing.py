@@ -37,16 +37,14 @@ sys.stderr.write(json.dumps([status, asked]))
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("name", "command"),
     [
-        "dispatch-diagnose",
-        "dispatch-bt --all --native --why",
-        "dispatch-info",
-        "all-threads --stacks",
-        "dispatch-info --settings",
+        ("meta-mm", "dispatch-diagnose"),
+        ("gil-mutex", "dispatch-bt --all --native --why"),
+        pytest.param("meta-mm", "dispatch-info --settings", marks=pytest.mark.extended),
+        pytest.param("gil-mutex", "all-threads --stacks", marks=pytest.mark.extended),
     ],
 )
-@pytest.mark.parametrize("name", ["meta-mm", "gil-mutex"])
 def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None:
     recording = ROOT / "tests" / "recordings" / f"{name}.rec"
     words = [sys.executable, "-I", "-S", "-c", LOOK, str(ROOT), "-r", str(recording), *command.split()]
@@ -54,26 +52,11 @@ def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None
     status, asked = json.loads(done.stderr[done.stderr.index("[") :])
     assert status == 0
     known = f"{os.environ.get('XDG_CONFIG_HOME') or Path.home() / '.config'}/gdbext/known"
-    ours = (
-        str(ROOT / "gdbext"),
-        str(recording),
-        sys.base_prefix,
-        "/usr/lib/python",
-        "/dev/null",
-        "/proc/self/statm",
-        known,
-        f"{cache_folder()}/demangled",
-        f"{cache_folder()}/jumps",
-    )
-    assert any(path == str(recording) for path in asked)
-    foreign = {
-        path for path in asked if path.startswith("/") and not path.startswith(ours) and not SITE.fullmatch(path)
-    }
-    own = [
-        ROOT / "x",
-        Path(cache_folder(), "demangled"),
-        Path.home() / ".local" / "x",
-        *(Path(path) for path in asked if SITE.fullmatch(path)),
-    ]
+    ours = [str(ROOT / "gdbext"), str(recording), sys.base_prefix, "/usr/lib/python", "/dev/null", "/proc/self/statm"]
+    ours += [known, f"{cache_folder()}/demangled", f"{cache_folder()}/jumps"]
+    assert str(recording) in asked
+    sites = {path for path in asked if SITE.fullmatch(path)}
+    foreign = {path for path in asked if path.startswith("/") and not path.startswith(tuple(ours))} - sites
+    own = [ROOT / "x", Path(cache_folder(), "demangled"), Path.home() / ".local" / "x", *map(Path, sites)]
     parents = {str(parent) for path in own for way in (path, path.resolve()) for parent in way.parents}
     assert foreign - parents == set(), "of our own folders the parents are asked for, too: whose are they?"

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gdbext.engine.targets.system import linux
-from gdbext.engine.targets.system.linux import (
-    HIDDEN,
-    blanked,
-    command_text,
-    is_secret,
-    program_only,
-    secrets_among,
-    without_user,
-)
+from gdbext.engine.targets.system.linux import HIDDEN
+
+SECRETS = """HF_TOKEN DB_PASSWD PGPASSWORD GIT_AUTH BASIC_AUTHORIZATION SSH_PRIVATE WANDB_API_KEY APIKEY MY_KEY DB_PWD
+    AWS_SECRET_ACCESS_KEY SMTP_PASS GOOGLE_CREDENTIALS --db-password --api-key -token SESSION_COOKIE"""
+OTHERS = "OMP_NUM_THREADS PWD OLDPWD PYTHONPATH TORCH_COMPILE_BYPASS NCCL_DEBUG KEYBOARD MASTER_ADDR"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN",
-        "DB_PASSWD",
-        "PGPASSWORD",
-        "GIT_AUTH",
-        "BASIC_AUTHORIZATION",
-        "SSH_PRIVATE",
-        "WANDB_API_KEY",
-        "APIKEY",
-        "AWS_SECRET_ACCESS_KEY",
-        "MY_KEY",
-        "DB_PWD",
-        "SMTP_PASS",
-        "GOOGLE_CREDENTIALS",
-        "--db-password",
-        "--api-key",
-        "-token",
-        "SESSION_COOKIE",
-    ],
-)
-def test_names_of_secrets(name: str) -> None:
-    assert is_secret(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["OMP_NUM_THREADS", "PWD", "OLDPWD", "PYTHONPATH", "TORCH_COMPILE_BYPASS", "NCCL_DEBUG", "KEYBOARD", "MASTER_ADDR"],
-)
-def test_names_of_others(name: str) -> None:
-    assert not is_secret(name)
+def test_names_of_secrets() -> None:
+    assert [name for name in f"{SECRETS} {OTHERS}".split() if linux.is_secret(name)] == SECRETS.split()
 
 
 def test_reports_hide_them() -> None:
@@ -59,35 +23,24 @@ def test_reports_hide_them() -> None:
 
 def test_a_command_without_its_arguments() -> None:
     command = "/usr/bin/g++\0-c\0/tmp/x/main.cpp\0-DKEY=abc\0--password\0hunter2\0https://a:b@c/x.py\0"
-    assert program_only(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
-    assert (program_only(""), program_only("sleep\0")) == ("", "sleep\0")
+    assert linux.program_only(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
+    assert (linux.program_only(""), linux.program_only("sleep\0")) == ("", "sleep\0")
 
 
 def test_a_command_line_that_is_shown_has_no_secrets() -> None:
     words = b"python\0x.py\0--token=abc\0--db-password\0hunter2\0--key\0/a/file\0A=redis://me:pw@host\0--lr=1\0\xff\0"
     assert (
-        command_text(words)
+        linux.command_text(words)
         == "python x.py --token=*** --db-password ******* --key /a/file A=redis://*****@host --lr=1 \ufffd"
     )
-    assert command_text(b"") == ""
-    assert command_text(b"-p\0--password=\0") == "-p --password="
+    assert linux.command_text(b"") == ""
+    assert linux.command_text(b"-p\0--password=\0") == "-p --password="
 
 
 def test_secrets_among_the_words_of_a_process() -> None:
-    words = [
-        b"python",
-        b"--token=abcdefgh",
-        b"--db-password",
-        b"hunter2",
-        b"--secret",
-        b"--verbose",
-        b"x.py",
-        b"DB_PASSWD=correct",
-        b"SSH_AUTH_SOCK=/run/agent",
-        b"PWD=some folder",
-        b"A=postgres://me:mypassword@host",
-        b"MY_KEY=1",
-    ]
-    assert secrets_among(words) == [b"me:mypassword", b"abcdefgh", b"correct", b"hunter2"]
-    assert blanked(b"x hunter2 y", secrets_among(words)) == b"x ******* y"
-    assert without_user("no address") == "no address"
+    words = b"""python|--token=abcdefgh|--db-password|hunter2|--secret|--verbose|x.py|DB_PASSWD=correct|MY_KEY=1|
+        SSH_AUTH_SOCK=/run/agent|PWD=some folder|A=postgres://me:mypassword@host""".split(b"|")
+    words = [word.strip() for word in words]
+    assert linux.secrets_among(words) == [b"me:mypassword", b"abcdefgh", b"correct", b"hunter2"]
+    assert linux.blanked(b"x hunter2 y", linux.secrets_among(words)) == b"x ******* y"
+    assert linux.without_user("no address") == "no address"

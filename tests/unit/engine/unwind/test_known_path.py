@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -87,10 +86,6 @@ def return_address(number: int, value: int) -> Callable[[FakeStack, int], None]:
     return lambda stack, start: stack.put(start + FRAME * (number + 1) - 8, value)
 
 
-def saved_rbp(number: int, value: int) -> Callable[[FakeStack, int], None]:
-    return lambda stack, start: stack.put(start + FRAME * (number + 1) - 0x10, value)
-
-
 def test_threads_of_a_pool() -> None:
     threads = Threads()
     for shift in (0, 0x10, 0x7F0, 0x48):
@@ -112,16 +107,6 @@ def test_a_caller_is_another_one(number: int) -> None:
     assert threads.check() == [FRAMES, FRAMES, FRAMES, number + 1, number + 1]
 
 
-@pytest.mark.parametrize("number", [level - 1 for level in BASED_ON_RBP])
-@pytest.mark.parametrize("value", [0, STACK + 0x3000, 1 << 63])
-def test_a_frame_pointer_leads_elsewhere(number: int, value: int) -> None:
-    threads = Threads()
-    threads.add()
-    threads.add()
-    threads.add(saved_rbp(number, value))
-    assert threads.check()[2] < FRAMES
-
-
 def test_memory_that_is_not_there() -> None:
     threads = Threads()
     threads.add()
@@ -130,18 +115,3 @@ def test_memory_that_is_not_there() -> None:
     threads.registers.append({**threads.registers[0], "rsp": (1 << 64) - 8})
     threads.registers.append({"rip": CODE + 8, "rsp": threads.registers[0]["rsp"]})
     assert threads.check()[2:4] == [1, 1]
-
-
-def test_any_words_on_the_stack() -> None:
-    chance = random.Random(5)
-    threads = Threads()
-    threads.add()
-    threads.add()
-
-    def scatter(stack: FakeStack, start: int) -> None:
-        for _ in range(2):
-            stack.put(start + 8 * chance.randrange(FRAMES * FRAME // 8), chance.choice((0, start, CODE + 0x308, 1)))
-
-    for _ in range(40):
-        threads.add(scatter, shift=8 * chance.randrange(32))
-    threads.check()

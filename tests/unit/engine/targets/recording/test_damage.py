@@ -9,18 +9,12 @@ import pytest
 
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording import container, recorder, recording_reader
-from gdbext.engine.targets.recording.recording import (
-    RecordedFile,
-    RecordedNumbers,
-    RecordedThread,
-    Recording,
-    SparseBytes,
-)
+from gdbext.engine.targets.recording.recording import RecordedFile, RecordedThread, Recording, SparseBytes
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import BadRecording
 from gdbext.tools import table
 from support.fuzzing.byte_damage import scatter
-from support.recorded.recordings import recording
+from support.recorded.recordings import Replay, recording
 
 COMMANDS = (
     ("dispatch-diagnose", "--why"),
@@ -52,6 +46,10 @@ def thinned(block: SparseBytes, source: random.Random) -> SparseBytes:
     return SparseBytes([start for start, _ in kept], [piece for _, piece in kept])
 
 
+def memory_thinned(found: Recording, source: random.Random) -> Recording:
+    return found._replace(memory=thinned(found.memory, source))
+
+
 def memory_flipped(found: Recording, source: random.Random) -> Recording:
     return found._replace(memory=flipped(found.memory, source, 200))
 
@@ -61,10 +59,6 @@ def memory_filled(found: Recording, source: random.Random) -> Recording:
     fill = source.choice((0, 1, 0x41, 0xFF))
     pieces = [bytes([fill]) * len(piece) if source.random() < 0.1 else piece for piece in found.memory.pieces]
     return found._replace(memory=SparseBytes(found.memory.starts, pieces))
-
-
-def memory_thinned(found: Recording, source: random.Random) -> Recording:
-    return found._replace(memory=thinned(found.memory, source))
 
 
 def registers_random(found: Recording, source: random.Random) -> Recording:
@@ -94,41 +88,13 @@ def files_flipped(found: Recording, source: random.Random) -> Recording:
     return found._replace(files=tuple(map(changed, found.files)))
 
 
-def files_thinned(found: Recording, source: random.Random) -> Recording:
-    def changed(file: RecordedFile) -> RecordedFile:
-        return file._replace(contents=thinned(file.contents, source))
-
-    return found._replace(files=tuple(map(changed, found.files)))
-
-
-def indexes_flipped(found: Recording, source: random.Random) -> Recording:
-    def numbers(old: RecordedNumbers) -> RecordedNumbers:
-        return old._replace(contents=flipped(old.contents, source, 20))
-
-    def changed(file: RecordedFile) -> RecordedFile:
-        arrays = {kind: (numbers(first), numbers(second)) for kind, (first, second) in file.arrays.items()}
-        return file._replace(arrays=arrays)
-
-    return found._replace(files=tuple(map(changed, found.files)))
-
-
 def facts_changed(found: Recording, source: random.Random) -> Recording:
     garbage = ("", "\0", "7 (x) S " * 20, ["x"], [], None, -1.5, "0x")
     facts = {name: source.choice((value, *garbage)) for name, value in found.facts.items()}
     return found._replace(facts=facts, auxv={key: source.getrandbits(64) for key in found.auxv})
 
 
-DAMAGES = (
-    memory_flipped,
-    memory_filled,
-    memory_thinned,
-    registers_random,
-    maps_changed,
-    files_flipped,
-    files_thinned,
-    indexes_flipped,
-    facts_changed,
-)
+DAMAGES = (memory_flipped, memory_filled, memory_thinned, registers_random, maps_changed, files_flipped, facts_changed)
 
 
 def assert_no_internal_error(recording: Recording) -> None:
@@ -162,3 +128,19 @@ def test_damaged_contents_of_the_file(name: str) -> None:
         if readable <= ROUNDS:
             assert_no_internal_error(found)
     assert readable
+
+
+NAME = "forked-lock-3.12"
+"""A process that was forked while another thread held a lock: which parent it is a copy of is told by /proc."""
+GARBAGE = ("", "\0", "7 (x) S " * 20, "7 (x) S " + "9" * 5000 + " 9" * 50, "0x12z", "-1", "\u0661\u0662")
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=["empty", "nul", "many", "digits", "letters", "negative", "arabic"])
+def test_each_file_damaged(garbage: str) -> None:
+    whole = recording(NAME)
+    names = [name for name in whole.facts if name.startswith("text /proc")]
+    assert any(name.endswith("personality") for name in names)
+    for damaged in [*([name] for name in names), names]:
+        facts = {**whole.facts, **dict.fromkeys(damaged, garbage)}
+        for command in ("dispatch-diagnose", "all-threads"):
+            Replay(NAME, whole._replace(facts=facts)).document(command)

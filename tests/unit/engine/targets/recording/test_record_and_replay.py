@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.memory import Memory, memory_of
 from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
@@ -95,17 +96,6 @@ def replayed(target: RecordingTarget) -> ReplayTarget:
     return ReplayTarget(recording_reader.decode(recorder.encode(recorded(target))))
 
 
-def test_everything_survives_the_file(process: Process) -> None:
-    target = RecordingTarget(process)
-    use(target)
-    recording = recorded(target)
-    again = recording_reader.decode(recorder.encode(recording))
-    assert recorder.parts(again)[0] == recorder.parts(recording)[0]
-    assert [list(block) for block in recorder.parts(again)[1]] == [
-        list(block) for block in recorder.parts(recording)[1]
-    ]
-
-
 def use(target: Any) -> list[Any]:
     """Read a bit of everything."""
     memory = memory_of(target)
@@ -155,13 +145,11 @@ def test_a_page_that_is_read_again_is_kept_as_it_was_then(process: Process) -> N
     target = RecordingTarget(process)
     memory = memory_of(target)
     first = memory.u64(STACK + 64)
-    changed = bytes(reversed(process.stack))
-    process.regions[STACK] = changed
+    process.regions[STACK] = changed = bytes(reversed(process.stack))
     assert memory.u64(STACK + 64) == first, "as long as nobody says that it ran"
     memory.forget()
     assert memory.read(STACK + 64, 8) == changed[64:72]
-    assert recorded(target).memory.read(STACK + 64, 8) == changed[64:72]
-    assert memory_of(replayed(target)).u64(STACK + 64) == int.from_bytes(changed[64:72], "little")
+    assert memory_of(replayed(target)).read(STACK + 64, 8) == changed[64:72]
 
 
 def test_a_read_that_ends_in_a_fault_ends_there_in_the_replay(process: Process) -> None:
@@ -210,37 +198,9 @@ def test_what_was_not_read_is_missing_and_said_to_be(process: Process) -> None:
     assert replay.missing_from_recording() == "facts of the system (1), files of modules (1), pages of memory (2)"
 
 
-def test_a_name_that_was_not_looked_up_is_no_other_name(process: Process) -> None:
-    target = RecordingTarget(process)
-    symbols = Symbolizer(ModuleTable(target, memory_of(target)), target.files.symbols)
-    assert names_of(symbols, BASE + 0x1000) == ("f0",)
-    replay = replayed(target)
-    again = Symbolizer(ModuleTable(replay, memory_of(replay)), replay.files.symbols)
-    assert names_of(again, BASE + 0x1000) == ("f0",)
-    for number in range(1, 200):
-        assert names_of(again, BASE + 0x1000 + 16 * number) in ((), (f"f{number}",))
-    assert again.address_of("f150", "libmade.so") is None
-    assert "libmade.so" in replay.missing_from_recording()
-
-
-def test_memory_that_could_not_be_read_is_not_missing(process: Process) -> None:
-    target = RecordingTarget(process)
-    assert memory_of(target).try_read(0x5000, 8) is None
-    replay = replayed(target)
-    assert memory_of(replay).try_read(0x5000, 8) is None
-    assert replay.missing_from_recording() == ""
-
-
-def test_the_code_and_the_stack_of_each_thread_are_kept(process: Process) -> None:
-    architecture = process.architecture
-    registers = {architecture.program_counter: BASE + 0x1010, architecture.stack_pointer: STACK + PAGE + 8}
-    process._all.append(FakeThread(9, registers))
-    kept = recorded(RecordingTarget(process))
-    assert [(start, len(piece)) for start, piece in kept.memory] == [(BASE + 0x1000, 912), (STACK + PAGE, 904)]
-
-
 def test_threads(process: Process) -> None:
-    first, second = replayed(RecordingTarget(process)).threads()
+    replay = replayed(RecordingTarget(process))
+    first, second = replay.threads()
     assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
     assert first.signal == Signal(11, "SIGSEGV", -6, 0x10)
     assert first.registers() == process.threads()[0].registers()
@@ -249,24 +209,8 @@ def test_threads(process: Process) -> None:
     with pytest.raises(TargetError, match="could not be stopped") as caught:
         second.registers()
     assert caught.value.help == "wait"
-
-
-def test_a_recording_from_before_vector_registers_were_kept(process: Process) -> None:
-    document, blocks = recorder.parts(recorded(RecordingTarget(process)))
-    for thread in document["threads"]:
-        del thread["float_registers"]
-    first, _ = ReplayTarget(recording_reader.from_parts(document, blocks)).threads()
-    assert first.registers() == process.threads()[0].registers()
-    assert first.float_registers() == {}
-
-
-def test_the_selected_thread_and_the_maps(process: Process) -> None:
-    replay = replayed(RecordingTarget(process))
-    selected = replay.selected_thread()
-    assert selected is not None
-    assert selected.tid == 8
-    assert replay.maps() == tuple(process.maps())
-    assert replay.auxv() == process.auxv()
+    assert replay.selected_thread() is second
+    assert (replay.maps(), replay.auxv()) == (tuple(process.maps()), process.auxv())
     assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
     assert replay.recorded is not None
     assert replay.recorded.command == "dispatch-info --why"
@@ -287,35 +231,21 @@ def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Proces
     assert "/secret/place" not in data
 
 
-def test_a_file_of_which_nothing_was_read(process: Process) -> None:
-    target = RecordingTarget(process)
-    (module,) = ModuleTable(target, memory_of(target)).modules
-    assert module.image is not None
-    (again,) = ModuleTable(replayed(target), memory_of(replayed(target))).modules
-    assert again.image is not None
-    with pytest.raises(SymbolFileError, match="not in the recording"):
-        again.image.data[0x1800:0x1810]
-    assert again.image.read(0x1800, 16) is None
-    assert again.image.find(b"x", 0x1800, 0x1900) is None
+def searches(image: ElfImage) -> list[int | None]:
+    found = [image.find(b"GNU\0", 0, 0x1000), image.find(b"no such thing", 0, 0x1000)]
+    return [*found, image.find(b"\1", 0x210, 0x300, 8), image.data.find(b"ELF", 0, 16)]
 
 
 def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     target = RecordingTarget(process)
     (module,) = ModuleTable(target, memory_of(target)).modules
     assert module.image is not None
-    found = module.image.find(b"GNU\0", 0, 0x1000)
-    assert found == 0x20C
-    assert module.image.find(b"no such thing", 0, 0x1000) is None
-    assert module.image.find(b"\1", 0x210, 0x300, 8) == 0x210
-    assert module.image.find(b"\1", 0x211, 0x300, 16) == 0x211
-    assert module.image.data.find(b"ELF", 0, 16) == 1
+    expected = [0x20C, None, 0x210, 1]
+    assert searches(module.image) == expected
     replay = replayed(target)
     (again,) = ModuleTable(replay, memory_of(replay)).modules
     assert again.image is not None
-    assert again.image.find(b"GNU\0", 0, 0x1000) == found
-    assert again.image.find(b"no such thing", 0, 0x1000) is None
-    assert again.image.find(b"\1", 0x210, 0x300, 8) == 0x210
-    assert again.image.data.find(b"ELF", 0, 16) == 1
+    assert searches(again.image) == expected
     assert replay.missing_from_recording() == ""
     assert again.image.find(b"GNU\0", 1, 0x1000) is None
     with pytest.raises(SymbolFileError):
@@ -339,24 +269,16 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
         (("target", "debugger"), "gdbgdb"),
         (("target", "pid"), -1),
         (("target", "pid"), True),
-        (("target", "pid"), 1.5),
-        (("threads",), {}),
-        (("threads", 0), 7),
         (("threads", 0, "tid"), "7"),
-        (("threads", 0, "registers"), []),
         (("threads", 0, "registers", "pc"), 1 << 64),
-        (("threads", 0, "float_registers"), 7),
         (("threads", 0, "float_registers", "xmm0"), -1),
-        (("threads", 0, "signal"), 11),
         (("threads", 0, "signal", "address"), -1),
         (("maps", 0), [0] * 8),
-        (("maps", 0), [1, 2]),
         (("maps", 0, 3), 5),
         (("auxv",), {"x": 1}),
         (("environ",), {"A": 1}),
         (("facts",), {"text /proc/1/stat": {"deep": []}}),
         (("facts",), {"clock 1": float("nan")}),
-        (("facts",), {"clock 1": 1e300}),
         (("kept",), {"torch layout": None}),
         (("modules", 0, "file"), 99),
         (("modules", 0, "status"), "stolen"),
@@ -364,9 +286,7 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
         (("files", 0, "contents"), 99),
         (("files", 0, "found"), [["zz", 0, 1, 1, 0]]),
         (("files", 0, "found"), [["00", 0, 1, 1, "a"]]),
-        (("files", 0, "offsets"), [["00", 0, 1]]),
         (("files", 0, "offsets"), [["00", 0, 1, None]]),
-        (("files", 0, "arrays"), {"names": []}),
         (("files", 0, "arrays"), {"names": [{"count": 1, "width": 5, "contents": 0}] * 2}),
         (("files", 0, "arrays"), {"addresses": [{"count": n, "width": 4, "contents": 0} for n in (9, 3)]}),
         (("files", 0, "arrays"), {"names": [{"count": 0, "width": 4, "contents": 0}] * 2}),

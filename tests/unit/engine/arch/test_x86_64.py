@@ -1,16 +1,18 @@
-"""What the decoder says of single instructions, and that garbage only ends it."""
+"""Instructions, arguments and registers of x86-64, and what is asked of every architecture."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from gdbext.engine.arch import Passing, Slot, architectures
 from gdbext.engine.arch.instruction import Instruction, MemoryOperand
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.engine.arch.x86_64.conventions import place
 from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.arch.x86_64.patterns import follows_call, return_address_offset
+from gdbext.errors import ForeignArchitecture, TargetError
 
 
 def one(code: str, address: int = 0x1000) -> Instruction:
@@ -59,26 +61,18 @@ def test_effects_that_no_operand_shows() -> None:
     assert one("c4e37961c10c").writes == {"rcx"}  # vpcmpestri
     assert one("f348ab").stored > 0  # rep stos
     assert one("0f0111").stored > 0  # sgdt
-
-
-def test_a_transaction_may_go_on_elsewhere() -> None:
     begin = one("c7f800000100")  # xbegin
     assert (begin.kind, begin.target, begin.writes) == ("jcc", 0x1000 + 6 + 0x10000, {"rax"})
     assert one("c6f801").kind == "other"  # xabort
     assert list(instructions(bytes.fromhex("c7f000000000"), 0)) == []  # undefined
 
 
-@pytest.mark.parametrize(
-    "code", ["e800000000", "ffd0", "41ffd4", "ff5018", "ff9000010000", "ff1500000000", "41ff542408", "ff14c500000000"]
-)
-def test_a_return_address_follows_a_call(code: str) -> None:
-    assert follows_call(b"\x90" * 4 + bytes.fromhex(code))
-    assert one(code).kind == "call"
-
-
-@pytest.mark.parametrize("code", ["90909090909090", "ffe0ffe0", "", "e8", "ff", "4889c34889c3"])
-def test_a_return_address_follows_nothing_else(code: str) -> None:
-    assert not follows_call(bytes.fromhex(code))
+def test_a_return_address_follows_a_call() -> None:
+    for code in ("e800000000", "ffd0", "41ffd4", "ff5018", "ff9000010000", "ff1500000000", "ff14c500000000"):
+        assert follows_call(b"\x90" * 4 + bytes.fromhex(code))
+        assert one(code).kind == "call"
+    for code in ("90909090909090", "ffe0ffe0", "", "e8", "ff", "4889c34889c3"):
+        assert not follows_call(bytes.fromhex(code))
 
 
 def test_return_address_at_the_edges_of_a_function() -> None:
@@ -102,11 +96,63 @@ def test_garbage_ends_the_decoding() -> None:
         assert all(0 < one.length <= 40 for one in found)
 
 
-@given(st.binary(max_size=64))
-def test_instructions_follow_each_other(code: bytes) -> None:
-    position = 0x1000
-    for found in instructions(code, 0x1000):
-        assert found.address == position
-        assert 1 <= found.length <= 15 or found.length <= len(code)
-        position = found.end
-    assert position <= 0x1000 + len(code)
+def test_a_trap_is_the_instruction_before_the_program_counter() -> None:
+    def read(address: int, _size: int) -> bytes | None:
+        return {0x40000E: b"\0", 0x40000F: b"\xcc"}.get(address)
+
+    assert ARCHITECTURE.stopped_at_trap({"rip": 0x400010}, read)
+    assert not ARCHITECTURE.stopped_at_trap({"rip": 0x40000F}, read)
+    assert not ARCHITECTURE.stopped_at_trap({"rip": 0x300000}, read)
+
+
+def test_accesses_to_a_table_by_gcc_and_by_clang() -> None:
+    """lea 0xf8(%r15,%rax,8),%rbx; add $0xaf8,%r12; add $0xaf8,%rax: each behind a shr $16; the last one without."""
+    shift, nops = b"\x48\xc1\xea\x10", b"\x90" * 8
+    lea = b"\x49\x8d\x9c\xc7\xf8\x00\x00\x00"
+    add, add_rax = b"\x49\x81\xc4\xf8\x0a\x00\x00", b"\x48\x05\xf8\x0a\x00\x00"
+    code = shift + lea + add + add_rax + nops * 40 + add
+    assert list(ARCHITECTURE.table_accesses(code, 0xF8, 16, 64)) == [4]
+    assert list(ARCHITECTURE.table_accesses(code, 0xAF8, 16, 64)) == [12, 19]
+
+
+WORD, TWO, FLOAT = Passing.WORD, Passing.TWO_WORDS, Passing.FLOAT
+MIXED, MEMORY = Passing.FLOAT_AND_WORD, Passing.MEMORY
+FLOATS = tuple(Slot(float_register=number) for number in range(8))
+
+
+def registers(*numbers: int) -> tuple[Slot, ...]:
+    return tuple(Slot(number) for number in numbers)
+
+
+def stack(*offsets: int) -> tuple[Slot, ...]:
+    return tuple(Slot(offset=offset) for offset in offsets)
+
+
+@pytest.mark.parametrize(
+    ("passed", "places"),
+    [
+        ([WORD] * 8, [*(registers(n) for n in range(6)), stack(0), stack(8)]),
+        # the seventh argument still gets the register that the structure did not fit into
+        ([WORD] * 5 + [TWO, WORD], [*(registers(n) for n in range(5)), stack(0, 8), registers(5)]),
+        ([WORD, FLOAT, WORD], [registers(0), FLOATS[:1], registers(1)]),
+        ([FLOAT] * 9, [*(FLOATS[n : n + 1] for n in range(8)), stack(0)]),
+        ([MIXED, WORD], [(*FLOATS[:1], Slot(0)), registers(1)]),
+        ([Passing.WORD_AND_FLOAT, WORD], [(Slot(0), *FLOATS[:1]), registers(1)]),
+        ([WORD, MEMORY, WORD], [registers(0), stack(0, 8, 16), registers(1)]),
+    ],
+)
+def test_where_arguments_are(passed: list[Passing], places: list[tuple[Slot, ...]]) -> None:
+    assert place(passed) == places
+
+
+def test_what_no_one_has_written_yet_and_registers_that_are_cut_short() -> None:
+    kind, names = next(iter(ARCHITECTURE.register_sets.items()))
+    assert ARCHITECTURE.unpack_registers(kind, bytes(8 * len(names))) == dict.fromkeys(names, 0)
+    with pytest.raises(ForeignArchitecture, match="243") as raised:
+        architectures.by_machine(243)
+    assert "x86-64" in raised.value.why
+    with pytest.raises(ForeignArchitecture, match="riscv64"):
+        architectures.by_name("riscv64")
+    assert architectures.by_gdb_name("powerpc:common64") is None
+    with pytest.raises(TargetError, match="bytes instead of"):
+        ARCHITECTURE.unpack_registers(kind, bytes(8 * len(names) - 1))
