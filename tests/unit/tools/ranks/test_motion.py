@@ -22,15 +22,11 @@ def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
     return RankReport(rank, "node1", pid or 100 + rank, "job", 2, "2.13.0", kind, "", wait=wait, groups=(group,))
 
 
-def test_a_rank_that_waits_where_it_waited_hangs() -> None:
-    waiting = report(0, 18, True)
+def test_a_rank_that_waits_elsewhere_by_now_runs_and_one_that_waits_where_it_waited_hangs() -> None:
+    waiting, late = report(0, 18, True), report(1, 17, False)
     assert combine_looks(waiting, waiting) == waiting
-    assert judge(rows([waiting, report(1, 17, False)])).verdict.kind.value == "late-rank"
-
-
-def test_a_rank_that_waits_elsewhere_by_now_runs() -> None:
-    running = combine_looks(report(0, 18, True), report(0, 25, True))
-    found = judge(rows([running, report(1, 17, False)]))
+    assert judge(rows([waiting, late])).verdict.kind.value == "late-rank"
+    found = judge(rows([combine_looks(waiting, report(0, 25, True)), late]))
     assert (found.verdict.kind.value, found.collectives) == ("all-busy", ())
 
 

@@ -28,17 +28,11 @@ Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group
 """
 OK = HEAD + "    0         8         4         1         4        32   RUNNING      OK\n"
-MISMATCH = (
-    OK
-    + """    1         1         4         8        32        32   RUNNING  MISMATCH
-
-Warnings
-========
+MISMATCH = f"""{OK}    1         1         4         8        32        32   RUNNING  MISMATCH
 
 #1-0 (27a079b828ff1a75) MISMATCH
   Communicator ranks have different collective operation counts
 """
-)
 OURS = (os.geteuid(),)
 STRANGER = 65533
 ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
@@ -46,8 +40,8 @@ ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
 
 @contextmanager
 def server(status: str | None = None, greeting: bytes | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """Its address, and the commands that it got. ``status``: None for one that never answers to it; ``greeting`` is
-    what it says to the first command instead."""
+    """Its address, and the commands that it got. ``status``: None for no answer to that; ``greeting``: what it says to
+    the first command instead."""
     said: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -93,6 +87,9 @@ def test_ok_is_no_proof() -> None:
         found = ask_ras(address, OURS)
     assert found.says_ok
     assert "It says OK of all communicators, as it also does where" in shown(found)
+    made = document(judge(jobs.recorded_rows("nccl"))._replace(ras=found))
+    contract_schema.check(json.loads(json.dumps(made)))
+    assert made["ras"]["user"] == os.geteuid()
     assert not RasAnswer("x", tuple(HEAD.splitlines())).says_ok, "it has no communicator"
 
 
@@ -111,9 +108,8 @@ def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, pr
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
 def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None:
     """The kernel says who accepted the connection, even where root has made the listener."""
-    with socket.create_server(
-        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, dualstack_ipv6=host == "::"
-    ) as listener:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listener:
         address = f"{'localhost' if host == '::' else f'[{host}]'}:{listener.getsockname()[1]}"
         child = os.fork()
         if child == 0:
@@ -136,14 +132,6 @@ def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None
         assert f"a process of user {STRANGER}" in shown(found)
         assert ask_ras(address, (STRANGER,)).says_ok, "the job is that user's"
         os.waitpid(child, 0)
-
-
-def test_the_user_is_reported() -> None:
-    with server(OK) as (address, _):
-        report = judge(jobs.recorded_rows("nccl"))._replace(ras=ask_ras(address, OURS))
-    made = document(report)
-    contract_schema.check(json.loads(json.dumps(made)))
-    assert made["ras"]["user"] == os.geteuid()
 
 
 def test_nobody_listens() -> None:
@@ -169,9 +157,8 @@ def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.Monke
     assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
     with server(OK) as (address, _):
         monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
-        assert ranks._ras(options, ()) == RasAnswer(
-            address, tuple(line for line in OK.splitlines() if line), user=os.geteuid()
-        )
+        lines = tuple(line for line in OK.splitlines() if line)
+        assert ranks._ras(options, ()) == RasAnswer(address, lines, user=os.geteuid())
 
 
 def test_it_is_asked_where_a_job_runs_and_only_if_wanted() -> None:
