@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import sys
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
-from gdbext.diagnosis.session import Extras
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine import entry_points
 from gdbext.engine.entry_points import EntryPoint
@@ -37,60 +33,20 @@ def test_each_row_says_what_its_class_says(row: table.ToolRow) -> None:
     assert row.name in table.help_text(row)
 
 
-def test_each_tool_has_a_row() -> None:
-    named = [
-        (file, re.findall(r"^class (\w+)\((?:Live)?(?:Tool|Program)\)", file.read_text(), re.MULTILINE))
-        for file in PACKAGE.rglob("*.py")
-    ]
-    bases = {"gdbext.live.host:LiveTool"}
-    places = {
-        f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts).removesuffix('.__init__')}:{name}"
-        for file, names in named
-        for name in names
-    }
-    assert places - bases == {row.place for row in table.TABLE}
-
-
-def test_what_is_offered_is_there_and_is_wanted() -> None:
-    """Each by one tool, and each as a method of the extras says."""
-    offers = [(extra, place) for row in table.TABLE for extra, place in row.offers.items()]
-    assert sorted(extra for extra, _ in offers) == sorted(name for name in vars(Extras) if not name.startswith("_"))
-    for extra, place in offers:
-        wanted = list(signature(getattr(Extras, extra)).parameters)[1:]
-        assert list(signature(table.load(place)).parameters) == wanted
-
-
-@pytest.mark.parametrize(
-    "row", [each for each in table.TABLE if each.mode == "program" and each.name != "ranks"], ids=lambda each: each.name
-)
-def test_the_help_of_a_program_shows_what_it_heeds(row: table.ToolRow) -> None:
-    """Each takes --json and --why; those that change nothing are not in its help."""
-    tool = table.load(row.place)()
-    heeded = set(re.findall(r"args\.(json|why)\b", Path(inspect.getfile(type(tool))).read_text()))
-    assert {name for name in ("json", "why") if f"--{name} " in tool.parser().format_help()} == heeded
-    assert {"json", "why"} <= vars(tool.parse(tool_words(row))).keys()
-
-
-def tool_words(row: table.ToolRow) -> list[str]:
-    """Arguments without which it is refused."""
-    words = {"core-handler": ["1"], "measure": ["/torch"], "timeout": ["1", "true"]}
-    return words.get(row.name, [])
-
-
 def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each refused one is named, with its reason, and costs the others nothing."""
     added, resuming = made_tool("dispatch-added", Mode.STOPPED), made_tool("dispatch-resuming", Mode.RESUMES)
-    made = SimpleNamespace(Added=added, Resuming=resuming, Number=1, Half=type("Half", (Tool,), {}))
+    made = SimpleNamespace(Added=added, Resuming=resuming, Half=type("Half", (Tool,), {}))
     monkeypatch.setitem(sys.modules, "made_tools", made)
     places = {
-        "dispatch-added": "Added",
-        "dispatch-other": "Added",
-        "quit": "Added",
-        "dispatch-resuming": "Resuming",
-        "dispatch-number": "Number",
-        "dispatch-gone": "Gone",
-        "dispatch-half": "Half",
+        "added": "Added",
+        "other": "Added",
+        "resuming": "Resuming",
+        "number": "Number",
+        "gone": "Gone",
+        "half": "Half",
     }
+    places = {"quit": "Added", **{f"dispatch-{name}": place for name, place in places.items()}}
     points = [
         EntryPoint(table.GROUP, name, f"made_tools:{place}", "ours 1.2", sys.path[0]) for name, place in places.items()
     ]
@@ -113,13 +69,6 @@ def made_tool(name: str, mode: Mode) -> type[Tool]:
 
     Made.name, Made.mode = name, mode
     return Made
-
-
-def test_every_command_makes_its_report_as_the_others_do() -> None:
-    """Else the report lacks what make_report adds: unread things, what a recording lacks, --why."""
-    own = re.compile(r"(?<![\w.])Report\(")
-    making = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if own.search(file.read_text())}
-    assert making == {"diagnosis/report/__init__.py", "diagnosis/reporting.py", "tools/table.py"}
 
 
 def test_a_misspelled_command_names_the_nearest() -> None:

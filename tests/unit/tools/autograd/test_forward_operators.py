@@ -37,7 +37,6 @@ def of(node: str, *operators: tuple[str, str, str]) -> str | None:
     [
         ("AddmmBackward0", "aten::addmm"),
         ("SoftmaxBackward0", "aten::_softmax"),
-        ("ConvolutionBackward0", "aten::convolution"),
         ("ReluBackward0", "aten::relu"),
         ("ReluBackward0_copy", None),
         ("ViewBackward0_copy", "aten::view_copy"),
@@ -48,23 +47,13 @@ def of(node: str, *operators: tuple[str, str, str]) -> str | None:
         ("CompositeBackward0", None),
         ("torch::autograd::AccumulateGrad", None),
         ("TwiceBackward", None),
+        ("MaxPool2DWithIndicesBackward0", "aten::max_pool2d_with_indices"),
+        ("SlowConv2DBackward0", "aten::_slow_conv2d_forward"),
     ],
 )
 def test_the_operator_of_a_node(node: str, operator: str | None) -> None:
-    names = (
-        "addmm",
-        "_softmax",
-        "convolution",
-        "_convolution",
-        "relu",
-        "relu_",
-        "view",
-        "view_copy",
-        "sum",
-        "_foreach_add",
-        "gelu_backward",
-        "gelu",
-    )
+    names = ["addmm", "_softmax", "convolution", "_convolution", "relu", "relu_", "view", "view_copy", "sum"]
+    names += ["gelu_backward", "gelu", "max_pool2d_with_indices", "_slow_conv2d_forward", "_foreach_add"]
     found = of(
         node,
         *[(f"aten::{name}", "", GENERATED) for name in names],
@@ -77,11 +66,9 @@ def test_the_operator_of_a_node(node: str, operator: str | None) -> None:
     assert found == operator
 
 
-def test_two_that_may_be_meant_are_none() -> None:
+def test_two_that_may_be_meant_are_none_as_are_those_that_cannot_be_read() -> None:
     assert of("AbBackward0", ("aten::ab", "", GENERATED), ("aten::aB", "", GENERATED)) is None
 
-
-def test_a_dispatcher_that_cannot_be_read() -> None:
     def unreadable() -> list[Any]:
         raise BadData("gone")
 

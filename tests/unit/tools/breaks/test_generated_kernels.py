@@ -53,14 +53,11 @@ def test_what_a_pattern_means(pattern: str, found: list[tuple[str, int, str]]) -
     assert [tuple(each)[:3] for each in generated_functions(session(aoti_torch_cpu_mm_out=0x20), pattern)] == found
 
 
-def test_patterns_of_operators_are_others() -> None:
+def test_what_is_refused_by_name() -> None:
     assert not is_generated("aten::mm")
     assert not is_generated("mm")
-
-
-def test_what_is_refused_by_name() -> None:
-    check_pattern("cpp_fused_add_0", "kernel")
-    check_pattern("triton_poi_fused_add_0", "kernel")
+    for name in ("cpp_fused_add_0", "triton_poi_fused_add_0"):
+        check_pattern(name, "kernel")
     with pytest.raises(UsageError, match="cpp_fused_add_0 has no lookup"):
         check_pattern("cpp_fused_add_0", "lookup")
 
@@ -93,6 +90,7 @@ def test_calls_are_looked_at_for_a_while_after_a_library_was_loaded() -> None:
     seen: list[int] = []
     watching, traps = watch(lambda: seen.append(1), [])
     assert watching.works
+    assert not KernelWatch(session(dlopen=1), Traps(), list, list).works, "a torch without the checks"
     traps.hit(2)
     assert seen == []
     traps.hit(1)
@@ -116,7 +114,3 @@ def test_what_cannot_be_read_is_told_and_ends_nothing() -> None:
     traps.hit(1)
     traps.hit(2)
     assert [str(each) for each in failed] == ["no"]
-
-
-def test_a_torch_without_the_checks_is_not_watched() -> None:
-    assert not KernelWatch(session(dlopen=1), Traps(), list, list).works

@@ -43,9 +43,6 @@ class Proc:
 
 
 SESSION: Any = SimpleNamespace(procfs=Proc(), target=SimpleNamespace(pid=7))
-CORE: Any = SimpleNamespace(procfs=None)
-
-
 WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
 
 
@@ -73,10 +70,8 @@ def test_compilers_and_workers_with_what_they_compile() -> None:
 def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_stopped(
     works: list[int],
 ) -> None:
-    many = {
-        pid: ChildProcess(pid, "python", command=WORKER, call="futex" if pid < 105 else "wait4")
-        for pid in range(100, 130)
-    }
+    calls = {pid: "futex" if pid < 105 else "wait4" for pid in range(100, 130)}
+    many = {pid: ChildProcess(pid, "python", command=WORKER, call=call) for pid, call in calls.items()}
     procfs = SimpleNamespace(descendants=lambda: dict.fromkeys(many, 7), process=many.__getitem__)
     session: Any = SimpleNamespace(procfs=procfs, target=SimpleNamespace(pid=7))
     assert len(compiling_processes(session)) == 30
@@ -85,7 +80,5 @@ def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_st
 
 def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:
     assert compile_locks(SESSION) == (CompileLock(LOCK, (7, 12), (12, 99)),)
-
-
-def test_a_core_has_neither() -> None:
-    assert (compiling_processes(CORE), compile_locks(CORE)) == ((), ())
+    core: Any = SimpleNamespace(procfs=None)
+    assert (compiling_processes(core), compile_locks(core)) == ((), ())

@@ -1,12 +1,17 @@
-"""Which frames are compiled, which are the compiler's, and in which part of it a thread is."""
+"""Which frames are compiled, which are the compiler's, in which part of it a thread is, and what graphs come from."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.errors import BadData
 from gdbext.tools.compile import graph_breaks, resumptions
-from gdbext.tools.compile.compiled_frames import stage, states
+from gdbext.tools.compile.compiled_frames import GraphLines, _above_lines, _graph, _innermost, stage, states
+from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.compile_section import Compilation, FrameState, GraphBreak, Resumption
 
 SITE = "/site-packages/torch/"
@@ -68,3 +73,70 @@ def test_graph_breaks_and_where_code_goes_on() -> None:
         Resumption("<lambda>", 30, None, 1),
     )
     assert (graph_breaks({}), resumptions({}, ())) == ((), ())
+
+
+GRAPH, ROOT, FIRST, SECOND = range(8, 40, 8)
+
+
+class Values:
+    """A graph whose nodes are a ring behind the root; ``closed``: its last node leads back there."""
+
+    def __init__(self, closed: bool) -> None:
+        following = {ROOT: FIRST, FIRST: SECOND, SECOND: ROOT if closed else FIRST}
+        self._of = {GRAPH: {names.GRAPH_ROOT: ROOT}}
+        self._of.update({node: {names.NEXT_NODE: following[node]} for node in following})
+
+    def attributes(self, address: int) -> dict[str, int]:
+        return self._of[address]
+
+
+def lines(closed: bool = True) -> GraphLines:
+    found: Any = GraphLines.__new__(GraphLines)
+    found._runtime, found._values = SimpleNamespace(), Values(closed)
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("number", "closed"), [(2, True), (-1, True), (1 << 60, True), (1 << 60, False)])
+def test_a_number_that_no_node_has(number: int, closed: bool) -> None:
+    with pytest.raises(BadData, match=f"has no node {number}"):
+        lines(closed)._node(GRAPH, number)
+    assert [lines()._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
+
+
+def test_the_innermost_place_of_a_trace() -> None:
+    trace = '  File "a.py", line 3, in outer\n    inner()\n  File "b.py", line 7, in inner\n    x.sin()\n'
+    assert _innermost(trace) == ("inner", "b.py", 7, True)
+    assert _innermost("something else") is None
+
+
+MODULE = """# AOT ID: ['1_backward']
+from ctypes import c_void_p
+
+cpp_fused_sin_0 = async_compile.cpp_pybinding(['const float*', 'float*'])
+
+class Runner:
+    def call(self, args):
+        buf0 = empty_strided_cpu((3, ), (1, ), torch.float32)
+        # Topologically Sorted Source Nodes: [y, z], Original ATen: [aten.sin, my.wait]
+        buf1 = torch.ops.my.wait.default(buf0)
+        del buf0
+        # Unrelated
+        cpp_fused_sin_0(buf1)
+
+        return (buf1, )
+"""
+TEXTS = [line.strip() for line in MODULE.splitlines()]
+NODES = "[y, z], Original ATen: [aten.sin, my.wait]"
+
+
+def test_the_graph_and_the_nodes_of_lines() -> None:
+    assert _graph(TEXTS) == "1_backward"
+    assert _graph(TEXTS[1:]) == ""
+    lines = _above_lines(TEXTS)
+    assert {number: lines.get(number, "") for number in (8, 10, 11, 13, 15)} == {
+        8: "",
+        10: NODES,
+        11: NODES,
+        13: NODES,
+        15: "",
+    }

@@ -25,19 +25,13 @@ def lines(*rows: SymbolCheck, why: bool = False) -> list[str]:
     return text[text.index("layout    none") + 1 : text.index("python    none that can be read")]
 
 
-def test_the_count_alone_where_nothing_is_missing() -> None:
+def test_what_is_missing_and_all_of_them_with_why() -> None:
     assert lines(FOUND, ABSENT) == ["symbols   1 of 1 assumed symbols found"]
-
-
-def test_a_missing_one_says_what_is_lost() -> None:
     assert lines(FOUND, MISSING, ABSENT) == [
         "symbols   1 of 2 assumed symbols found",
         "          missing: _Zbeta  liba.so (known from 2.1 to 2.9)",
         "            second; lost without it: order",
     ]
-
-
-def test_all_of_them_with_why() -> None:
     text = lines(FOUND, MISSING, ABSENT, why=True)
     assert [line.strip().partition(":")[0] for line in text[1::2]] == ["found", "missing", "library not loaded"]
 
@@ -46,16 +40,9 @@ def test_json_has_all_of_them() -> None:
     document = info_report.document(info(FOUND, MISSING, ABSENT), why=False)["torch"]["symbols"]
     assert (document["found"], document["assumed"]) == (1, 2)
     assert [row["status"] for row in document["rows"]] == ["found", "missing", "library not loaded"]
-    assert document["rows"][1] == {
-        "id": "beta",
-        "names": ["_Zbeta", "_Zb"],
-        "library": "liba.so",
-        "purpose": "second",
-        "lost": "order",
-        "first": "2.1",
-        "last": "2.9",
-        "status": "missing",
-    }
+    names = {"id": "beta", "names": ["_Zbeta", "_Zb"], "library": "liba.so", "purpose": "second", "lost": "order"}
+    assert document["rows"][1] == {**names, "first": "2.1", "last": "2.9", "status": "missing"}
+    assert info_report.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +53,3 @@ def test_what_came_later_is_not_missed(version: str, status: str) -> None:
     row = assumed_symbols.FLIGHT_RECORDERS_OF_HOOKS
     assert info_report.in_release(row, SymbolStatus.MISSING, version) is SymbolStatus[status]
     assert info_report.in_release(row, SymbolStatus.FOUND, version) is SymbolStatus.FOUND
-
-
-def test_without_torch() -> None:
-    assert info_report.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None

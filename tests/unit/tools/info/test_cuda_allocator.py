@@ -18,6 +18,7 @@ CODE = bytes.fromhex("488b4e20488b4628c3")
 """mov 0x20(%rsi), %rcx; mov 0x28(%rsi), %rax; ret"""
 NATIVE = "_ZTVN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE"
 ASYNCHRONOUS = "_ZTVN3c104cuda20CUDACachingAllocator15CudaMallocAsync24CudaMallocAsyncAllocatorE"
+KINDS = ("current", "peak", "allocated", "freed")
 ARRAY, STAT = "std::array<c10::CachingAllocator::Stat, 3>", "c10::CachingAllocator::Stat"
 
 
@@ -37,22 +38,17 @@ class Process:
         return (self.vtable,) if address == VTABLE else ()
 
     def struct(self, name: str) -> StructLayout:
-        members = ("current", "peak", "allocated", "freed")
+        fields = (
+            FieldLayout("allocated_bytes", 0, 96, ARRAY),
+            FieldLayout("by_pools", 96, 32, "ska::flat_hash_map<int>"),
+            FieldLayout("oversize_segments", 128, 32, STAT),
+            FieldLayout("num_ooms", 160, 8, "long int"),
+        )
+        members = {each: FieldLayout(each, 8 * index, 8) for index, each in enumerate(KINDS)}
         return {
             "std::mutex": StructLayout("std::mutex", 40, {}),
-            "c10::CachingAllocator::Stat": StructLayout(
-                STAT, 32, {each: FieldLayout(each, 8 * index, 8) for index, each in enumerate(members)}
-            ),
-            "c10::CachingDeviceAllocator::DeviceStats": StructLayout(
-                "DeviceStats",
-                168,
-                {
-                    "allocated_bytes": FieldLayout("allocated_bytes", 0, 96, ARRAY),
-                    "by_pools": FieldLayout("by_pools", 96, 32, "ska::flat_hash_map<int>"),
-                    "oversize_segments": FieldLayout("oversize_segments", 128, 32, STAT),
-                    "num_ooms": FieldLayout("num_ooms", 160, 8, "long int"),
-                },
-            ),
+            "c10::CachingAllocator::Stat": StructLayout(STAT, 32, members),
+            "c10::CachingDeviceAllocator::DeviceStats": StructLayout("", 168, {each.name: each for each in fields}),
         }[name]
 
     def devices(self) -> list[tuple[int, dict[str, int]]]:
@@ -73,58 +69,31 @@ class Process:
 
 
 def test_statistics_by_the_names_of_memory_stats() -> None:
-    assert Process().devices() == [
-        (
-            0,
-            {
-                "allocated_bytes.all.current": 30,
-                "allocated_bytes.all.peak": 50,
-                "allocated_bytes.all.allocated": 60,
-                "allocated_bytes.all.freed": 30,
-                "allocated_bytes.small_pool.current": 10,
-                "allocated_bytes.small_pool.peak": 30,
-                "allocated_bytes.small_pool.allocated": 20,
-                "allocated_bytes.small_pool.freed": 10,
-                "allocated_bytes.large_pool.current": 20,
-                "allocated_bytes.large_pool.peak": 40,
-                "allocated_bytes.large_pool.allocated": 40,
-                "allocated_bytes.large_pool.freed": 20,
-                "oversize_segments.current": 1,
-                "oversize_segments.peak": 2,
-                "oversize_segments.allocated": 3,
-                "oversize_segments.freed": 2,
-                "num_ooms": 4,
-            },
-        )
-    ]
-
-
-def test_devices_that_were_not_used() -> None:
+    numbers = {"allocated_bytes.all": (30, 50, 60, 30), "allocated_bytes.small_pool": (10, 30, 20, 10)}
+    numbers |= {"allocated_bytes.large_pool": (20, 40, 40, 20), "oversize_segments": (1, 2, 3, 2)}
+    expected = {f"{name}.{kind}": number for name, row in numbers.items() for kind, number in zip(KINDS, row)}
     process = Process()
+    assert process.devices() == [(0, {**expected, "num_ooms": 4})]
     process.elements = [0, DEVICE]
-    assert [device for device, _ in process.devices()] == [1]
+    assert [device for device, _ in process.devices()] == [1], "the first was not used"
     process.elements = []
     assert process.devices() == []
-
-
-def test_sums_that_do_not_agree() -> None:
     process = Process()
     process.pools[1] = (11, 30, 20, 10)
     with pytest.raises(BadData, match=r"allocated_bytes.current is \[30, 11, 20\]"):
         process.devices()
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        (ASYNCHRONOUS, "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"),
-        ("_Z3foo", "is of an unknown class"),
-    ],
-)
-def test_other_allocators(name: str, why: str) -> None:
+def test_other_allocators_and_none_yet() -> None:
     process = Process()
-    process.vtable = name
-    with pytest.raises(BadData, match=why):
+    process.vtable = ASYNCHRONOUS
+    with pytest.raises(BadData, match="the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"):
+        process.devices()
+    process.vtable = "_Z3foo"
+    with pytest.raises(BadData, match="is of an unknown class"):
+        process.devices()
+    del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
+    with pytest.raises(BadData, match="not there yet"):
         process.devices()
 
 
@@ -154,10 +123,3 @@ def test_a_graph(
             cuda_graph(memory, DEVICE)
     else:
         assert cuda_graph(memory, DEVICE) == (DEVICE, *found)
-
-
-def test_before_the_allocator_is_there() -> None:
-    process = Process()
-    del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
-    with pytest.raises(BadData, match="not there yet"):
-        process.devices()

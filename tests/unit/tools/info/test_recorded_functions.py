@@ -18,20 +18,14 @@ from support.fakes.fake_target import FakeTarget
 
 PAGE, MANAGER, ENTRIES, CODE, THREAD = 0x1000, 0x10000, 0x11000, 0x12000, 0x13000
 NODE, PARENT, PROFILER, OTHER, BLOCKS = 0x14000, 0x15000, 0x16000, 0x17000, 0x18000
+FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "at::RecordFunctionCallbacksEntry": {"callback_": (0, 40), "handle_": (40, 8), "enabled_": (48, 1)},
     "at::RecordFunctionCallback": {"start_": (0, 8), "end_": (8, 8), "sampling_prob_": (16, 8), "scopes_": (24, 3)},
     "at::RecordFunctionTLS": {"sorted_tls_callbacks_": (0, 24)},
     "c10::ThreadLocalDebugInfo": {"info_": (0, 16), "parent_info_": (24, 16)},
     "torch::profiler::impl::ProfilerStateBase": {"config_": (48, 64)},
-    "torch::profiler::impl::ProfilerConfig": {
-        "state": (0, 4),
-        "report_input_shapes": (8, 1),
-        "profile_memory": (9, 1),
-        "with_stack": (10, 1),
-        "with_flops": (11, 1),
-        "with_modules": (12, 1),
-    },
+    "torch::profiler::impl::ProfilerConfig": {"state": (0, 4), **{name: (8 + at, 1) for at, name in enumerate(FLAGS)}},
     "at::impl::SavedTensorDefaultHooksTLS": {"stack": (0, 80), "disabled_error_message": (80, 40)},
     "c10::SafePyObject": {"data_": (0, 8)},
     "std::string": {},
@@ -59,9 +53,8 @@ class Process:
         self.reader = RecordedFunctions(self.memory, self, self)  # type: ignore[arg-type]
 
     def struct(self, name: str) -> StructLayout:
-        return StructLayout(
-            name, SIZES.get(name, 0), {each: FieldLayout(each, *at) for each, at in STRUCTS[name].items()}
-        )
+        fields = {each: FieldLayout(each, *at) for each, at in STRUCTS[name].items()}
+        return StructLayout(name, SIZES.get(name, 0), fields)
 
     def enum(self, name: str) -> dict[str, int]:
         return ENUMS[name]
@@ -103,26 +96,13 @@ def test_callbacks_of_a_thread_that_has_none() -> None:
 
 
 def test_a_profiler_in_a_chain_of_debug_info() -> None:
-    process = Process(
-        {
-            THREAD: struct.pack("<QQ", 1, NODE),
-            NODE: struct.pack("<QQQQ", OTHER, 0, 0, PARENT),
-            PARENT: struct.pack("<QQQQ", PROFILER, 0, 0, 0),
-            OTHER: struct.pack("<Q", CODE + 80),
-            PROFILER: struct.pack("<Q", CODE + 16)
-            + bytes(40)
-            + struct.pack("<I4x5?", 6, True, False, True, False, False),
-        }
-    )
+    config = struct.pack("<I4x5?", 6, True, False, True, False, False)
+    regions = {THREAD: struct.pack("<QQ", 1, NODE), NODE: struct.pack("<QQQQ", OTHER, 0, 0, PARENT)}
+    regions |= {PARENT: struct.pack("<QQQQ", PROFILER, 0, 0, 0), OTHER: struct.pack("<Q", CODE + 80)}
+    process = Process({**regions, PROFILER: struct.pack("<Q", CODE + 16) + bytes(40) + config})
     process.variables = {sources.DEBUG_INFO_GUARD.names[0]: THREAD, sources.DEBUG_INFO.names[0]: THREAD + 8}
-    assert process.reader.profiler(process) == {  # type: ignore[arg-type]
-        "state": "KINETO",
-        "report_input_shapes": True,
-        "profile_memory": False,
-        "with_stack": True,
-        "with_flops": False,
-        "with_modules": False,
-    }
+    settings = dict(zip(FLAGS, (True, False, True, False, False)))
+    assert process.reader.profiler(process) == {"state": "KINETO", **settings}  # type: ignore[arg-type]
 
 
 def test_saved_tensor_hooks_of_several_blocks() -> None:
@@ -133,19 +113,9 @@ def test_saved_tensor_hooks_of_several_blocks() -> None:
     for number in range(18):
         at = blocks[number // 16] - BLOCKS + 32 * (number % 16)
         struct.pack_into("<QQQQ", content, at, 0x100 + number, 1, 0x200 + number, 1)
-    deque = struct.pack(
-        "<10Q",
-        BLOCKS,
-        8,
-        blocks[0],
-        blocks[0],
-        blocks[0] + 512,
-        BLOCKS,
-        blocks[1] + 64,
-        blocks[1],
-        blocks[1] + 512,
-        BLOCKS + 8,
-    )
+    first, last = blocks
+    start, finish = (first, first, first + 512, BLOCKS), (last + 64, last, last + 512, BLOCKS + 8)
+    deque = struct.pack("<10Q", BLOCKS, 8, *start, *finish)
     process = Process({THREAD: deque + bytes(32) + b"\1", BLOCKS: bytes(content)})
     assert process.reader.saved_tensor_hooks(process) == ()  # type: ignore[arg-type]
     process.variables = {sources.SAVED_TENSOR_HOOKS.names[0]: THREAD}
@@ -158,15 +128,12 @@ def test_saved_tensor_hooks_without_their_interpreter(monkeypatch: pytest.Monkey
     """Before 2.5 a pair is two pointers."""
     stack = (0, 80, "std::stack<std::pair<_object*, _object*>, std::deque<std::pair<_object*, _object*>>>")
     monkeypatch.setitem(STRUCTS["at::impl::SavedTensorDefaultHooksTLS"], "stack", stack)
-    deque = struct.pack(
-        "<10Q", BLOCKS, 8, ENTRIES, ENTRIES, ENTRIES + 512, BLOCKS, ENTRIES + 32, ENTRIES, ENTRIES + 512, BLOCKS
-    )
+    block = (ENTRIES, ENTRIES + 512, BLOCKS)
+    deque = struct.pack("<10Q", BLOCKS, 8, ENTRIES, *block, ENTRIES + 32, *block)
     process = Process({THREAD: deque, BLOCKS: struct.pack("<Q", ENTRIES), ENTRIES: struct.pack("<4Q", 1, 2, 3, 4)})
     process.variables = {sources.SAVED_TENSOR_HOOKS.names[0]: THREAD}
     assert process.reader.saved_tensor_hooks(process) == ((1, 2), (3, 4))  # type: ignore[arg-type]
 
-
-# --- threads of libraries ------------------------------------------------------------------------
 
 GETTER = bytes.fromhex("f30f1efa488b052dab220064488b50504885d2488d8290000000488d15afab2200480f44c2488b00c3")
 """omp_get_max_threads of libgomp, whose slot is at +0x22ab38 and whose global object at +0x22abd0."""
@@ -185,12 +152,8 @@ def openmp(task: int) -> ThreadCounts:
     struct.pack_into("<q", data, 0xB38, -0x80)
     struct.pack_into("<Q", data, 0xBD0, 4)
     own = bytes(0x30) + struct.pack("<Q", task)  # -0x80 + 0x50 from the thread pointer
-    regions = {
-        base: GETTER,
-        base + 0x22A000: bytes(data),
-        THREAD: bytes(0x50) + own,
-        NODE: bytes(0x90) + struct.pack("<Q", 7),
-    }
+    regions = {base: GETTER, base + 0x22A000: bytes(data)}
+    regions |= {THREAD: bytes(0x50) + own, NODE: bytes(0x90) + struct.pack("<Q", 7)}
     return counts({sources.OPENMP_THREADS: base}, regions, "libgomp-a34b3233.so.1")
 
 
@@ -202,13 +165,8 @@ def test_threads_of_openmp() -> None:
 
 
 def test_threads_of_mkl_and_openblas() -> None:
-    names = {
-        sources.MKL_READY: CODE,
-        sources.MKL_THREADS: CODE + 8,
-        sources.MKL_DYNAMIC: CODE + 12,
-        sources.OPENBLAS_READY: CODE + 16,
-        sources.OPENBLAS_THREADS: CODE + 20,
-    }
+    names = {sources.MKL_READY: CODE, sources.MKL_THREADS: CODE + 8, sources.MKL_DYNAMIC: CODE + 12}
+    names |= {sources.OPENBLAS_READY: CODE + 16, sources.OPENBLAS_THREADS: CODE + 20}
     found = counts(names, {CODE: struct.pack("<QiiII", 1, 3, 0, 2, 8)}, "libscipy_openblas64_.so")
     assert (found.mkl(), found.mkl_dynamic(), found.openblas()) == (3, False, 8)
     nobody = counts(names, {CODE: struct.pack("<QiiII", 1, -1, 1, 0, 0)}, "libscipy_openblas64_.so")

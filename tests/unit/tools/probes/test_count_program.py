@@ -83,29 +83,17 @@ def run(code: bytes, contents: Maps, *hits: Hit) -> None:
         machine(code, contents, hit).run()
 
 
-def test_threads_are_told_apart_in_the_map() -> None:
-    told, contents = maps(None)
-    run(program(X86_64, told), contents, (0, 0, 5, 11), (0, 0, 5, 12), (0, 0, 5, 11))
-    threads = {int.from_bytes(key[24:32], "little"): value[0] for key, value in contents.hashes[COUNTS].items()}
-    assert threads == {11: 2, 12: 1}
-
-
-def test_one_thread_only() -> None:
-    told, contents = maps()
-    run(program(X86_64, told, only=Filter(11)), contents, (0, 0, 5, 11), (0, 0, 5, 12))
-    assert counted(contents) == {(0, 0, 5): 1}
-
-
-def test_a_filtered_place_counts_what_is_wanted() -> None:
+def test_one_thread_and_wanted_operators_only() -> None:
     told, contents = maps()
     contents.hashes[WANTED][(0x8000).to_bytes(8, "little")] = bytearray(8)
-    run(program(X86_64, told), contents, (2, 0x8000, 5, 11), (2, 0x9000, 5, 11))
-    assert counted(contents) == {(2, 0x8000, 5): 1}
+    hits = ((2, 0x8000, 5, 11), (2, 0x9000, 5, 11), (0, 0, 5, 11), (0, 0, 5, 12))
+    run(program(X86_64, told, only=Filter(11)), contents, *hits)
+    assert counted(contents) == {(0, 0, 5): 1, (2, 0x8000, 5): 1}
 
 
-def test_what_finds_no_room_is_lost() -> None:
+def test_threads_are_told_apart_in_the_map_and_what_finds_no_room_is_lost() -> None:
     told, contents = maps(None)
-    contents.room = 1
-    run(program(X86_64, told), contents, (0, 0, 5, 11), (0, 0, 6, 11), (0, 0, 5, 11))
-    assert counted(contents) == {(0, 0, 5): 2}
-    assert contents.arrays[LOST][0][0] == 1
+    contents.room = 2
+    run(program(X86_64, told), contents, (0, 0, 5, 11), (0, 0, 5, 12), (0, 0, 6, 11), (0, 0, 5, 11))
+    threads = {int.from_bytes(key[24:32], "little"): value[0] for key, value in contents.hashes[COUNTS].items()}
+    assert (threads, contents.arrays[LOST][0][0]) == ({11: 2, 12: 1}, 1)

@@ -12,17 +12,13 @@ def bucket_of(nanoseconds: int) -> int:
     return (power << PARTS_BITS) + ((nanoseconds << PARTS_BITS) >> power & (1 << PARTS_BITS) - 1)
 
 
-def test_a_duration_lies_in_its_bucket() -> None:
-    durations = [*range(1, 300), 1023, 1024, 5000, 10**9, 2**40 + 1, 2**61]
-    for nanoseconds in durations:
-        low, high = range_of(bucket_of(nanoseconds))
+def test_a_duration_lies_in_its_bucket_and_buckets_follow_each_other() -> None:
+    for nanoseconds in (*range(1, 300), 1023, 1024, 5000, 10**9, 2**61):
+        bucket = bucket_of(nanoseconds)
+        low, high = range_of(bucket)
         assert low <= nanoseconds < high
-        assert bucket_of(nanoseconds) < ENTERED
-
-
-def test_buckets_follow_each_other() -> None:
-    for bucket in range(4, 200):
-        assert range_of(bucket)[1] == range_of(bucket + 1)[0]
+        assert bucket < ENTERED
+        assert nanoseconds < 4 or high == range_of(bucket + 1)[0]
 
 
 def test_so_many_took_less() -> None:
@@ -33,10 +29,6 @@ def test_so_many_took_less() -> None:
 
 def test_powers_join_quarters_and_have_no_gaps() -> None:
     quarters = [LatencyBucket(*(edge / 1e3 for edge in range_of(bucket_of(at))), count=1) for at in (1024, 1300, 9000)]
-    assert [(bucket.from_us, bucket.count) for bucket in powers(quarters)] == [
-        (1.024, 2),
-        (2.048, 0),
-        (4.096, 0),
-        (8.192, 1),
-    ]
+    found = [(bucket.from_us, bucket.count) for bucket in powers(quarters)]
+    assert found == [(1.024, 2), (2.048, 0), (4.096, 0), (8.192, 1)]
     assert powers([]) == []

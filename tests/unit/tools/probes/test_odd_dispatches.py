@@ -16,19 +16,22 @@ KEYS = {1: ("CPU",), 2: ("CUDA", "AutogradCUDA"), 3: ("CPU", "CUDA"), 4: ("Autog
 CALL, AGAIN = DispatchEvent.CALL, DispatchEvent.REDISPATCH
 
 
-def operator(kernel: str = "kernel", reason: str = "kernel", address: int = 7) -> Any:
-    """``kernel``: "none", "fallthrough" or another; ``reason``: how the table's entry was chosen."""
-    made = SimpleNamespace(valid=kernel != "none", name=kernel)
-    return SimpleNamespace(address=address, kernel_for=lambda _: (0, made), reason=reason)
+def operator(kernel: str = "kernel", reason: str = "kernel") -> Any:
+    """``kernel``: "none", "fallthrough", "unreadable" or another; ``reason``: how the table's entry was chosen."""
+
+    def kernel_for(_: int) -> Any:
+        if kernel == "unreadable":
+            raise BadData("gone")
+        return 0, SimpleNamespace(valid=kernel != "none", name=kernel)
+
+    return SimpleNamespace(address=7, kernel_for=kernel_for, reason=reason)
 
 
 def mark(of: Any, counts: list[tuple[DispatchEvent, int, int]], event: DispatchEvent = CALL, keyset: int = 1) -> str:
     """``counts``: event, keyset and times of operator 7."""
+    kernels = SimpleNamespace(fallthrough=lambda kernel: kernel.name == "fallthrough")
     session: Any = SimpleNamespace(
-        dispatcher=SimpleNamespace(
-            keys=SimpleNamespace(decode=lambda number: KEYS[number]),
-            kernels=SimpleNamespace(fallthrough=lambda kernel: kernel.name == "fallthrough"),
-        ),
+        dispatcher=SimpleNamespace(keys=SimpleNamespace(decode=KEYS.__getitem__), kernels=kernels),
         tables=SimpleNamespace(entry=lambda one, _: SimpleNamespace(reason=one.reason)),
     )
     odd = Anomalies(session, [DispatchCount(7, number, 0, each, times) for each, number, times in counts])
@@ -43,6 +46,7 @@ def mark(of: Any, counts: list[tuple[DispatchEvent, int, int]], event: DispatchE
         (operator(reason="math kernel"), "decomposes"),
         (operator(reason="backend fallback"), "boxed fallback"),
         (operator(), ""),
+        (operator("unreadable"), ""),
     ],
 )
 def test_how_the_entry_was_chosen(of: Any, marked: str) -> None:
@@ -65,10 +69,3 @@ def test_an_operator_that_redispatches_to_itself(calls: int, redispatches: int, 
 )
 def test_the_processor_in_a_job_that_runs_on_an_accelerator(on_device: int, keyset: int, marked: str) -> None:
     assert mark(operator(), [(CALL, 1, 5), (CALL, 2, on_device)], keyset=keyset) == marked
-
-
-def test_a_table_that_cannot_be_read() -> None:
-    def unreadable(_: int) -> Any:
-        raise BadData("gone")
-
-    assert mark(SimpleNamespace(address=7, kernel_for=unreadable), [(CALL, 1, 5)]) == ""

@@ -84,14 +84,6 @@ def test_places_that_come_later_go_with_the_rest(pipe: tuple[int, int]) -> None:
     assert is_gone(read)
 
 
-def test_what_the_kernel_refuses_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
-    read, write = pipe
-    with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
-        keeper(Kernel(write, refuses=FILES[1]))
-    os.close(write)
-    assert is_gone(read)
-
-
 def test_the_kernel_gets_the_file_that_was_opened_and_not_its_name(tmp_path: Path) -> None:
     """Whoever exchanges the name meanwhile leads the kernel nowhere."""
     library = tmp_path / "lib.so"
@@ -120,10 +112,12 @@ def test_a_pipe_in_place_of_the_library_never_gets_to_the_kernel(tmp_path: Path,
     assert is_gone(read)
 
 
-def test_the_process_being_killed_is_said(pipe: tuple[int, int]) -> None:
+def test_a_refusal_or_the_end_of_the_process_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
     read, write = pipe
     with pytest.raises(ProbesRefused, match="has ended"):
         keeper(Kernel(write, wait=lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
+        keeper(Kernel(write, refuses=FILES[1]))
     os.close(write)
     assert is_gone(read)
 

@@ -43,15 +43,9 @@ def layout() -> Layout:
 def test_names_and_wildcards(layout: Layout) -> None:
     names = struct.pack("<II", 0x1C000005, 0) + struct.pack("<II", 0, 1)
     assert fields(layout, EXTRA, META, names).dimension_names(TENSOR) == (0x1C000005, None)
-
-
-def test_tensors_without_names(layout: Layout) -> None:
-    assert fields(layout, 0, META, b"").dimension_names(TENSOR) is None
-    assert fields(layout, EXTRA, 0, b"").dimension_names(TENSOR) is None
-
-
-def test_more_names_than_dimensions_can_be(layout: Layout) -> None:
-    with pytest.raises(BadData):
+    for extra, meta in ((0, META), (EXTRA, 0)):
+        assert fields(layout, extra, meta, b"").dimension_names(TENSOR) is None
+    with pytest.raises(BadData):  # more than dimensions can be
         fields(layout, EXTRA, META, bytes(8 * 65)).dimension_names(TENSOR)
 
 

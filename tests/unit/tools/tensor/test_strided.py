@@ -21,9 +21,8 @@ def elements(sizes: list[int], strides: list[int]) -> list[int]:
 @given(SHAPES, st.integers(1, 200))
 def test_pieces_in_row_major_order_are_the_tensor(shape: list[tuple[int, int]], chunk: int) -> None:
     sizes, strides = [size for size, _ in shape], [stride for _, stride in shape]
-    found = [
-        piece.offset + offset for piece in pieces(dimensions_of(sizes, strides), 1, chunk) for offset in piece.offsets()
-    ]
+    parts = pieces(dimensions_of(sizes, strides), 1, chunk)
+    found = [piece.offset + offset for piece in parts for offset in piece.offsets()]
     assert found == elements(sizes, strides)
 
 
@@ -47,11 +46,8 @@ def test_no_piece_reads_more_than_the_limit(shape: list[tuple[int, int]], chunk:
         assert piece.elements == 1 or piece.span * element <= chunk
 
 
-def test_dimensions_of_a_contiguous_tensor_are_one() -> None:
+def test_dimensions_of_a_contiguous_tensor_are_one_and_far_elements_are_read_alone() -> None:
     assert dimensions_of([4, 1, 3, 5], [15, 7, 5, 1]) == (Dimension(60, 1, 1),)
-
-
-def test_far_elements_are_read_alone() -> None:
     column = dimensions_of([1000], [100_000])
     assert [piece.span for piece in pieces(column, 4)] == [1] * 1000
     assert span_of(column) == 99_900_001

@@ -19,8 +19,8 @@ NOW = 9e6
 
 
 def random_trace(count: int) -> Iterator[tuple[TracedDispatch, list[TracedDispatch]]]:
-    """Dispatches of three threads with those that end before each; times are those of clocks that are read twice: what
-    is inside ends a little after what is around it, or at once, and much begins in the same nanosecond."""
+    """Dispatches of three threads with those that end before each, by clocks that are read twice: what is inside ends a
+    little after what is around it, or at once, and much begins in the same nanosecond."""
     numbers = random.Random(1)
     clocks, open_now = dict.fromkeys((7, 8, 9), 0.0), {tid: [] for tid in (7, 8, 9)}  # type: ignore[var-annotated]
     for _ in range(count):
@@ -57,31 +57,21 @@ def dropped(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def test_perfetto_drops_none_of_ten_thousand() -> None:
+def test_perfetto_drops_none_of_three_thousand() -> None:
     written: list[bytes] = []
     trace = ChromeTrace(written.append, 4, lambda: NOW, lambda tid: f"worker {tid}")
-    for new, ended in random_trace(10_000):
+    for new, ended in random_trace(3_000):
         for each in ended:
             trace.ended(each)
         trace.dispatch(new)
     trace.close()
     events = json.loads(b"".join(written))["traceEvents"]
     complete = [each for each in events if each["ph"] == "X"]
-    assert sum(each["cat"] != "kernel" for each in complete) == 10_000
-    assert len(complete) > 14_000
+    assert sum(each["cat"] != "kernel" for each in complete) == 3_000
+    assert len(complete) > 4_000
     assert dropped(complete) == []
-    assert {each["args"]["name"] for each in events if each["ph"] == "M"} == {
-        "process 4",
-        "worker 7",
-        "worker 8",
-        "worker 9",
-    }
-
-
-def test_what_crosses_is_dropped() -> None:
-    """As the times of a trace were before: rounded to tenths, each by itself."""
-    outer, inner = {"pid": 1, "tid": 1, "ts": 1.0, "dur": 2.1}, {"pid": 1, "tid": 1, "ts": 1.5, "dur": 1.7}
-    assert dropped([outer, inner]) == [inner]
+    names = {each["args"]["name"] for each in events if each["ph"] == "M"}
+    assert names == {"process 4", "worker 7", "worker 8", "worker 9"}
 
 
 @pytest.mark.parametrize("scale", [1, 1_000, 10_000_000_000])
@@ -106,10 +96,8 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
 
 def test_what_is_open_at_the_end_lasts_until_then_and_counts_nowhere() -> None:
     outer, inner = dispatch(MM, 5.0, None, 1), dispatch(MM_CPU, 6.0, None, 2)
-    assert [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)] == [
-        (5_000, 20_000, False),
-        (6_000, 20_000, False),
-    ]
+    found = [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)]
+    assert found == [(5_000, 20_000, False), (6_000, 20_000, False)]
     assert flame("x.collapsed", [outer, inner]) == ""
 
 
@@ -134,27 +122,8 @@ def test_stacks_for_flame_graphs() -> None:
     assert frames == ["aten::mm [call AutogradCPU]", "aten::mm [redispatch CPU]"]
     profile = document["profiles"][0]
     assert (profile["type"], profile["unit"], profile["name"]) == ("evented", "nanoseconds", "worker 7")
-    assert [(each["type"], each["frame"], each["at"]) for each in profile["events"]] == [
-        ("O", 0, 0),
-        ("O", 1, 2_000),
-        ("C", 1, 9_000),
-        ("C", 0, 10_000),
-        ("O", 0, 10_000),
-        ("C", 0, 12_000),
-    ]
-
-
-def test_profiles_of_speedscope_open_and_close_in_order() -> None:
-    dispatches = [new for new, _ in random_trace(300) if new.tid == 7]
-    for profile in json.loads(flame("x.speedscope.json", dispatches))["profiles"]:
-        open_now: list[int] = []
-        for event in profile["events"]:
-            if event["type"] == "O":
-                open_now.append(event["frame"])
-            else:
-                assert open_now.pop() == event["frame"]
-        times = [event["at"] for event in profile["events"]]
-        assert (open_now, times) == ([], sorted(times))
+    events = [f"{each['type']}{each['frame']} {each['at']}" for each in profile["events"]]
+    assert events == ["O0 0", "O1 2000", "C1 9000", "C0 10000", "O0 10000", "C0 12000"]
 
 
 def test_stacks_of_counts() -> None:
@@ -165,9 +134,5 @@ def test_stacks_of_counts() -> None:
     assert stacks.text() == "train.py:8 (step);aten::mm:\\x0a 7\n"
     profile = json.loads(stacks.speedscope("dispatches"))["profiles"][0]
     assert (profile["type"], profile["samples"], profile["weights"]) == ("sampled", [[0, 1], [2]], [7, 0])
-    assert [is_flame_file(name) for name in (None, "a.json", "a.speedscope.json", "a.folded")] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    names = (None, "a.json", "a.speedscope.json", "a.folded")
+    assert [is_flame_file(name) for name in names] == [False, False, True, True]

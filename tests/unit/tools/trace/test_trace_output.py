@@ -8,7 +8,7 @@ import pytest
 
 from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.errors import TargetError
-from gdbext.tools.trace.trace_output import TraceOutput, shows_time
+from gdbext.tools.trace.trace_output import TraceOutput
 from support.fakes.made_pages import DISPATCHES
 
 
@@ -44,10 +44,6 @@ def test_text_is_there_at_once(tmp_path: Path) -> None:
     with TraceOutput(str(path), False, False, print) as output:
         output.sink(lambda: 200.0, 4).dispatch(DISPATCHES[0])
         assert path.read_text() == " [call] op=[aten::mm], key=[AutogradCPU], at=[0.000000 s]\n"
-
-
-def test_which_formats_show_times() -> None:
-    assert [name for name in (None, "t", "t.jsonl", "t.json", "t.html") if shows_time(name)] == ["t.json", "t.html"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -22,21 +22,12 @@ from gdbext.torch.values.value_text import Statistics
 FINE = LaunchTensor("self", 0x1000, "f32[2] cpu", "float32", (2,), Statistics(2, -1.0, 3.0, 1.0, 2.5, 0, 0, 0))
 BAD = LaunchTensor("result0", 0x2000, "f32[2] cpu", "float32", (2,), Statistics(2, None, None, None, None, 2, 0, 0))
 META = LaunchTensor("out", 0x3000, "f32[2] meta", "float32", (2,), None)
-LAUNCH = KernelLaunch(
-    AFTER,
-    "aten::add",
-    "Tensor",
-    4,
-    "wrapper_CPU_add",
-    "CPU",
-    7,
-    (
-        LaunchValue("self", "f32[2] cpu", (FINE,), "Tensor"),
-        LaunchValue("alpha", "2", (), "Scalar"),
-        LaunchValue("result0", "f32[2] cpu", (BAD,)),
-    ),
-    1,
+VALUES = (
+    LaunchValue("self", "f32[2] cpu", (FINE,), "Tensor"),
+    LaunchValue("alpha", "2", (), "Scalar"),
+    LaunchValue("result0", "f32[2] cpu", (BAD,)),
 )
+LAUNCH = KernelLaunch(AFTER, "aten::add", "Tensor", 4, "wrapper_CPU_add", "CPU", 7, VALUES, 1)
 
 
 def test_what_is_printed_of_a_launch() -> None:
@@ -52,14 +43,11 @@ def test_what_is_printed_of_a_launch() -> None:
     ]
     assert "[ after_launch - aten::add.Tensor - alpha ] 2" in lines
     assert lines[-1] == "NaN: 2, Inf: 0"
-    assert kernel_line(LAUNCH._replace(when=BEFORE)) == "[ before_launch: wrapper_CPU_add ]"
-
-
-def test_a_tensor_without_elements_and_a_value_that_is_unknown() -> None:
-    values = (LaunchValue("out", "f32[2] meta", (META,)), LaunchValue("dim", ""))
-    lines = list(launch_lines(LAUNCH._replace(values=values)))
-    assert "no elements to read" in lines
-    assert lines[-1].endswith("- dim ] ?")
+    before = LAUNCH._replace(when=BEFORE, values=())
+    assert [*launch_lines(before)] == [kernel_line(before)] == ["[ before_launch: wrapper_CPU_add ]"]
+    unread = list(launch_lines(LAUNCH._replace(values=(LaunchValue("out", "", (META,)), LaunchValue("dim", "")))))
+    assert "no elements to read" in unread
+    assert unread[-1].endswith("- dim ] ?")
 
 
 def test_a_launch_as_json() -> None:
@@ -82,7 +70,3 @@ def test_a_find() -> None:
     document = find_document(find)
     assert (document["file"], document["line"], document["certain"]) == ("model.py", 8, False)
     assert document["result"]["tensor"]["nan"] == 2
-
-
-def test_a_kernel_of_which_no_value_is_known_is_named() -> None:
-    assert list(launch_lines(LAUNCH._replace(values=()))) == [kernel_line(LAUNCH)]

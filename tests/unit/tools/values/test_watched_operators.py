@@ -39,7 +39,6 @@ class Watch:
     [
         (["call"], ["CPU entry"], [1], ["call", "CPU entry"]),
         ([], ["CPU entry"], [1], ["boxed calls", "own calls", "Python kernels"]),  # autograd's fallback is called first
-        ([], [], [1], ["boxed calls", "own calls", "Python kernels"]),
         ([], ["CPU entry"], [], ["boxed calls", "own calls", "Python kernels", "CPU entry"]),
     ],
 )

@@ -39,14 +39,11 @@ def test_what_is_alike_is_one_line() -> None:
         "191 calls of operators a second: aten::sort 190, aten::mm 1",
         "nothing was dispatched",
     ]
-
-
-def test_slower_and_elsewhere_is_a_change() -> None:
     assert len(stretches(look(0, mm=100), look(30, mm=30))) == 2
     assert len(stretches(look(0), look(30, "train.py:9 (step)"), look(60, "data.py:9 (load)"))) == 2
 
 
-@pytest.mark.parametrize(("span", "period"), [(600, 30), (20, 1), (86400, 360), (7200, 30)])
+@pytest.mark.parametrize(("span", "period"), [(600, 30), (20, 1), (86400, 360)])
 def test_the_longer_the_rarer(span: float, period: float, tmp_path: Path) -> None:
     history = History(7, span, str(tmp_path), lambda _words: 1)
     assert history.period == period
@@ -56,10 +53,8 @@ def test_the_longer_the_rarer(span: float, period: float, tmp_path: Path) -> Non
 
 def looks(words: Sequence[str]) -> int:
     """As dispatch-top where probes are not permitted, and all-threads."""
-    frames = [
-        {"file": "/usr/lib/python3.11/queue.py", "line": 5, "function": "get"},
-        {"file": "/home/me/train.py", "line": 8, "function": "step"},
-    ]
+    places = (("/usr/lib/python3.11/queue.py", 5, "get"), ("/home/me/train.py", 8, "step"))
+    frames = [dict(zip(("file", "line", "function"), place)) for place in places]
     thread = {"tid": 7, "name": "python", "python_name": "MainThread", "state": "waiting", "python_frames": frames}
     idle = {"tid": 8, "state": "idle"}
     document: dict[str, object] = {"threads": [{**thread, "wait": {"kind": "sleep"}}, idle]}

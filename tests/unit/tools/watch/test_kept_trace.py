@@ -13,6 +13,8 @@ from gdbext.errors import TargetError
 from gdbext.tools.watch.evidence import TraceBuffer
 from support.programs.harness import wait_until
 
+RUNS = ".gdbext-*/trace-77.runs"
+
 
 def traces(words: Sequence[str]) -> int:
     """As dispatch-trace does: writes when it is interrupted."""
@@ -31,14 +33,10 @@ def is_refused(words: Sequence[str]) -> int:
     return 1
 
 
-def begun(folder: Path) -> list[Path]:
-    return list(folder.glob(".gdbext-*/trace-77.runs"))
-
-
 def once_it_runs(folder: Path) -> None:
     """The trace has begun; asked again, the next one."""
-    wait_until(lambda: begun(folder), "the trace runs")
-    begun(folder)[0].unlink()
+    (begun,) = wait_until(lambda: list(folder.glob(RUNS)), "the trace runs")
+    begun.unlink()
 
 
 def what_is_said(trace: TraceBuffer) -> str:
@@ -57,7 +55,7 @@ def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
             trace.keep()
             once_it_runs(tmp_path)
             trace.keep()  # it runs already
-            assert not begun(tmp_path)
+            assert not list(tmp_path.glob(RUNS))
             assert trace.take(stem) == "trace.html"
         trace.keep()
         once_it_runs(tmp_path)

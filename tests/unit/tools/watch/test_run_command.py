@@ -13,8 +13,7 @@ from gdbext.tools.watch.evidence import Evidence
 HOSTILE = {
     "nul": "a\0b",
     "header": "x\nBcc: everybody@example.org",
-    "return": "x\rSubject: y",
-    "escape": "\x1b]0;x\x07",
+    "return and escape": "x\rSubject: y\x1b]0;x\x07",
     "direction": "\u202egpj",
     "surrogate": "\ud800",
     "long": "x" * 10_000_000,
@@ -25,7 +24,7 @@ HOSTILE = {
 def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
     """What the command writes to its standard output."""
     watch = object.__new__(Watch)
-    watch._args, watch._commands = Namespace(run=f"({command}) > {folder}/told"), []
+    watch._args, watch._commands = Namespace(run=f"({command}) > '{folder}/told'"), []
     evidence = Evidence(str(folder), "hang-1-2", verdict, "", frozenset())
     watch._start(evidence, 7)
     (child,) = watch._commands
@@ -48,11 +47,5 @@ def test_the_paths_can_be_opened(tmp_path: Path) -> None:
     folder = tmp_path / "of a\nuser"
     folder.mkdir()
     (folder / "hang-1-2.txt").write_text("text\n")
-    watch = object.__new__(Watch)
-    watch._args, watch._commands = (
-        Namespace(run='read x < "$GDBEXT_FILE.txt"; echo $x > "$GDBEXT_FOLDER/$GDBEXT_PID"'),
-        [],
-    )
-    watch._start(Evidence(str(folder), "hang-1-2", {"kind": "", "summary": ""}, "", frozenset()), 7)
-    assert watch._commands[0].wait() == 0
+    told(folder, {"kind": "", "summary": ""}, 'read x < "$GDBEXT_FILE.txt"; echo $x > "$GDBEXT_FOLDER/$GDBEXT_PID"')
     assert (folder / "7").read_text() == "text\n"
