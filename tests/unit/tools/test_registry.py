@@ -96,19 +96,3 @@ def test_a_fault_of_ours_is_a_message_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert outcome.output == ""
     assert "internal error: AssertionError" in outcome.error
     assert "GDBEXT_DEBUG=1" in outcome.error
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a class that is being made hides nothing since 3.12")
-def test_a_signal_while_a_class_is_made_is_what_it_is() -> None:
-    """The time limit's signal may arrive while a module is imported: it is no internal error."""
-
-    class Interrupting:
-        def __set_name__(self, owner: type, name: str) -> None:
-            raise KeyboardInterrupt
-
-    def open_session() -> NoReturn:
-        type("Made", (), {"attribute": Interrupting()})
-        raise AssertionError("not reached")
-
-    outcome = table.execute("dispatch-bt", [], open_session)
-    assert outcome.error.startswith("interrupted")

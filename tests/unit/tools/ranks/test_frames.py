@@ -51,8 +51,7 @@ def test_answers_come_back_whole_in_whatever_order(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "stream",
-    [b"", b"gdbext 0/1 ====", b"gdbext 1/1 eA==", b"gdbext 0/9999999 eA==", b"gdbext 0/1 eJwDAAAAAAE"],
+    "stream", [b"", b"gdbext 0/1 ====", b"gdbext 1/1 eA==", b"gdbext 0/9999999 eA==", b"gdbext 0/1 eJwDAAAAAAE"]
 )
 def test_what_is_no_answer(stream: bytes) -> None:
     assert set(read(labelled(0, stream)).by_task().values()) <= {None}

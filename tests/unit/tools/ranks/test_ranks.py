@@ -43,19 +43,6 @@ def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
     assert "1,000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
 
 
-def test_reports_of_parts_are_reports_too(tmp_path: Path) -> None:
-    documents = jobs.documents("late-sleep")
-    halves = [written(tmp_path / name, part) for name, part in (("a", documents[:2]), ("b", documents[2:]))]
-    whole = written(tmp_path / "whole", documents)
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    for half in halves:
-        (parts / f"{half.name}.json").write_text(run("--reports", half, "--json").output)
-    together = json.loads(run("--reports", parts, "--json").output)
-    contract_schema.check(together)
-    assert together == json.loads(run("--reports", whole, "--json").output)
-
-
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
@@ -160,8 +147,7 @@ def test_the_answer_of_a_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_closed", "said"),
-    [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")],
+    ("is_closed", "said"), [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")]
 )
 def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: bool, said: str) -> None:
     known = {77: RankProcess(77, 1, False, (), None, is_closed), 78: RankProcess(78, 1, False, ("j",), None)}
@@ -191,11 +177,11 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
 def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
 
-    def started(pid: int, parent: int, rank: int | None) -> RankProcess:
-        return RankProcess(pid, parent, False, ("j",) if rank is not None else (), rank and ("RANK", rank))
-
     ranks = [(10, 1, None), (11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
-    known = {pid: started(pid, parent, number) for pid, parent, number in ranks}
+    known = {
+        pid: RankProcess(pid, parent, False, ("j",) if rank else (), rank and ("RANK", rank))
+        for pid, parent, rank in ranks
+    }
     monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
     monkeypatch.setattr(rank_processes, "has_torch", lambda pid: pid == 11)
     monkeypatch.setattr(rank_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.job import fold
 from gdbext.diagnosis.report.wait import CollectiveWait
-from gdbext.errors import TargetError
+from gdbext.errors import BadData, TargetError
 from gdbext.hosts.cli import launcher as dispatch
 from gdbext.tools.ranks import RanksProgram, other_machines, slurm
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
+from gdbext.tools.ranks.report_shapes import Members, ReportParser
 from gdbext.tools.ranks.slurm import answer
 from gdbext.tools.table import Outcome
 from gdbext.tools.watch import WatchProgram
@@ -74,17 +76,6 @@ def test_reading_and_judging_reports_ends(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(f"gdbext.tools.ranks.{step}", go_on_for_ever)
     with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
         ranks("--reports", str(tmp_path / "0.json"), "--timeout", "0.2")
-
-
-def test_the_members_that_a_group_claims(tmp_path: Path) -> None:
-    """128 operations of a group that claims 100,000 members, in 16 groups."""
-    document = ranks_document(tmp_path)
-    row = document["reports"][0]
-    group = row["groups"][0]
-    issued = [{**group["issued"][-1], "seq": number, "is_pending": True} for number in range(128)]
-    row["groups"] = [{**group, "name": str(at), "ranks": "0-99999", "issued": issued} for at in range(16)]
-    found = reported(tmp_path / "job", document)
-    assert len(found["collectives"]) == 16
 
 
 @pytest.mark.parametrize("ranks", ["0-" + "9" * 5000, "0-1000000," * 100 + "0-1000000", f"0-{HUGE}"])
@@ -148,24 +139,17 @@ def test_answers_that_grow_when_they_are_unpacked(monkeypatch: pytest.MonkeyPatc
     assert [each is not None for each in labelled.by_task().values()] == [False] + [True] * 5
 
 
-def test_a_program_that_never_ends_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [sys.executable, "-c", "while True: print('y' * 999)"]
+def test_a_program_that_never_ends_its_answer_does_not_answer_or_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [sys.executable, "-c", "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.exit(3)"]
+    given = os.urandom(1 << 20)  # more than a pipe holds, in both directions at once
+    assert other_machines.run(words, given, PATIENCE) == (given, b"", 3, "")
+    words[2] = "import signal; signal.pause()"
+    assert other_machines.run(words, given, 0.2).problem == "no answer within 0.2 s"
+    words[2] = "while True: print('y' * 999)"
     monkeypatch.setattr(other_machines, "MAX_BYTES", 1 << 20)
     found = other_machines.run(words, b"", PATIENCE)
     assert found.problem == f"its answer has more than {1 << 20} bytes"
     assert len(found.output) < 2 << 20
-
-
-def test_a_program_that_does_not_answer() -> None:
-    words = [sys.executable, "-c", "import signal; signal.pause()"]
-    assert other_machines.run(words, b"x" * (1 << 20), 0.2).problem == "no answer within 0.2 s"
-
-
-def test_a_program_that_hears_and_answers() -> None:
-    """More than a pipe holds in both directions at once."""
-    words = [sys.executable, "-c", "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.exit(3)"]
-    given = os.urandom(1 << 20)
-    assert other_machines.run(words, given, PATIENCE) == (given, b"", 3, "")
 
 
 def test_what_clustershell_hears_is_bounded() -> None:
@@ -228,3 +212,36 @@ def test_ranks_and_watch_stand_behind_the_boundary(
     output, errors = capfd.readouterr()
     assert said in errors
     assert said in json.loads(output)["errors"][0]["what"]
+
+
+MANY = list(range(200))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_many_members_become_a_set(indent: int | None) -> None:
+    parser = ReportParser()
+    for document in jobs.varied("crossing", 300)[:3]:
+        found = parser.parse(json.dumps(document, indent=indent).encode())
+        for group in document["collectives"]["groups"]:
+            group["ranks"] = fold(group["ranks"])
+        assert found == document
+        assert all(isinstance(group["ranks"], Members) for group in found["collectives"]["groups"])
+
+
+def test_text_that_looks_like_a_list_stays_text() -> None:
+    text = {"summary": f'"ranks": {MANY}', "path": [f'\\"ranks":{MANY}', '"ranks":[']}
+    assert ReportParser().parse(json.dumps(text).encode()) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"collectives": {"groups": [{"ranks": 7}, {"ranks": %s}]}}' % str(MANY).encode(),
+        b'{"collectives": {"groups": [{"ranks": %s' % str(MANY).encode(),
+        b'"ranks":[',
+        b'{"ranks":' + b"[" * 100_000,
+    ],
+)
+def test_damage_is_an_error(text: bytes) -> None:
+    with pytest.raises((ValueError, BadData, RecursionError)):
+        ReportParser().parse(text)

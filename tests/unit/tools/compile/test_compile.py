@@ -1,4 +1,4 @@
-"""Which frames are compiled, which are the compiler's, in which part of it a thread is, and what graphs come from."""
+"""dispatch-compile: states of frames, graphs, who compiles and who holds lock files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.engine.targets.system.peer import ChildProcess
 from gdbext.errors import BadData
 from gdbext.tools.compile import graph_breaks, resumptions
+from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
 from gdbext.tools.compile.compiled_frames import GraphLines, _above_lines, _graph, _innermost, stage, states
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import Compilation, FrameState, GraphBreak, Resumption
+from gdbext.torch.compile.compile_section import (
+    Compilation,
+    CompileLock,
+    CompilingProcess,
+    CompilingThread,
+    FrameState,
+    GraphBreak,
+    Resumption,
+)
 
 SITE = "/site-packages/torch/"
 COMPILED, COMPILING, EAGER = FrameState.COMPILED, FrameState.COMPILING, FrameState.EAGER
@@ -24,14 +34,12 @@ def frame(function: str, file: str, code: int = 1) -> PythonFrame:
 
 USER = frame("step", "train.py")
 COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
-
 TRITON = frame("compile", "/site-packages/triton/compiler/compiler.py")
 
 
 @pytest.mark.parametrize(
     ("frames", "expected"),
     [
-        ([USER], [EAGER]),
         ([USER._replace(code=9), USER], [COMPILED, EAGER]),
         ([frame("forward", "<eval_with_key>.12"), USER._replace(code=9)], [COMPILED, COMPILED]),
         ([frame("call", "/tmp/torchinductor_me/ab/cab.py"), USER], [COMPILED, EAGER]),
@@ -68,31 +76,20 @@ def test_graph_breaks_and_where_code_goes_on() -> None:
     }
     recorded = Compilation("1/0", "torch_dynamo_resume_in_step_at_9", "train.py", 9, None, None, None, None, True)
     assert graph_breaks(counters) == (GraphBreak("often", 5), GraphBreak("rare", 1))
-    assert resumptions(counters, (recorded,)) == (
-        Resumption("step", 9, "train.py", 2),
-        Resumption("<lambda>", 30, None, 1),
-    )
+    expected = (Resumption("step", 9, "train.py", 2), Resumption("<lambda>", 30, None, 1))
+    assert resumptions(counters, (recorded,)) == expected
     assert (graph_breaks({}), resumptions({}, ())) == ((), ())
 
 
 GRAPH, ROOT, FIRST, SECOND = range(8, 40, 8)
 
 
-class Values:
-    """A graph whose nodes are a ring behind the root; ``closed``: its last node leads back there."""
-
-    def __init__(self, closed: bool) -> None:
-        following = {ROOT: FIRST, FIRST: SECOND, SECOND: ROOT if closed else FIRST}
-        self._of = {GRAPH: {names.GRAPH_ROOT: ROOT}}
-        self._of.update({node: {names.NEXT_NODE: following[node]} for node in following})
-
-    def attributes(self, address: int) -> dict[str, int]:
-        return self._of[address]
-
-
-def lines(closed: bool = True) -> GraphLines:
+def lines(closed: bool) -> GraphLines:
+    """Of a graph whose nodes are a ring behind the root; ``closed``: its last node leads back there."""
+    following = {ROOT: FIRST, FIRST: SECOND, SECOND: ROOT if closed else FIRST}
+    attributes = {GRAPH: {names.GRAPH_ROOT: ROOT}, **{node: {names.NEXT_NODE: following[node]} for node in following}}
     found: Any = GraphLines.__new__(GraphLines)
-    found._runtime, found._values = SimpleNamespace(), Values(closed)
+    found._runtime, found._values = SimpleNamespace(), SimpleNamespace(attributes=attributes.__getitem__)
     return found  # type: ignore[no-any-return]
 
 
@@ -100,7 +97,7 @@ def lines(closed: bool = True) -> GraphLines:
 def test_a_number_that_no_node_has(number: int, closed: bool) -> None:
     with pytest.raises(BadData, match=f"has no node {number}"):
         lines(closed)._node(GRAPH, number)
-    assert [lines()._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
+    assert [lines(closed)._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
 
 
 def test_the_innermost_place_of_a_trace() -> None:
@@ -110,10 +107,7 @@ def test_the_innermost_place_of_a_trace() -> None:
 
 
 MODULE = """# AOT ID: ['1_backward']
-from ctypes import c_void_p
-
 cpp_fused_sin_0 = async_compile.cpp_pybinding(['const float*', 'float*'])
-
 class Runner:
     def call(self, args):
         buf0 = empty_strided_cpu((3, ), (1, ), torch.float32)
@@ -132,11 +126,64 @@ NODES = "[y, z], Original ATen: [aten.sin, my.wait]"
 def test_the_graph_and_the_nodes_of_lines() -> None:
     assert _graph(TEXTS) == "1_backward"
     assert _graph(TEXTS[1:]) == ""
-    lines = _above_lines(TEXTS)
-    assert {number: lines.get(number, "") for number in (8, 10, 11, 13, 15)} == {
-        8: "",
-        10: NODES,
-        11: NODES,
-        13: NODES,
-        15: "",
-    }
+    above = _above_lines(TEXTS)
+    assert [above.get(number, "") for number in (5, 7, 8, 10, 12)] == ["", NODES, NODES, NODES, ""]
+
+
+LOCK = "/cache/locks/cab.lock"
+WORKER = "python -m torch._inductor.compile_worker --kind=fork torch/_inductor/compile_worker/__main__.py"
+PROCESSES = {
+    11: ChildProcess(11, "python", command=WORKER, call="read"),
+    12: ChildProcess(12, "g++", command="g++ /cache/ab/cab.cpp -O3 -o /cache/ab/cab.so", call="wait4"),
+    13: ChildProcess(13, "cc1plus", command="cc1plus -quiet cab.cpp -o /tmp/x.s"),
+    14: ChildProcess(14, "sleep", command="sleep 9"),
+    99: ChildProcess(99, "python", command="python other.py"),
+}
+
+
+OPEN = {"/dev/null", LOCK}
+PROCFS = SimpleNamespace(
+    descendants=lambda: {11: 7, 14: 7, 12: 11, 13: 12},
+    process=PROCESSES.__getitem__,
+    open_files=lambda pid: OPEN if pid in (7, 12) else {"pipe:[1]", "/else/locks"},
+    file_lock=lambda path: {LOCK: SimpleNamespace(processes=(PROCESSES[99],))}[path],
+    has_locked=lambda pid, path: (pid, path) == (12, LOCK),
+)
+SESSION: Any = SimpleNamespace(procfs=PROCFS, target=SimpleNamespace(pid=7))
+WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
+
+
+@pytest.fixture(autouse=True)
+def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes whose stacks were asked for."""
+    asked: list[int] = []
+
+    def work_of(pid: int) -> CompilingThread | None:
+        asked.append(pid)
+        return WORK if pid == 11 else None
+
+    monkeypatch.setattr("gdbext.tools.compile.compile_workers.work_of", work_of)
+    return asked
+
+
+def test_compilers_and_workers_with_what_they_compile() -> None:
+    assert compiling_processes(SESSION) == (
+        CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, "", WORK),
+        CompilingProcess(12, "g++", PROCESSES[12].command, "in wait4, started cc1plus 13", 11, "/cache/ab/cab.cpp"),
+        CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
+    )
+
+
+def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_stopped(works: list[int]) -> None:
+    calls = {pid: "futex" if pid < 105 else "wait4" for pid in range(100, 130)}
+    many = {pid: ChildProcess(pid, "python", command=WORKER, call=call) for pid, call in calls.items()}
+    procfs = SimpleNamespace(descendants=lambda: dict.fromkeys(many, 7), process=many.__getitem__)
+    session: Any = SimpleNamespace(procfs=procfs, target=SimpleNamespace(pid=7))
+    assert len(compiling_processes(session)) == 30
+    assert works == list(range(105, 113))
+
+
+def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:
+    assert compile_locks(SESSION) == (CompileLock(LOCK, (7, 12), (12, 99)),)
+    core: Any = SimpleNamespace(procfs=None)
+    assert (compiling_processes(core), compile_locks(core)) == ((), ())
