@@ -13,7 +13,7 @@ import pytest
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine import entry_points
 from gdbext.engine.entry_points import EntryPoint
-from gdbext.errors import AddOnError, UsageError
+from gdbext.errors import AddOnError
 from gdbext.hosts.cli import launcher
 from gdbext.live.host import LiveTool
 from gdbext.tools import table
@@ -69,12 +69,6 @@ def made_tool(name: str, mode: Mode) -> type[Tool]:
 
     Made.name, Made.mode = name, mode
     return Made
-
-
-def test_a_misspelled_command_names_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
-        table.find("dispatch-keyst")
-    assert "dispatch-keyset" in caught.value.what
 
 
 def no_session() -> NoReturn:

@@ -54,54 +54,44 @@ NODE, PARENT, PROFILER, OTHER, BLOCKS = 0x14000, 0x15000, 0x16000, 0x17000, 0x18
 FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 KINDS = ("current", "peak", "allocated", "freed")
 ARRAY, STAT = "std::array<c10::CachingAllocator::Stat, 3>", "c10::CachingAllocator::Stat"
-STRUCTS: dict[str, tuple[int, dict[str, tuple[Any, ...]]]] = {
-    "at::CPUGeneratorImpl": (
-        2624,
-        {"engine_": (80, 2520), "next_float_normal_sample_": (2600, 8), "next_double_normal_sample_": (2608, 16)},
-    ),
-    "at::mt19937_engine": (2520, {"data_": (0, 2520)}),
-    "at::mt19937_data_pod": (
-        2520,
-        {"seed_": (0, 8), "left_": (8, 4), "seeded_": (12, 1), "next_": (16, 4), "state_": (20, 2496)},
-    ),
-    "at::CUDAGeneratorImpl": (96, {"state_": (80, 8)}),
-    "at::CUDAGeneratorState": (64, {"seed_": (16, 8), "philox_offset_per_thread_": (24, 8)}),
-    "at::RecordFunctionCallbacksEntry": (56, {"callback_": (0, 40), "handle_": (40, 8), "enabled_": (48, 1)}),
-    "at::RecordFunctionCallback": (
-        0,
-        {"start_": (0, 8), "end_": (8, 8), "sampling_prob_": (16, 8), "scopes_": (24, 3)},
-    ),
-    "at::RecordFunctionTLS": (0, {"sorted_tls_callbacks_": (0, 24)}),
-    "c10::ThreadLocalDebugInfo": (0, {"info_": (0, 16), "parent_info_": (24, 16)}),
-    "torch::profiler::impl::ProfilerStateBase": (0, {"config_": (48, 64)}),
-    "torch::profiler::impl::ProfilerConfig": (
-        0,
-        {"state": (0, 4), **{name: (8 + at, 1) for at, name in enumerate(FLAGS)}},
-    ),
-    "at::impl::SavedTensorDefaultHooksTLS": (0, {"stack": (0, 80), "disabled_error_message": (80, 40)}),
-    "c10::SafePyObject": (16, {"data_": (0, 8)}),
-    "std::string": (32, {}),
-    "std::mutex": (40, {}),
-    "std::deque": (
-        0,
-        {
-            "_M_impl._M_start._M_cur": (16, 8),
-            "_M_impl._M_start._M_last": (32, 8),
-            "_M_impl._M_start._M_node": (40, 8),
-            "_M_impl._M_finish._M_cur": (48, 8),
-        },
-    ),
-    "c10::CachingAllocator::Stat": (32, {each: (8 * index, 8) for index, each in enumerate(KINDS)}),
-    "c10::CachingDeviceAllocator::DeviceStats": (
-        168,
-        {
-            "allocated_bytes": (0, 96, ARRAY),
-            "by_pools": (96, 32, "ska::flat_hash_map<int>"),
-            "oversize_segments": (128, 32, STAT),
-            "num_ooms": (160, 8, "long int"),
-        },
-    ),
+DEQUE = (("start._M_cur", 16), ("start._M_last", 32), ("start._M_node", 40), ("finish._M_cur", 48))
+STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "at::CPUGeneratorImpl": {
+        "engine_": (80, 2520),
+        "next_float_normal_sample_": (2600, 8),
+        "next_double_normal_sample_": (2608, 16),
+    },
+    "at::mt19937_engine": {"data_": (0, 2520)},
+    "at::mt19937_data_pod": {
+        "seed_": (0, 8),
+        "left_": (8, 4),
+        "seeded_": (12, 1),
+        "next_": (16, 4),
+        "state_": (20, 2496),
+    },
+    "at::CUDAGeneratorImpl": {"state_": (80, 8)},
+    "at::CUDAGeneratorState": {"seed_": (16, 8), "philox_offset_per_thread_": (24, 8)},
+    "at::RecordFunctionCallbacksEntry": {"callback_": (0, 40), "handle_": (40, 8), "enabled_": (48, 1)},
+    "at::RecordFunctionCallback": {"start_": (0, 8), "end_": (8, 8), "sampling_prob_": (16, 8), "scopes_": (24, 3)},
+    "at::RecordFunctionTLS": {"sorted_tls_callbacks_": (0, 24)},
+    "c10::ThreadLocalDebugInfo": {"info_": (0, 16), "parent_info_": (24, 16)},
+    "torch::profiler::impl::ProfilerStateBase": {"config_": (48, 64)},
+    "torch::profiler::impl::ProfilerConfig": {"state": (0, 4), **{name: (8 + at, 1) for at, name in enumerate(FLAGS)}},
+    "at::impl::SavedTensorDefaultHooksTLS": {"stack": (0, 80), "disabled_error_message": (80, 40)},
+    "c10::SafePyObject": {"data_": (0, 8)},
+    "std::string": {},
+    "std::mutex": {},
+    "std::deque": {f"_M_impl._M_{name}": (at, 8) for name, at in DEQUE},
+    "c10::CachingAllocator::Stat": {each: (8 * index, 8) for index, each in enumerate(KINDS)},
+    "c10::CachingDeviceAllocator::DeviceStats": {
+        "allocated_bytes": (0, 96, ARRAY),
+        "by_pools": (96, 32, "ska::flat_hash_map<int>"),
+        "oversize_segments": (128, 32, STAT),
+        "num_ooms": (160, 8, "long int"),
+    },
 }
+SIZES = {"at::CPUGeneratorImpl": 2624, "at::RecordFunctionCallbacksEntry": 56, "c10::SafePyObject": 16}
+SIZES |= {"std::string": 32, "std::mutex": 40, "c10::CachingAllocator::Stat": 32}
 ENUMS = {
     "at::RecordScope": {"FUNCTION": 0, "BACKWARD_FUNCTION": 1, "USER_SCOPE": 2, "NUM_SCOPES": 3},
     "torch::profiler::impl::ProfilerState": {"Disabled": 0, "CPU": 1, "KINETO": 6},
@@ -110,8 +100,8 @@ ENUMS = {
 
 class Layout:
     def struct(self, name: str) -> StructLayout:
-        size, fields = STRUCTS[name]
-        return StructLayout(name, size, {each: FieldLayout(each, *at) for each, at in fields.items()})
+        fields = {each: FieldLayout(each, *at) for each, at in STRUCTS[name].items()}
+        return StructLayout(name, SIZES.get(name, 0), fields)
 
     def enum(self, name: str) -> dict[str, int]:
         return ENUMS[name]

@@ -25,9 +25,8 @@ from support.fakes.ebpf_machine import Machine, Maps
 X86_64 = architectures.by_name("x86_64")
 
 
-@pytest.mark.parametrize(
-    ("code", "kept", "offset"),
-    [
+def test_the_first_cheap_place_that_has_the_arguments() -> None:
+    for code, kept, offset in (
         ("55 4889e5 c3", 2, 0),  # push %rbp
         ("4889f0 4889c2 4154 c3", 2, 6),  # mov %rsi,%rax; mov %rax,%rdx; push %r12
         ("f30f1efa 55 c3", 2, 4),  # endbr64; push %rbp
@@ -37,13 +36,10 @@ X86_64 = architectures.by_name("x86_64")
         ("ffe0", 1, None),  # jmp *%rax is stepped over, and what follows is not reached
         ("e900000000", 1, 0),  # jmp rel32
         ("0f1f4000 c3", 1, 0),  # nopl 0(%rax)
-    ],
-)
-def test_the_first_cheap_place_that_has_the_arguments(code: str, kept: int, offset: int | None) -> None:
-    assert X86_64.probe_offset(bytes.fromhex(code.replace(" ", "")), kept) == offset
+    ):
+        assert X86_64.probe_offset(bytes.fromhex(code.replace(" ", "")), kept) == offset, code
 
 
-X86_64 = architectures.by_name("x86_64")
 COUNTS, LOST, WANTED, STATES, CELLS = range(3, 8)
 OWN = TracePlace("x", DispatchSite(0, DispatchEvent.REDISPATCH, NOWHERE, "rsi", "rsp", 0), 0x4000)
 SHARED = TracePlace("x", DispatchSite(4, DispatchEvent.CALL, "rdi", "rdx", "rsp", 0))

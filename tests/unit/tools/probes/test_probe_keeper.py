@@ -1,4 +1,4 @@
-"""The process that keeps probes: it outlives a kill of the tool until they are placed, and ends with the tool."""
+"""The process that keeps probes outlives a kill of the tool until they are placed; stopping threads is harmless."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.errors import ProbesRefused
+from gdbext.tools.probes import thread_stopper
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeKeeper, attach
+from gdbext.tools.probes.thread_stopper import harmless_signal
 
 X86_64 = architectures.by_name("x86_64")
 FILES = [os.path.realpath(file) for file in (sys.executable, __file__)]
@@ -139,3 +141,41 @@ def test_a_tool_that_is_killed_meanwhile_does_not_interrupt_it(pipe: tuple[int, 
         pass
     for descriptor in (went, go, began, begin):
         os.close(descriptor)
+
+
+@pytest.fixture(autouse=True)
+def default_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of the two signals, for one test, in whatever namespace it runs."""
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", str(Path("/proc/self/ns/pid").readlink()))
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGURG, signal.SIGWINCH)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_one_that_the_program_has_no_handler_for_and_no_thread_blocks() -> None:
+    assert harmless_signal(os.getpid()) == signal.SIGURG
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
+    try:
+        assert harmless_signal(os.getpid()) == signal.SIGWINCH
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.signal(signal.SIGURG, lambda *_: None)
+    assert harmless_signal(os.getpid()) == signal.SIGWINCH
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    with pytest.raises(ProbesRefused, match="both signals"):
+        harmless_signal(os.getpid())
+
+
+def test_a_container_has_other_thread_ids_than_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", "pid:[1]")
+    with pytest.raises(ProbesRefused, match="PID namespace"):
+        harmless_signal(os.getpid())
+
+
+def test_instructions_that_leave_vector_registers_alone() -> None:
+    keeps = architectures.by_name("x86_64").keeps_vectors
+    kept = ("55", "f30f1efa", "488b07", "e811223344", "0f1f4000")  # push, endbr64, mov, call, nop
+    # movsd 0x8(%rsp),%xmm0; movq %rax,%xmm0; vxorps %xmm0,%xmm0,%xmm0; one of AVX-512; nothing
+    others = ("f20f10442408", "66480f6ec0", "c5f857c0", "62f17c48effc", "")
+    assert [keeps(bytes.fromhex(code)) for code in (*kept, *others)] == [True] * 5 + [False] * 5

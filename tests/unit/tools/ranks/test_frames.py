@@ -137,7 +137,3 @@ def test_what_is_no_list_of_machines_is_not_handed_on(programs: Path, nodes: str
     assert found["task 0"] == "there is no rank on this machine"
     assert "does not name the machines of job 77" in found["squeue"]
     assert not (programs / "scontrol.words").exists()
-
-
-def test_nobody_answers(programs: Path) -> None:
-    assert set(asked(programs, b"", "n1\n", "n1\n")) == {"srun"}

@@ -268,13 +268,6 @@ def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
     assert old in found.reports
 
 
-def test_of_two_processes_with_one_rank_the_one_in_the_groups_counts() -> None:
-    late = [each._replace(host="node1") for each in jobs.recorded_rows("late-sleep").sorted()]
-    found = judge(rows([*late, late[0]._replace(pid=1, wait=None, running=True, groups=())]))
-    assert found.verdict == judge(rows(late)).verdict
-    assert f"what is said of it is that of pid {late[0].pid}" in found.notes[0]
-
-
 def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
     """Nor is either late; with other tags they are two transfers, of which neither ends."""
 
@@ -287,14 +280,6 @@ def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
     other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2)).verdict
     assert other_tags.kind.value == "mismatched-collective"
     assert "in a transfer whose ends have different tags: rank 0 waits in recv from rank 1 (tag" in other_tags.summary
-
-
-def test_ranks_that_wait_for_nobody_known_are_not_said_to_wait_for_none() -> None:
-    unnamed = CollectiveWait("c10d::Work::wait")
-    found = verdict(rank(0, wait=unnamed, summary="It waits."), rank(1, wait=unnamed), rank(2, wait=unnamed)).verdict
-    assert found.kind.value == "all-idle"
-    assert "No rank waits" not in found.summary
-    assert "ranks 0-2 wait for others" in found.summary
 
 
 def test_a_recv_from_any_rank_is_stuck_where_nobody_can_send() -> None:

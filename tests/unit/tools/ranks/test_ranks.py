@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +95,12 @@ def test_the_graph(tmp_path: Path) -> None:
     assert "color=red" in text
 
 
-class Loaded(HTMLParser):
-    """Everything that a page would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.things: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.things += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")] + [tag] * (tag == "script")
-
-
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_text_on_the_page_is_text(tmp_path: Path) -> None:
     documents = jobs.documents("late-lock")
     documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
     file = tmp_path / "job.html"
     run("--reports", written(tmp_path / "job", documents), "--html", file)
-    page, loaded = file.read_text(), Loaded()
-    loaded.feed(page)
-    assert loaded.things == []
+    page = file.read_text()
     assert "&lt;script&gt;" in page
     assert "\x1b" not in page
     assert "never enqueued" in page

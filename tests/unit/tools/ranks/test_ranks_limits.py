@@ -228,11 +228,6 @@ def test_many_members_become_a_set(indent: int | None) -> None:
         assert all(isinstance(group["ranks"], Members) for group in found["collectives"]["groups"])
 
 
-def test_text_that_looks_like_a_list_stays_text() -> None:
-    text = {"summary": f'"ranks": {MANY}', "path": [f'\\"ranks":{MANY}', '"ranks":[']}
-    assert ReportParser().parse(json.dumps(text).encode()) == text
-
-
 @pytest.mark.parametrize(
     "text",
     [

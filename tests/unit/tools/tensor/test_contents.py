@@ -1,21 +1,192 @@
-"""The elements and slices of tensors in made-up memory; where numpy is installed, its way gives the same."""
+"""Elements, pieces, slices and statistics of tensors in made-up memory; numpy gives the same."""
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 import struct
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gdbext.errors import UsageError
 from gdbext.tools.tensor import contents as contents_module
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead
-from gdbext.tools.tensor.elements import ElementType, element_type
+from gdbext.tools.tensor.elements import (
+    Dimension,
+    ElementType,
+    code_values,
+    dimensions_of,
+    element_type,
+    in_memory_order,
+    pieces,
+    span_of,
+)
 from gdbext.tools.tensor.numpy_statistics import import_numpy
+from gdbext.tools.tensor.statistics import collector_for
 from gdbext.tools.tensor.tensor_files import CELLS, read_slice
-from gdbext.torch.values.value_text import Quantization
+from gdbext.torch.values.value_text import Quantization, Statistics
+
+
+def decoded(dtype: str, size: int, raw: bytes) -> list[object]:
+    found = element_type(dtype, size)
+    assert found is not None
+    return list(found.decode(raw))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "nans"),
+    [
+        ("float8_e4m3fn", {0x7E: 448.0, 0x01: 2.0**-9, 0x80: -0.0}, {0x7F, 0xFF}),
+        ("float8_e5m2", {0x7B: 57344.0, 0x7C: math.inf, 0xFC: -math.inf}, {0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF}),
+        ("float8_e4m3fnuz", {0x7F: 240.0}, {0x80}),
+        ("float8_e5m2fnuz", {0x7F: 57344.0, 0x01: 2.0**-17}, {0x80}),
+        ("float8_e8m0fnu", {0: 2.0**-127, 0xFE: 2.0**127}, {0xFF}),
+    ],
+)
+def test_codes_of_small_floats(dtype: str, values: dict[int, float], nans: set[int]) -> None:
+    """The largest and smallest numbers as the Open Compute Project's and ONNX's tables give them."""
+    assert decoded(dtype, 1, bytes(values)) == [*values.values()]
+    assert {code for code, value in enumerate(code_values(dtype)) if value != value} == nans
+
+
+def test_other_elements() -> None:
+    halves = b"".join(struct.pack("<f", value)[2:] for value in (1.0, -2.5, math.inf))
+    assert decoded("bfloat16", 2, halves) == [1.0, -2.5, math.inf]
+    assert decoded("float16", 2, struct.pack("<2e", 0.5, -7)) == [0.5, -7.0]
+    assert decoded("complex32", 4, struct.pack("<2e", 1, -2)) == [1 - 2j]
+    assert decoded("complex64", 8, struct.pack("<4f", 1, 2, 3, 4)) == [1 + 2j, 3 + 4j]
+    assert decoded("float4_e2m1fn_x2", 1, b"\x2f\x81") == [-6.0, 1.0, 0.5, -0.0]
+    assert decoded("quint4x2", 1, b"\x2f") == [15, 2]
+    assert decoded("quint2x4", 1, b"\xe4") == [0, 1, 2, 3]
+    assert element_type("float6_e3m2", 1) is None
+
+
+SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40)), max_size=4)
+
+
+def elements(sizes: list[int], strides: list[int]) -> list[int]:
+    """Where every element is, in row-major order."""
+    indices = product(*(range(size) for size in sizes))
+    return [sum(index * stride for index, stride in zip(each, strides)) for each in indices]
+
+
+@given(SHAPES, st.integers(1, 200))
+def test_pieces_in_row_major_order_are_the_tensor(shape: list[tuple[int, int]], chunk: int) -> None:
+    sizes, strides = [size for size, _ in shape], [stride for _, stride in shape]
+    parts = pieces(dimensions_of(sizes, strides), 1, chunk)
+    found = [piece.offset + offset for piece in parts for offset in piece.offsets()]
+    assert found == elements(sizes, strides)
+
+
+@given(SHAPES, st.integers(1, 200))
+def test_pieces_in_memory_order_know_their_places(shape: list[tuple[int, int]], chunk: int) -> None:
+    sizes, strides = [size for size, _ in shape], [stride for _, stride in shape]
+    wanted = elements(sizes, strides)
+    dimensions, repeated = in_memory_order(dimensions_of(sizes, strides))
+    found = []
+    for piece in pieces(dimensions, 1, chunk):
+        for number, offset in enumerate(piece.offsets()):
+            found.append(piece.offset + offset)
+            assert wanted[piece.position_of(number)] == piece.offset + offset
+    assert sorted(found * repeated) == sorted(wanted)
+
+
+@given(SHAPES, st.integers(1, 200), st.integers(1, 16))
+def test_no_piece_reads_more_than_the_limit(shape: list[tuple[int, int]], chunk: int, element: int) -> None:
+    dimensions = dimensions_of([size for size, _ in shape], [stride for _, stride in shape])
+    for piece in pieces(dimensions, element, chunk):
+        assert piece.elements == 1 or piece.span * element <= chunk
+
+
+def test_dimensions_of_a_contiguous_tensor_are_one_and_far_elements_are_read_alone() -> None:
+    assert dimensions_of([4, 1, 3, 5], [15, 7, 5, 1]) == (Dimension(60, 1, 1),)
+    column = dimensions_of([1000], [100_000])
+    assert [piece.span for piece in pieces(column, 4)] == [1] * 1000
+    assert span_of(column) == 99_900_001
+
+
+FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
+
+
+def collected(dtype: str, numbers: Sequence[complex], sizes: Sequence[int] = (), repeated: int = 1) -> Statistics:
+    element = element_type(dtype, 8)
+    assert element is not None
+    collector = collector_for(element)
+    at = 0
+    for size in (*sizes, len(numbers)):
+        part = list(numbers[at : at + size])
+        if part:
+            collector.add(part, lambda number, at=at: number + at, repeated)  # type: ignore[misc]
+        at += size
+    return collector.result(lambda position: (position,))
+
+
+@given(FLOATS, st.lists(st.integers(1, 9), max_size=5))
+def test_floats_in_pieces(numbers: list[float], sizes: list[int]) -> None:
+    found = collected("float64", numbers, sizes)
+    assert (found.numel, found.minimum, found.maximum) == (len(numbers), min(numbers), max(numbers))
+    assert found.mean == pytest.approx(statistics.fmean(numbers), rel=1e-12, abs=1e-9)
+    assert found.std == pytest.approx(statistics.stdev(numbers), rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=2, max_size=60), st.lists(st.integers(1, 9)))
+def test_integers_are_exact(numbers: list[int], sizes: list[int]) -> None:
+    found = collected("int64", numbers, sizes)
+    assert (found.minimum, found.maximum, found.zeros) == (min(numbers), max(numbers), numbers.count(0))
+    assert found.mean == sum(numbers) / len(numbers)
+    assert found.std == pytest.approx(statistics.stdev(numbers), rel=1e-12)
+
+
+def test_nans_are_counted_and_left_out() -> None:
+    found = collected("float32", [1.0, math.nan, 3.0, math.nan], [2])
+    assert (found.nan, found.first_nan, found.minimum, found.maximum, found.mean) == (2, (1,), 1.0, 3.0, 2.0)
+    assert found.std == pytest.approx(math.sqrt(2))
+    none = collected("float32", [math.nan] * 3)
+    assert (none.numel, none.nan, none.minimum, none.mean, none.std) == (3, 3, None, None, None)
+
+
+def test_infinities_take_part_but_not_in_the_range_of_the_finite_numbers() -> None:
+    """A histogram is made of it, with infinities among the numbers, too."""
+    found = collected("float32", [1.0, math.inf, 2.0])
+    assert (found.inf, found.first_inf, found.maximum, found.mean) == (1, (1,), math.inf, math.inf)
+    assert found.std is not None
+    assert math.isnan(found.std)
+    both = collected("float32", [math.inf, 3.0, -math.inf, -1.5, 7.0], [2, 2])
+    assert (both.minimum, both.maximum, both.finite) == (-math.inf, math.inf, (-1.5, 7.0))
+    assert math.isnan(both.mean or 0)
+    assert collected("float32", [math.inf, math.nan]).finite is None
+    assert collected("int32", [4, -2]).finite == (-2, 4)
+
+
+def test_an_expanded_element_counts_as_often_as_it_is_there() -> None:
+    found = collected("float64", [1.0, 4.0], repeated=3)
+    assert (found.numel, found.mean) == (6, 2.5)
+    assert found.std == pytest.approx(statistics.stdev([1, 4] * 3))
+    assert collected("float64", [1.7e308, 1.7e308]).mean == math.inf, "no double holds the sum"
+
+
+def test_complex_numbers_have_no_order() -> None:
+    numbers = [1 + 2j, 3 - 1j, 0j]
+    found = collected("complex128", numbers)
+    assert (found.minimum, found.maximum, found.zeros) == (None, None, 1)
+    assert found.mean == pytest.approx(sum(numbers) / 3)
+    variance = sum(abs(number - sum(numbers) / 3) ** 2 for number in numbers) / 2
+    assert found.std == pytest.approx(math.sqrt(variance))
+
+
+def test_subnormal_numbers_are_counted() -> None:
+    tiny = 2.0**-130
+    assert collected("float32", [0.0, 1.0, tiny, -tiny, 2.0**-126, math.nan]).subnormals == 2
+    assert collected("float64", [0.0, tiny, 5e-324]).subnormals == 1
+    assert collected("float32", [tiny], repeated=3).subnormals == 3
+    assert collected("int32", [0, 1]).subnormals == 0
+
 
 BASE = 0x1000
 
