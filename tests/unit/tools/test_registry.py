@@ -64,11 +64,7 @@ def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made_tool(name: str, mode: Mode) -> type[Tool]:
-    class Made(InfoTool):
-        summary = "Show it."
-
-    Made.name, Made.mode = name, mode
-    return Made
+    return type("Made", (InfoTool,), {"summary": "Show it.", "name": name, "mode": mode})
 
 
 def no_session() -> NoReturn:
@@ -86,7 +82,6 @@ def test_wrong_arguments_open_no_target() -> None:
 def test_a_fault_of_ours_is_a_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GDBEXT_DEBUG", raising=False)
     outcome = table.execute("dispatch-bt", [], no_session)
-    assert outcome.status == 1
-    assert outcome.output == ""
+    assert (outcome.status, outcome.output) == (1, "")
     assert "internal error: AssertionError" in outcome.error
     assert "GDBEXT_DEBUG=1" in outcome.error

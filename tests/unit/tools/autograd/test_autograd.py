@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gdbext.diagnosis.report.thread_report import BackwardNode
-from gdbext.engine.layouts import store
 from gdbext.engine.layouts.declarations import Space
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
@@ -19,7 +18,6 @@ from gdbext.tools.autograd.autograd_report import nodes_on_stack, outer_node
 from gdbext.tools.autograd.autograd_section import HookKind, NodeHook, SavedTensor
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
 from gdbext.tools.autograd.node_reporter import ForwardOperators
-from gdbext.torch.measure.header_wants import members
 from gdbext.torch.stack.roles import engine_calls
 from gdbext.torch.state.tensor import NodeReader, node_object
 from support.fakes.fake_target import FakeTarget
@@ -137,8 +135,6 @@ def test_the_node_that_both_frames_have_is_the_outer_one() -> None:
 
 
 class UnknownRelease:
-    """A session without a layout."""
-
     memory = symbolizer = None
 
     def __getattr__(self, name: str) -> Any:
@@ -215,28 +211,6 @@ def test_what_a_torch_autograd_function_saves_is_in_its_python_object() -> None:
     assert found.of(NODE) == found.stale(NODE) == (expected,)
 
 
-def test_members_of_a_header() -> None:
-    header = """
-struct TORCH_API CatBackward0 : public TraceableFunction {
-  int64_t dim = 0;
-  SavedVariable self_;
-  std::vector<SavedVariable> tensors_;
-};
-"""
-    place = "__builtin_offsetof(torch::autograd::generated::CatBackward0, {})".format
-    assert members(header) == {"CatBackward0.self_": place("self_"), "CatBackward0.tensors_[]": place("tensors_")}
-
-
-def test_members_that_are_shipped() -> None:
-    found = store.saved_members("2.13.0+cu130")
-    assert len(found) > 400
-    assert set(found["MmBackward0"]) == {"self_", "mat2_"}
-    assert store.saved_members("2.4.1") == {}
-    # DivBackward2 has an optional std::string before one of its saved tensors
-    new, old = (store.saved_members("2.6.0", cxx11=cxx11)["DivBackward2"] for cxx11 in (True, False))
-    assert new["self_"] - old["self_"] == 24
-
-
 HEAP, SIZE = 0x10000, 0x40000
 MEMBERS = ("sequence_nr_", "topological_nr_", "next_edges_", "pre_hooks_", "tensor_pre_hooks_")
 MEMBERS += ("retains_grad_hooks_", "post_hooks_")
@@ -267,7 +241,6 @@ class Process:
         return self.structs[name]
 
     def of(self, address: int) -> tuple[str, ...]:
-        """As ClassNames."""
         return self.classes.get(address, ())
 
     def put(self, *words: int, at: int | None = None) -> int:
@@ -281,6 +254,11 @@ class Process:
         self.end += NODE_SIZE
         self.classes[address] = (name,)
         self.put(sequence_nr, at=address + OFFSETS["sequence_nr_"])
+        return address
+
+    def hook(self, name: str) -> int:
+        address = self.put(0, 0)
+        self.classes[address] = (name,)
         return address
 
     def vector(self, address: int, member: str, words: Iterable[int]) -> None:
@@ -343,36 +321,27 @@ def test_the_graph_has_each_node_once_and_ends_somewhere(process: Process) -> No
 def test_hooks_without_python_are_named_by_their_class_in_the_order_of_their_calls(process: Process) -> None:
     node = process.node()
     for number, member in enumerate(("post_hooks_", "pre_hooks_", "tensor_pre_hooks_")):
-        hook = process.put(0, 0)
-        process.classes[hook] = (f"torch::Hook{number}",)
-        process.vector(node, member, [hook])
-    retaining = process.put(0, 0)
-    process.classes[retaining] = ("torch::Retains",)
-    entry = process.put(0, 0, retaining)
+        process.vector(node, member, [process.hook(f"Hook{number}")])
+    entry = process.put(0, 0, process.hook("Retains"))
     table = node + OFFSETS["retains_grad_hooks_"]
     process.put(entry, at=table + 16)
     process.put(1, at=table + 24)
-    assert [found.hook for found in process.hooks().of_node(node)] == [
-        NodeHook(HookKind.TENSOR, "torch::Hook2"),
-        NodeHook(HookKind.NODE_BEFORE, "torch::Hook1"),
-        NodeHook(HookKind.RETAINS_GRAD, "torch::Retains"),
-        NodeHook(HookKind.NODE_AFTER, "torch::Hook0"),
-    ]
+    names = {HookKind.TENSOR: "Hook2", HookKind.NODE_BEFORE: "Hook1"}
+    names |= {HookKind.RETAINS_GRAD: "Retains", HookKind.NODE_AFTER: "Hook0"}
+    assert [found.hook for found in process.hooks().of_node(node)] == [NodeHook(*each) for each in names.items()]
 
 
 def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> None:
     leaf, tensor = process.node("torch::autograd::AccumulateGrad"), process.put(*[0] * 16)
-    members = {"hooks_": 0, "post_acc_grad_hooks_": 24}
-    process.add("torch::autograd::AutogradMeta", 128, members)
-    hooks = {name: process.put(0, 0) for name in ("torch::OfTensor", "torch::OfNode", "torch::Accumulated")}
-    process.classes.update({address: (name,) for name, address in hooks.items()})
-    begin = process.put(hooks["torch::OfTensor"])
-    process.put(begin, begin + 8, begin + 8, hooks["torch::Accumulated"], at=tensor)
-    process.vector(leaf, "pre_hooks_", [hooks["torch::OfNode"]])
-    assert [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)] == [
-        (HookKind.TENSOR, "torch::OfTensor"),
-        (HookKind.NODE_BEFORE, "torch::OfNode"),
-        (HookKind.ACCUMULATED, "torch::Accumulated"),
+    process.add("torch::autograd::AutogradMeta", 128, {"hooks_": 0, "post_acc_grad_hooks_": 24})
+    begin = process.put(process.hook("OfTensor"))
+    process.put(begin, begin + 8, begin + 8, process.hook("Accumulated"), at=tensor)
+    process.vector(leaf, "pre_hooks_", [process.hook("OfNode")])
+    found = [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)]
+    assert found == [
+        (HookKind.TENSOR, "OfTensor"),
+        (HookKind.NODE_BEFORE, "OfNode"),
+        (HookKind.ACCUMULATED, "Accumulated"),
     ]
 
 

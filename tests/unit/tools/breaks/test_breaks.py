@@ -14,20 +14,8 @@ from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.layouts import store
 from gdbext.engine.unwind.frame_steps import CfaRule
 from gdbext.errors import BadData, UsageError
-from gdbext.live.breakpoint_setter import (
-    ALWAYS,
-    AllOf,
-    AnyOf,
-    Bits,
-    Choice,
-    Equals,
-    Pointee,
-    Register,
-    both,
-    condition_text,
-    holds,
-    value_of,
-)
+from gdbext.live import breakpoint_setter as setting
+from gdbext.live.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register
 from gdbext.live.operator_functions import Opening
 from gdbext.live.registrations import KernelWatch, check_pattern, generated_functions, is_generated
 from gdbext.tools.breaks.break_plan import BreakSite, check_keys, end_site, key_condition
@@ -59,26 +47,26 @@ def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
         highest = keys.highest_key(bits)
         for name in {highest, *generator.sample(names, 10)}:
             condition = key_condition(keys, A, name)
-            assert holds(condition, thread(a=bits)) == (name == highest), (name, hex(bits), condition)
+            assert setting.holds(condition, thread(a=bits)) == (name == highest), (name, hex(bits), condition)
 
 
 def test_as_gdb_reads_it() -> None:
     either = AnyOf((Equals(A, 16), Equals(Pointee(B), 16)))
-    condition = both(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
+    condition = setting.both(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
     chosen = "($a == 0x10 ? $b : $a)"
     text = f"($a == 0x10 || *(unsigned long*)$b == 0x10) && (((unsigned long){chosen} & 0x4) >> 3) == 4"
-    assert condition_text(condition) == text
-    assert condition_text(ALWAYS) == ""
+    assert setting.condition_text(condition) == text
+    assert setting.condition_text(ALWAYS) == ""
 
 
 def test_a_choice_takes_one_side_only_and_conjunctions_are_flat() -> None:
     choice = Choice(Equals(A, 1), B, Register("none"))
-    assert value_of(choice, thread(a=1, b=5)) == 5
-    assert value_of(Pointee(A), thread(a=1)) == 0x7000
+    assert setting.value_of(choice, thread(a=1, b=5)) == 5
+    assert setting.value_of(Pointee(A), thread(a=1)) == 0x7000
     one, two, three = (Equals(A, number) for number in (1, 2, 3))
-    assert both(ALWAYS, one) == one
-    assert both(both(one, two), three) == AllOf((one, two, three))
-    assert holds(ALWAYS, thread())
+    assert setting.both(ALWAYS, one) == one
+    assert setting.both(setting.both(one, two), three) == AllOf((one, two, three))
+    assert setting.holds(ALWAYS, thread())
 
 
 def test_keys_are_checked(keys: KeyNames) -> None:
@@ -90,7 +78,6 @@ def test_keys_are_checked(keys: KeyNames) -> None:
 
 
 def break_set(request: BreakRequest, session: Any) -> tuple[BreakSet, FakeSetter, list[str]]:
-    """Breakpoints, what sets them, and the list that gets what is shown of each hit."""
     shown: list[str] = []
     setter: Any = FakeSetter()
     unused: Any = None
@@ -140,7 +127,6 @@ KERNELS = [
 
 
 def session(**addresses: int) -> Any:
-    """With functions of libraries, by name."""
     module = SimpleNamespace(base=0x4000, name="libtorch_cpu.so")
     symbols = {name: (module, SimpleNamespace(vaddr=address)) for name, address in addresses.items()}
     symbolizer = SimpleNamespace(address_of=lambda name, _=None: addresses.get(name), symbol_of=symbols.get)
@@ -171,8 +157,6 @@ def test_what_is_refused_by_name() -> None:
 
 
 class Traps:
-    """A debugger's traps: what each calls, and whether it is on."""
-
     def __init__(self) -> None:
         self.set: dict[int, tuple[Callable[[Any], None], list[bool]]] = {}
 

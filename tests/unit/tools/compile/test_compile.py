@@ -13,16 +13,9 @@ from gdbext.errors import BadData
 from gdbext.tools.compile import graph_breaks, resumptions
 from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
 from gdbext.tools.compile.compiled_frames import GraphLines, _above_lines, _graph, _innermost, stage, states
+from gdbext.torch.compile import compile_section as section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import (
-    Compilation,
-    CompileLock,
-    CompilingProcess,
-    CompilingThread,
-    FrameState,
-    GraphBreak,
-    Resumption,
-)
+from gdbext.torch.compile.compile_section import CompilingProcess, CompilingThread, FrameState, Resumption
 
 SITE = "/site-packages/torch/"
 COMPILED, COMPILING, EAGER = FrameState.COMPILED, FrameState.COMPILING, FrameState.EAGER
@@ -74,8 +67,10 @@ def test_graph_breaks_and_where_code_goes_on() -> None:
         "graph_break": {"rare": 1, "often": 5},
         "resumes": {"torch_dynamo_resume_in_step_at_9": 2, "torch_dynamo_resume_in_<lambda>_at_30": 1, "other": 7},
     }
-    recorded = Compilation("1/0", "torch_dynamo_resume_in_step_at_9", "train.py", 9, None, None, None, None, True)
-    assert graph_breaks(counters) == (GraphBreak("often", 5), GraphBreak("rare", 1))
+    recorded = section.Compilation(
+        "1/0", "torch_dynamo_resume_in_step_at_9", "train.py", 9, None, None, None, None, True
+    )
+    assert graph_breaks(counters) == (section.GraphBreak("often", 5), section.GraphBreak("rare", 1))
     expected = (Resumption("step", 9, "train.py", 2), Resumption("<lambda>", 30, None, 1))
     assert resumptions(counters, (recorded,)) == expected
     assert (graph_breaks({}), resumptions({}, ())) == ((), ())
@@ -184,6 +179,6 @@ def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_st
 
 
 def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:
-    assert compile_locks(SESSION) == (CompileLock(LOCK, (7, 12), (12, 99)),)
+    assert compile_locks(SESSION) == (section.CompileLock(LOCK, (7, 12), (12, 99)),)
     core: Any = SimpleNamespace(procfs=None)
     assert (compiling_processes(core), compile_locks(core)) == ((), ())

@@ -12,7 +12,7 @@ import pytest
 from gdbext.engine.process.memory import FieldLayout, Memory, StructLayout
 from gdbext.errors import BadData, LayoutError
 from gdbext.tools.info import info_report
-from gdbext.tools.info.info_report import SymbolCheck, SymbolChecks, SymbolStatus, TargetInfo, TorchInfo
+from gdbext.tools.info.info_report import SymbolStatus
 from gdbext.tools.info.library_settings import CpuGenerator, ThreadCounts, cuda_generators
 from gdbext.tools.info.recorded_functions import RecordedFunctions
 from gdbext.torch import assumed_symbols
@@ -20,23 +20,6 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.cuda_state import CudaAllocator
 from gdbext.torch.torch_symbol import TorchSymbol
 from support.fakes.fake_target import FakeTarget
-
-FOUND = SymbolCheck("alpha", ("_Zalpha",), "liba.so", "first", "the alphabet", "2.0", "2.9", SymbolStatus.FOUND)
-MISSING = SymbolCheck("beta", ("_Zbeta", "_Zb"), "liba.so", "second", "order", "2.1", "2.9", SymbolStatus.MISSING)
-ABSENT = SymbolCheck("gamma", ("_Zgamma",), "libb.so", "third", "shape", "2.0", "2.9", SymbolStatus.NOT_LOADED)
-
-
-def info(*rows: SymbolCheck) -> TargetInfo:
-    return TargetInfo(1, TorchInfo("2.9", None, None, SymbolChecks(rows)), None, None, (), {})
-
-
-def test_json_has_all_of_them() -> None:
-    document = info_report.document(info(FOUND, MISSING, ABSENT), why=False)["torch"]["symbols"]
-    assert (document["found"], document["assumed"]) == (1, 2)
-    assert [row["status"] for row in document["rows"]] == ["found", "missing", "library not loaded"]
-    names = {"id": "beta", "names": ["_Zbeta", "_Zb"], "library": "liba.so", "purpose": "second", "lost": "order"}
-    assert document["rows"][1] == {**names, "first": "2.1", "last": "2.9", "status": "missing"}
-    assert info_report.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None
 
 
 @pytest.mark.parametrize(
@@ -54,6 +37,7 @@ NODE, PARENT, PROFILER, OTHER, BLOCKS = 0x14000, 0x15000, 0x16000, 0x17000, 0x18
 FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 KINDS = ("current", "peak", "allocated", "freed")
 ARRAY, STAT = "std::array<c10::CachingAllocator::Stat, 3>", "c10::CachingAllocator::Stat"
+POD = "at::mt19937_data_pod"
 DEQUE = (("start._M_cur", 16), ("start._M_last", 32), ("start._M_node", 40), ("finish._M_cur", 48))
 STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "at::CPUGeneratorImpl": {
@@ -62,13 +46,7 @@ STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "next_double_normal_sample_": (2608, 16),
     },
     "at::mt19937_engine": {"data_": (0, 2520)},
-    "at::mt19937_data_pod": {
-        "seed_": (0, 8),
-        "left_": (8, 4),
-        "seeded_": (12, 1),
-        "next_": (16, 4),
-        "state_": (20, 2496),
-    },
+    POD: {"seed_": (0, 8), "left_": (8, 4), "seeded_": (12, 1), "next_": (16, 4), "state_": (20, 2496)},
     "at::CUDAGeneratorImpl": {"state_": (80, 8)},
     "at::CUDAGeneratorState": {"seed_": (16, 8), "philox_offset_per_thread_": (24, 8)},
     "at::RecordFunctionCallbacksEntry": {"callback_": (0, 40), "handle_": (40, 8), "enabled_": (48, 1)},
@@ -167,8 +145,6 @@ KINETO, MOBILE = "_ZTVN5torch8autograd8profiler12_GLOBAL__N_122KinetoThreadLocal
 
 
 class Process(Layout):
-    """Symbols, layout and the variables of one thread at once."""
-
     def __init__(self, regions: dict[int, bytes]) -> None:
         self.memory = memory(regions)
         self.variables: dict[str, int] = {}
@@ -275,7 +251,6 @@ def test_threads_of_mkl_and_openblas() -> None:
 
 
 ALLOCATOR, VARIABLE, GETTER_AT, DEVICE, VTABLE, ELEMENTS = 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000
-VECTOR = 0x20
 GETTER_CODE = bytes.fromhex("488b4e20488b4628c3")
 """mov 0x20(%rsi), %rcx; mov 0x28(%rsi), %rax; ret"""
 NATIVE = "_ZTVN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE"
@@ -300,15 +275,11 @@ class Device(Layout):
     def devices(self) -> list[tuple[int, dict[str, int]]]:
         size = 8 * len(self.elements)
         statistics = b"".join(struct.pack("<4q", *pool) for pool in self.pools)
-        regions = {
-            VARIABLE: struct.pack("<Q", ALLOCATOR),
-            ALLOCATOR: struct.pack("<Q", VTABLE + 16)
-            + bytes(VECTOR - 8)
-            + struct.pack("<3Q", ELEMENTS, ELEMENTS + size, ELEMENTS + size),
-            ELEMENTS: b"".join(struct.pack("<Q", each) for each in self.elements) + bytes(8),
-            GETTER_AT: GETTER_CODE.ljust(256, b"\xcc"),
-            DEVICE: bytes(40) + statistics + bytes(32) + struct.pack("<4q", 1, 2, 3, 2) + struct.pack("<q", 4),
-        }
+        allocator = struct.pack("<Q24x3Q", VTABLE + 16, ELEMENTS, ELEMENTS + size, ELEMENTS + size)
+        regions = {VARIABLE: struct.pack("<Q", ALLOCATOR), ALLOCATOR: allocator}
+        regions[ELEMENTS] = b"".join(struct.pack("<Q", each) for each in self.elements) + bytes(8)
+        regions[GETTER_AT] = GETTER_CODE.ljust(256, b"\xcc")
+        regions[DEVICE] = bytes(40) + statistics + bytes(32) + struct.pack("<5q", 1, 2, 3, 2, 4)
         found = CudaAllocator(memory(regions), self, self).devices()  # type: ignore[arg-type]
         return [(each.device, dict(each.statistics)) for each in found]
 
@@ -331,12 +302,10 @@ def test_statistics_by_the_names_of_memory_stats() -> None:
 
 def test_other_allocators_and_none_yet() -> None:
     process = Device()
-    process.vtable = ASYNCHRONOUS
-    with pytest.raises(BadData, match="the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"):
-        process.devices()
-    process.vtable = "_Z3foo"
-    with pytest.raises(BadData, match="is of an unknown class"):
-        process.devices()
+    unread = "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"
+    for process.vtable, why in ((ASYNCHRONOUS, unread), ("_Z3foo", "is of an unknown class")):
+        with pytest.raises(BadData, match=why):
+            process.devices()
     del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
     with pytest.raises(BadData, match="not there yet"):
         process.devices()

@@ -35,17 +35,12 @@ def read(stream: bytes, size: int = 1 << 16) -> LabelledAnswers:
     return said
 
 
-def mixed() -> bytes:
-    """The lines of all machines, in an order of chance."""
-    lines = [labelled(task, line) for task, answer in ANSWERS.items() for line in framed(answer)]
-    random.Random(1).shuffle(lines)
-    return b"".join(lines)
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
 def test_answers_come_back_whole_in_whatever_order(size: int) -> None:
     assert max(len(line) for answer in ANSWERS.values() for line in framed(answer)) < 1024, "Slurm would cut them"
-    stream = b"0: a login message\n" + mixed() + b"slurmstepd: error: something\n"
+    lines = [labelled(task, line) for task, answer in ANSWERS.items() for line in framed(answer)]
+    random.Random(1).shuffle(lines)
+    stream = b"0: a login message\n" + b"".join(lines) + b"slurmstepd: error: something\n"
     assert read(stream, size).by_task() == ANSWERS
     assert read(stream.replace(labelled(1, [*framed(ANSWERS[1])][-1]), b"")).by_task() == {**ANSWERS, 1: None}
 

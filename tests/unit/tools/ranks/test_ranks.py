@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,6 @@ from gdbext.tools.table import Outcome
 from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay
 from support.source import contract_schema
-
-SCREEN = 45
-"""Lines of one screen."""
 
 
 def run(*words: object) -> Outcome:
@@ -36,7 +34,7 @@ def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
 def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", jobs.varied("late-lock", 1000))
     lines = run("--reports", folder).output.splitlines()
-    assert len(lines) <= SCREEN
+    assert len(lines) <= 45
     assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]
     assert "ranks 0,2-999 wait" in lines[0]
     assert "1,000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
@@ -86,24 +84,19 @@ def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Pa
     assert line in run("--reports", tmp_path / "job.json").output
 
 
-def test_the_graph(tmp_path: Path) -> None:
-    file = tmp_path / "job.dot"
-    run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--dot", file)
-    text = file.read_text()
+def test_the_graph_and_the_page(tmp_path: Path) -> None:
+    documents = jobs.documents("late-lock")
+    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
+    graph, page = tmp_path / "job.dot", tmp_path / "job.html"
+    run("--reports", written(tmp_path / "job", documents), "--dot", graph, "--html", page)
+    text = graph.read_text()
     assert text.startswith("digraph ranks {")
     assert text.count("{") == text.count("}")
     assert "color=red" in text
-
-
-def test_text_on_the_page_is_text(tmp_path: Path) -> None:
-    documents = jobs.documents("late-lock")
-    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
-    file = tmp_path / "job.html"
-    run("--reports", written(tmp_path / "job", documents), "--html", file)
-    page = file.read_text()
-    assert "&lt;script&gt;" in page
-    assert "\x1b" not in page
-    assert "never enqueued" in page
+    text = page.read_text()
+    assert "&lt;script&gt;" in text
+    assert "\x1b" not in text
+    assert "never enqueued" in text
 
 
 @pytest.mark.parametrize(
@@ -160,53 +153,50 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
     assert said in caught.value.what
 
 
-def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets which processes a machine has, and which of them have PyTorch and are Pythons."""
 
-    ranks = [(10, 1, None), (11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
-    known = {
-        pid: RankProcess(pid, parent, False, ("j",) if rank else (), rank and ("RANK", rank))
-        for pid, parent, rank in ranks
-    }
-    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_processes, "has_torch", lambda pid: pid == 11)
-    monkeypatch.setattr(rank_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
+    def has(processes: Sequence[RankProcess], torch: Container[int], pythons: Container[int] = range(100)) -> None:
+        monkeypatch.setattr(rank_processes, "local_processes", lambda: {each.pid: each for each in processes})
+        monkeypatch.setattr(rank_processes, "has_torch", torch.__contains__)
+        monkeypatch.setattr(rank_processes, "_is_python", pythons.__contains__)
+        monkeypatch.setattr(rank_processes, "check_exists", lambda _pid: None)
+
+    return has
+
+
+def test_a_rank_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
+    """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
+    ranks = [(11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
+    known = [RankProcess(pid, parent, False, ("j",), ("RANK", rank)) for pid, parent, rank in ranks]
+    node([RankProcess(10, 1, False, (), None), *known], {11}, {10, 11, 13, 15, 16})
     assert rank_processes.ranks_of_node("j") == [11, 13]
 
 
-def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
     """Slurm numbers whatever it starts: a task of a step in which others are ranks is one, or of the only step."""
 
     def task(pid: int, rank: int, step: int, tasks: int = 2) -> RankProcess:
         return RankProcess(pid, 9, False, (f"slurm 1.{step}", "slurm 1"), ("SLURM_PROCID", rank), tasks=tasks)
 
-    def ranks(torch: set[int], *processes: RankProcess) -> list[int]:
-        monkeypatch.setattr(rank_processes, "local_processes", lambda: {each.pid: each for each in processes})
-        monkeypatch.setattr(rank_processes, "has_torch", torch.__contains__)
-        monkeypatch.setattr(rank_processes, "_is_python", lambda _: True)
-        return rank_processes.ranks_of_node("slurm 1")
-
     training, other = [task(11, 0, 0), task(12, 1, 0)], [task(21, 0, 1), task(22, 1, 1)]
     looks_at_them = task(31, 0, 2, tasks=0)
-    assert ranks({11}, *training, *other, looks_at_them) == [11, 12]
-    assert ranks(set(), *training, looks_at_them) == [11, 12]
+    for torch, processes in (({11}, [*training, *other, looks_at_them]), ((), [*training, looks_at_them])):
+        node(processes, torch)
+        assert rank_processes.ranks_of_node("slurm 1") == [11, 12]
+    node([*training, *other], ())
     with pytest.raises(TargetError):  # which of the two is the training, nobody knows
-        ranks(set(), *training, *other)
+        rank_processes.ranks_of_node("slurm 1")
 
 
-def test_the_process_that_started_the_others_may_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_that_started_the_others_may_be_rank_0(node: Callable[..., None]) -> None:
     """A launcher that is no rank may have torch, too, but gives somebody else the number 0."""
-
-    def started(pid: int, parent: int, local_rank: str) -> RankProcess:
-        return RankProcess(pid, parent, False, ("j",), None, local_rank=local_rank)
-
-    known = {each.pid: each for each in (started(10, 1, ""), started(11, 10, "1"), started(12, 10, "2"))}
-    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_processes, "check_exists", lambda _pid: None)
-    monkeypatch.setattr(rank_processes, "has_torch", lambda _pid: True)
-    assert [rank_processes.job_of_process(pid) for pid in known] == [[10, 11, 12]] * 3
-    known[11] = started(11, 10, "0")
-    assert rank_processes.job_of_process(10) == [11, 12]
+    for first, ranks in (("1", [10, 11, 12]), ("0", [11, 12])):
+        started = ((10, 1, ""), (11, 10, first), (12, 10, "2"))
+        known = [RankProcess(pid, parent, False, ("j",), None, local_rank=rank) for pid, parent, rank in started]
+        node(known, range(100))
+        assert rank_processes.job_of_process(10) == ranks
 
 
 @pytest.mark.parametrize("framed", [False, True])

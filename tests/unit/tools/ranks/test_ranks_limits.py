@@ -35,7 +35,6 @@ def ranks(*words: str) -> Outcome:
 
 
 def reported(folder: Path, document: Any) -> dict[str, Any]:
-    """The report on a job of that one document."""
     folder.mkdir()
     (folder / "0.json").write_text(document if isinstance(document, str) else json.dumps(document))
     found: dict[str, Any] = json.loads(ranks("--reports", str(folder), "--json").output)
@@ -163,22 +162,18 @@ def test_what_clustershell_hears_is_bounded() -> None:
     assert heard.lines_of("node2", "stdout") == b"y" * 40
 
 
-@pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_a_report_that_is_no_file_is_an_error(tmp_path: Path, kind: str) -> None:
-    path = Path("/dev/zero") if kind == "device" else tmp_path / "0.json"
-    if kind == "fifo":
-        os.mkfifo(path)
-    outcome = ranks("--reports", str(path), "--json")
-    (problem,) = json.loads(outcome.output)["unreached"]
-    assert "is not a regular file" in problem["reason"]
+def test_a_report_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0.json")
+    for path in ("/dev/zero", tmp_path / "0.json"):
+        (problem,) = json.loads(ranks("--reports", str(path), "--json").output)["unreached"]
+        assert "is not a regular file" in problem["reason"]
 
 
 def made(number: int, user: int | None, **more: Any) -> RankReport:
     state = GroupState("0", "default_pg", 2, "0-1", 1, None, (Issued(1, "all_reduce", is_pending=True),))
     wait = CollectiveWait("all_reduce", 1, "0")
     words = ("node1", 1000 + number, "job", 2, None, "idle", "It sleeps.", ("main",), wait, False, (state,))
-    report = RankReport(number, *words, user=user)
-    return report._replace(**more)
+    return RankReport(number, *words, user=user)._replace(**more)
 
 
 def test_processes_of_another_user_are_left_out_and_said() -> None:
@@ -189,12 +184,9 @@ def test_processes_of_another_user_are_left_out_and_said() -> None:
     assert found.notes == ("other users' processes that claim this job, left out: pid 77 of user 65534 on node1",)
     unknown = judge(rows([made(0, None), made(1, 1000)]))
     assert (len(unknown.reports), unknown.notes) == (2, ())
-
-
-def test_the_user_is_that_of_the_process_that_was_named() -> None:
     strangers = [made(number, 65534, pid=70 + number) for number in range(3)]
-    found = judge(rows([made(0, 1000), *strangers]), pid=1000)
-    assert [each.pid for each in found.reports] == [1000]
+    named = judge(rows([made(0, 1000), *strangers]), pid=1000)
+    assert [each.pid for each in named.reports] == [1000], "the user is that of the process that was named"
 
 
 @pytest.mark.parametrize("program", [RanksProgram, WatchProgram])

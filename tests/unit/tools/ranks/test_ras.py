@@ -134,18 +134,15 @@ def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None
         os.waitpid(child, 0)
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens_or_the_answer_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
+    with server("x" * 200_000) as (address, _):
+        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     assert "refused" in ask_ras(address, OURS).problem
     assert ask_ras("127.0.0.1:no-port", OURS).problem
     assert ask_ras("", OURS).problem
-
-
-def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
-    with server("x" * 200_000) as (address, _):
-        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
 
 
 def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +156,7 @@ def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.Monke
         monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
         lines = tuple(line for line in OK.splitlines() if line)
         assert ranks._ras(options, ()) == RasAnswer(address, lines, user=os.geteuid())
-
-
-def test_it_is_asked_where_a_job_runs_and_only_if_wanted() -> None:
-    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None
+    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None, "only if it is wanted"
     assert "ras" not in document(judge(rows()))
     with pytest.raises(UsageError):
         RanksProgram().main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]

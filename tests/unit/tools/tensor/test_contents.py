@@ -16,17 +16,9 @@ from hypothesis import strategies as st
 
 from gdbext.errors import UsageError
 from gdbext.tools.tensor import contents as contents_module
+from gdbext.tools.tensor import elements
 from gdbext.tools.tensor.contents import Contents, Geometry, NothingToRead
-from gdbext.tools.tensor.elements import (
-    Dimension,
-    ElementType,
-    code_values,
-    dimensions_of,
-    element_type,
-    in_memory_order,
-    pieces,
-    span_of,
-)
+from gdbext.tools.tensor.elements import ElementType, dimensions_of, element_type, pieces
 from gdbext.tools.tensor.numpy_statistics import import_numpy
 from gdbext.tools.tensor.statistics import collector_for
 from gdbext.tools.tensor.tensor_files import CELLS, read_slice
@@ -52,7 +44,7 @@ def decoded(dtype: str, size: int, raw: bytes) -> list[object]:
 def test_codes_of_small_floats(dtype: str, values: dict[int, float], nans: set[int]) -> None:
     """The largest and smallest numbers as the Open Compute Project's and ONNX's tables give them."""
     assert decoded(dtype, 1, bytes(values)) == [*values.values()]
-    assert {code for code, value in enumerate(code_values(dtype)) if value != value} == nans
+    assert {code for code, value in enumerate(elements.code_values(dtype)) if value != value} == nans
 
 
 def test_other_elements() -> None:
@@ -67,10 +59,11 @@ def test_other_elements() -> None:
     assert element_type("float6_e3m2", 1) is None
 
 
+BASE = 0x1000
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40)), max_size=4)
 
 
-def elements(sizes: list[int], strides: list[int]) -> list[int]:
+def places_of(sizes: list[int], strides: list[int]) -> list[int]:
     """Where every element is, in row-major order."""
     indices = product(*(range(size) for size in sizes))
     return [sum(index * stride for index, stride in zip(each, strides)) for each in indices]
@@ -81,14 +74,14 @@ def test_pieces_in_row_major_order_are_the_tensor(shape: list[tuple[int, int]], 
     sizes, strides = [size for size, _ in shape], [stride for _, stride in shape]
     parts = pieces(dimensions_of(sizes, strides), 1, chunk)
     found = [piece.offset + offset for piece in parts for offset in piece.offsets()]
-    assert found == elements(sizes, strides)
+    assert found == places_of(sizes, strides)
 
 
 @given(SHAPES, st.integers(1, 200))
 def test_pieces_in_memory_order_know_their_places(shape: list[tuple[int, int]], chunk: int) -> None:
     sizes, strides = [size for size, _ in shape], [stride for _, stride in shape]
-    wanted = elements(sizes, strides)
-    dimensions, repeated = in_memory_order(dimensions_of(sizes, strides))
+    wanted = places_of(sizes, strides)
+    dimensions, repeated = elements.in_memory_order(dimensions_of(sizes, strides))
     found = []
     for piece in pieces(dimensions, 1, chunk):
         for number, offset in enumerate(piece.offsets()):
@@ -105,13 +98,10 @@ def test_no_piece_reads_more_than_the_limit(shape: list[tuple[int, int]], chunk:
 
 
 def test_dimensions_of_a_contiguous_tensor_are_one_and_far_elements_are_read_alone() -> None:
-    assert dimensions_of([4, 1, 3, 5], [15, 7, 5, 1]) == (Dimension(60, 1, 1),)
+    assert dimensions_of([4, 1, 3, 5], [15, 7, 5, 1]) == (elements.Dimension(60, 1, 1),)
     column = dimensions_of([1000], [100_000])
     assert [piece.span for piece in pieces(column, 4)] == [1] * 1000
-    assert span_of(column) == 99_900_001
-
-
-FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
+    assert elements.span_of(column) == 99_900_001
 
 
 def collected(dtype: str, numbers: Sequence[complex], sizes: Sequence[int] = (), repeated: int = 1) -> Statistics:
@@ -127,7 +117,7 @@ def collected(dtype: str, numbers: Sequence[complex], sizes: Sequence[int] = (),
     return collector.result(lambda position: (position,))
 
 
-@given(FLOATS, st.lists(st.integers(1, 9), max_size=5))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60), st.lists(st.integers(1, 9), max_size=5))
 def test_floats_in_pieces(numbers: list[float], sizes: list[int]) -> None:
     found = collected("float64", numbers, sizes)
     assert (found.numel, found.minimum, found.maximum) == (len(numbers), min(numbers), max(numbers))
@@ -164,13 +154,6 @@ def test_infinities_take_part_but_not_in_the_range_of_the_finite_numbers() -> No
     assert collected("int32", [4, -2]).finite == (-2, 4)
 
 
-def test_an_expanded_element_counts_as_often_as_it_is_there() -> None:
-    found = collected("float64", [1.0, 4.0], repeated=3)
-    assert (found.numel, found.mean) == (6, 2.5)
-    assert found.std == pytest.approx(statistics.stdev([1, 4] * 3))
-    assert collected("float64", [1.7e308, 1.7e308]).mean == math.inf, "no double holds the sum"
-
-
 def test_complex_numbers_have_no_order() -> None:
     numbers = [1 + 2j, 3 - 1j, 0j]
     found = collected("complex128", numbers)
@@ -180,15 +163,16 @@ def test_complex_numbers_have_no_order() -> None:
     assert found.std == pytest.approx(math.sqrt(variance))
 
 
-def test_subnormal_numbers_are_counted() -> None:
+def test_an_expanded_element_counts_as_often_as_it_is_there_and_subnormal_numbers_are_counted() -> None:
+    found = collected("float64", [1.0, 4.0], repeated=3)
+    assert (found.numel, found.mean) == (6, 2.5)
+    assert found.std == pytest.approx(statistics.stdev([1, 4] * 3))
+    assert collected("float64", [1.7e308, 1.7e308]).mean == math.inf, "no double holds the sum"
     tiny = 2.0**-130
     assert collected("float32", [0.0, 1.0, tiny, -tiny, 2.0**-126, math.nan]).subnormals == 2
     assert collected("float64", [0.0, tiny, 5e-324]).subnormals == 1
     assert collected("float32", [tiny], repeated=3).subnormals == 3
     assert collected("int32", [0, 1]).subnormals == 0
-
-
-BASE = 0x1000
 
 
 def contents(
@@ -205,8 +189,7 @@ def contents(
     return Contents(read, Geometry(BASE, sizes, strides, element), **options)
 
 
-def rows(dtype: str, raw: bytes, sizes: tuple[int, ...], size: int, **options: Any) -> Contents:
-    """A contiguous tensor."""
+def contiguous(dtype: str, raw: bytes, sizes: tuple[int, ...], size: int, **options: Any) -> Contents:
     strides = tuple(math.prod(sizes[at + 1 :]) for at in range(len(sizes)))
     return contents(dtype, raw, sizes, strides, size, **options)
 
@@ -232,9 +215,8 @@ def test_conjugate_and_negative_bits() -> None:
     for conjugate, negative, wanted in [(True, False, [1 - 2j, 3 + 4j]), (False, True, [-1 - 2j, -3 + 4j])]:
         found = contents("complex64", raw, (2,), (1,), 8, conjugate=conjugate, negative=negative)
         assert found.values() == wanted
-        assert struct.unpack("<4f", b"".join(found.stored())) == tuple(
-            part for number in wanted for part in (number.real, number.imag)
-        )
+        parts = [part for number in wanted for part in (number.real, number.imag)]
+        assert b"".join(found.stored()) == struct.pack("<4f", *parts)
 
 
 def test_quantised_numbers() -> None:
@@ -253,11 +235,8 @@ def test_a_histogram_has_every_finite_number_in_it() -> None:
     assert found is not None
     assert (found.total, found.counts[0], found.counts[-1]) == (4, 1, 1)
     assert contents("float32", raw, (6,), (1,), 4).histogram(0.0, math.inf) is None
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 5e-324), (1e300, math.nextafter(1e300, 2e300)), (0.0, 1e-310)])
-def test_a_range_that_cannot_be_divided_has_no_histogram(low: float, high: float) -> None:
-    assert contents("float64", struct.pack("<2d", low, high), (2,), (1,), 8).histogram(low, high) is None
+    for low, high in ((0.0, 5e-324), (1e300, math.nextafter(1e300, 2e300)), (0.0, 1e-310)):  # cannot be divided
+        assert contents("float64", struct.pack("<2d", low, high), (2,), (1,), 8).histogram(low, high) is None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "bool", "complex64"])
@@ -281,7 +260,7 @@ def test_numpy_gives_the_same(dtype: str, strides: tuple[int, int], monkeypatch:
 
 
 def test_the_first_slice_and_others() -> None:
-    floats = rows("float32", struct.pack("<24f", *range(24)), (2, 2, 2, 3), 4)
+    floats = contiguous("float32", struct.pack("<24f", *range(24)), (2, 2, 2, 3), 4)
     assert read_slice(floats).values == ((0, 1, 2), (3, 4, 5))
     other = read_slice(floats, (1, -2))
     assert (other.leading, other.values) == ((1, 0), ((12, 13, 14), (15, 16, 17)))
@@ -291,35 +270,38 @@ def test_the_first_slice_and_others() -> None:
 
 
 def test_elements_that_are_two_numbers() -> None:
-    pairs = read_slice(rows("float4_e2m1fn_x2", bytes([0x21, 0x8F]), (2,), 1))
+    pairs = read_slice(contiguous("float4_e2m1fn_x2", bytes([0x21, 0x8F]), (2,), 1))
     assert (pairs.columns, pairs.column_step, pairs.values) == (4, 1, ((0.5, 1.0, -6.0, -0.0),))
-    many = read_slice(rows("float4_e2m1fn_x2", bytes([0x21]) * 2048, (2048,), 1))
+    many = read_slice(contiguous("float4_e2m1fn_x2", bytes([0x21]) * 2048, (2048,), 1))
     assert (many.columns, many.column_step, many.values) == (4096, 4, ((0.5,) * 1024,))
 
 
 def test_fewer_dimensions_are_one_row_and_complex_numbers_absolute_values() -> None:
-    assert read_slice(rows("int8", bytes([1, 255]), (2,), 1)).values == ((1, -1),)
-    assert read_slice(rows("bool", b"\1", (), 1)).values == ((1.0,),)
-    complex_numbers = read_slice(rows("complex64", struct.pack("<4f", 3, 4, 0, -1), (1, 2), 8))
+    assert read_slice(contiguous("int8", bytes([1, 255]), (2,), 1)).values == ((1, -1),)
+    assert read_slice(contiguous("bool", b"\1", (), 1)).values == ((1.0,),)
+    complex_numbers = read_slice(contiguous("complex64", struct.pack("<4f", 3, 4, 0, -1), (1, 2), 8))
     assert (complex_numbers.values, complex_numbers.is_magnitude) == (((5.0, 1.0),), True)
     with pytest.raises(NothingToRead):
-        read_slice(rows("int8", b"", (0, 3), 1))
+        read_slice(contiguous("int8", b"", (0, 3), 1))
 
 
 def test_what_is_large_is_thinned() -> None:
     height, width = 2 * CELLS + 1, CELLS
     raw = b"".join(struct.pack("<h", number % 30000) for number in range(height * width))
-    found = read_slice(rows("int16", raw, (height, width), 2))
+    found = read_slice(contiguous("int16", raw, (height, width), 2))
     assert (found.rows, found.columns, found.row_step, found.column_step) == (height, width, 3, 1)
     assert len(found.values) == -(-height // 3)
     assert found.values[1][5] == (3 * width + 5) % 30000
 
 
-@pytest.mark.parametrize(("axis", "wanted"), [(0, ((-6, -4),)), (1, ((1, 2),)), (2, ((1, 8),))])
-def test_channels_keep_their_scale(axis: int, wanted: tuple[tuple[float, ...], ...]) -> None:
-    scales = {0: (1.0, 2.0), 1: (1.0,), 2: (1.0, 4.0)}[axis]
-    zeros = {0: (0, 6), 1: (0,), 2: (0, 0)}[axis]
-    channels = Quantization("c", scales, zeros, axis)
-    index = (1,) if axis == 0 else (0,)
-    raw = bytes([1, 2, 3, 4])
-    assert read_slice(rows("quint8", raw, (2, 1, 2), 1, quantization=channels), index).values == wanted
+@pytest.mark.parametrize(
+    ("axis", "scales", "zeros", "wanted"),
+    [(0, (1.0, 2.0), (0, 6), (-6, -4)), (1, (1.0,), (0,), (1, 2)), (2, (1.0, 4.0), (0, 0), (1, 8))],
+)
+def test_channels_keep_their_scale(
+    axis: int, scales: tuple[float, ...], zeros: tuple[int, ...], wanted: tuple[float, ...]
+) -> None:
+    tensor = contiguous(
+        "quint8", bytes([1, 2, 3, 4]), (2, 1, 2), 1, quantization=Quantization("c", scales, zeros, axis)
+    )
+    assert read_slice(tensor, (int(axis == 0),)).values == (wanted,)

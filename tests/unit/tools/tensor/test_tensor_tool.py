@@ -28,14 +28,13 @@ def hung() -> Replay:
     return Replay("meta-mm")
 
 
+STORAGE = StorageReport(0x500, 0x1000, 16, "cpu", 1)
+
+
 def geometry(*sizes: int, strides: tuple[int, ...] = (), start: int = 0x1000) -> Geometry:
     element = element_type("float32", 4)
     assert element is not None
     return Geometry(start, sizes, strides or tuple(1 for _ in sizes), element)
-
-
-def storage(size: int, data: int = 0x1000) -> StorageReport:
-    return StorageReport(0x500, data, size, "cpu", 1)
 
 
 @pytest.mark.parametrize(
@@ -57,23 +56,18 @@ def test_what_is_no_tensor(hung: Replay, words: tuple[str, ...], said: str) -> N
 
 
 def test_sizes_that_do_not_fit_the_storage() -> None:
-    _check_storage(geometry(4), storage(16), 0)
+    _check_storage(geometry(4), STORAGE, 0)
     for torn in (geometry(5), geometry(2, strides=(4,)), geometry(1, start=0xFFC), geometry(1 << 40)):
         with pytest.raises(BadData, match="do not fit the storage of 16 bytes"):
-            _check_storage(torn, storage(16), 0)
+            _check_storage(torn, STORAGE, 0)
     with pytest.raises(NothingToRead):
-        _check_storage(geometry(4), storage(16, 0), 0)
+        _check_storage(geometry(4), StorageReport(0x500, 0, 16, "cpu", 1), 0)
 
 
 def test_sizes_and_strides_that_cannot_be() -> None:
     TensorReporter._check(geometry(2, 3), 6, 0)
-    for shape, numel, offset in (
-        (geometry(2, 3), 5, 0),
-        (geometry(-1), -1, 0),
-        (geometry(2, strides=(-4,)), 2, 0),
-        (geometry(2), 2, -1),
-        (geometry(1 << 62, 4), 4, 0),
-    ):
+    sizes = ((geometry(2, 3), 5, 0), (geometry(-1), -1, 0), (geometry(1 << 62, 4), 4, 0))
+    for shape, numel, offset in (*sizes, (geometry(2, strides=(-4,)), 2, 0), (geometry(2), 2, -1)):
         with pytest.raises(BadData):
             TensorReporter._check(shape, numel, offset)
 
@@ -267,7 +261,5 @@ def test_elements_of_a_type_that_only_the_debugger_knows(hung: Replay, summaries
     found = summaries.of(CppObject("c10::ArrayRef<user::Pair>", 0, words(place, 2), "user::Pair", 8))
     assert found is not None
     assert (found.text, found.shape) == ("2 elements", "array")
-    assert [(child.name, child.type, child.address) for child in found.children] == [
-        ("[0]", "user::Pair", place),
-        ("[1]", "user::Pair", place + 8),
-    ]
+    children = [(child.name, child.type, child.address) for child in found.children]
+    assert children == [("[0]", "user::Pair", place), ("[1]", "user::Pair", place + 8)]

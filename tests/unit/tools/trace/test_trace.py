@@ -26,15 +26,8 @@ from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.engine.unwind.unwind_row import compile_row
 from gdbext.errors import TargetError, TargetGone, UsageError
-from gdbext.live.dispatch_description import (
-    KeptWord,
-    LookupResult,
-    TracedDispatch,
-    argument_texts,
-    hidden_result,
-    register_values,
-    schema_types,
-)
+from gdbext.live import dispatch_description as description
+from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
 from gdbext.tools.probes.bpf.trace_program import HEADER, RECORD
 from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
 from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
@@ -82,24 +75,18 @@ class Stack(FrameSteps):
         return FrameStep(lookup, None, compile_row(ARCHITECTURE, row), "", True)
 
 
-class Describer:
-    """Finds the same kernel for everything."""
-
-    def find(self, operator: Any, event: str, bits: int) -> LookupResult:
-        key = {1: "CPU", 2: "AutogradCPU"}[bits]
-        functions = frozenset((0x5000, 0x5008))
-        kernel = ("kernel", "c++", True, True, True, False, functions, 0x5008)
-        return LookupResult(event, operator.name, "", bits, (key,), key, bits, *kernel)
+def find(operator: Any, event: str, bits: int) -> LookupResult:
+    key = {1: "CPU", 2: "AutogradCPU"}[bits]
+    kernel = ("kernel", "c++", True, True, True, False, frozenset((0x5000, 0x5008)), 0x5008)
+    return LookupResult(event, operator.name, "", bits, (key,), key, bits, *kernel)
 
 
 class Case:
-    """A tracer that writes text into ``lines``."""
-
     def __init__(self, **limits: Any) -> None:
         self.lines: list[str] = []
         self.stack = Stack()
         self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
-        describer: Any = Describer()
+        describer: Any = SimpleNamespace(find=find)
         arguments = (lambda *_: b"", Limits(**limits), lambda operator: operator.traced)
         self.tracer = Tracer(describer, self.sink, self.stack.walk(), *arguments)
 
@@ -110,7 +97,6 @@ class Case:
 
     @property
     def text(self) -> str:
-        """The lines, without their times."""
         return re.sub(r", at=\[\d+\.\d{6} s\]$", "", "".join(self.lines), flags=re.MULTILINE)
 
 
@@ -131,18 +117,12 @@ def test_a_call_from_inside_is_nested() -> None:
 
 def test_a_deeper_call_by_another_route_is_not() -> None:
     """The walk up from its frame leads past the one that has returned, or to where other code runs by now."""
-    case = Case()
-    case.lookup("a", STACK)
-    returns_to = 0x9050
-    case.stack.words[STACK - 0x108] = returns_to
-    case.stack.sizes[returns_to - 1] = 0x180
-    case.lookup("b", STACK - 0x100)
-    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
-    case = Case()
-    case.lookup("a", STACK)
-    nested(case, STACK, STACK - 0x100, 7)
-    case.lookup("b", STACK - 0x100)
-    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+    for caller, below in ((9, 0x80), (7, 0)):
+        case = Case()
+        case.lookup("a", STACK)
+        nested(case, STACK + below, STACK - 0x100, caller)
+        case.lookup("b", STACK - 0x100)
+        assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
 
 
 def test_calls_on_one_level_and_of_other_threads_are_not_nested() -> None:
@@ -196,7 +176,7 @@ def test_a_walk_without_unwind_information_trusts_the_return_address_and_ends_on
 
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
-    found = Describer().find(SimpleNamespace(name=f"op{number}"), "call", 1)
+    found = find(SimpleNamespace(name=f"op{number}"), "call", 1)
     return TracedDispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
 
 
@@ -215,9 +195,9 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     document = json.loads(b"".join(parts))
     contract_schema.check(document, "chrome_trace")
     events = document["traceEvents"]
-    names, events = events[:2], events[2:]
     titles = [("M", "process_name", {"name": "process 42"}), ("M", "thread_name", {"name": "1"})]
-    assert [(one["ph"], one["name"], one["args"]) for one in names] == titles
+    assert [(one["ph"], one["name"], one["args"]) for one in events[:2]] == titles
+    events = events[2:]
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
     assert [one["args"].get("end") for one in events] == [None, None, "not seen"]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
@@ -243,11 +223,7 @@ def test_json_lines() -> None:
     ("schema", "types", "hidden"),
     [
         ("add_.Tensor(Tensor(a!) self, *, Scalar alpha=1) -> Tensor(a!)", "Tensor self, Scalar alpha", False),
-        (
-            "sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
-            "Tensor self, int[1]? dim, bool keepdim",
-            True,
-        ),
+        ("sum.dim(Tensor self, int[1]? dim, bool k=False) -> Tensor", "Tensor self, int[1]? dim, bool k", True),
         ("transpose.int(Tensor(a) self, int dim0) -> Tensor(a)", "Tensor self, int dim0", True),
         ("max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)", "Tensor self, int dim", True),
         ("item(Tensor self) -> Scalar", "Tensor self", True),
@@ -256,8 +232,8 @@ def test_json_lines() -> None:
     ],
 )
 def test_what_a_schema_says_of_registers(schema: str, types: str, hidden: bool | None) -> None:
-    assert ", ".join(map(" ".join, schema_types(f"aten::{schema}"))) == types
-    assert hidden_result(f"aten::{schema}") is hidden
+    assert ", ".join(map(" ".join, description.schema_types(f"aten::{schema}"))) == types
+    assert description.hidden_result(f"aten::{schema}") is hidden
 
 
 def test_arguments_are_followed_to_where_they_are_kept() -> None:
@@ -268,7 +244,7 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     kept = {"rdi": SavedArgument("rbp", -0x20), "rsi": SavedArgument("r12"), "rcx": SavedArgument("r13")}
     assert found == kept  # rbx is reused
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
-    values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    values = description.register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
     assert values == [KeptWord(4), KeptWord(5), None, KeptWord(6), None, None]
     assert saved_arguments(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
 
@@ -280,7 +256,9 @@ def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
         tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] cpu")),
     )
     texts = [
-        argument_texts(session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0)  # type: ignore[arg-type]
+        description.argument_texts(
+            session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0
+        )  # type: ignore[arg-type]
         for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
     ]
     assert texts == [["self=f32[2] cpu", "dim=-1", "keepdim=1"], ["self=f32[2] cpu", "keepdim=1"]]
@@ -316,18 +294,15 @@ def test_calls_through_slots() -> None:
 
 def test_direct_calls_are_all_found() -> None:
     generator = random.Random(5)
-    code = bytearray(generator.randbytes(300_000))
     for target in (1000, 299_000, -70_000, 400_000):
-        places = sorted(generator.sample(range(0, len(code) - 5, 8), 40))
-        text = bytearray(code)
-        for at in places:
+        text = bytearray(generator.randbytes(300_000))
+        for at in generator.sample(range(0, len(text) - 5, 8), 40):
             text[at : at + 5] = b"\xe8" + struct.pack("<i", target - at - 5)
-        found = [at for at, called in direct_calls(bytes(text), [target, 777_777]) if called == target]
         calls = [at for at in range(len(text) - 4) if text[at] == 0xE8]
         brute = [at for at in calls if struct.unpack_from("<i", text, at + 1)[0] == target - at - 5]
+        assert len(brute) >= 40
+        found = [at for at, called in direct_calls(bytes(text), [target, 777_777]) if called == target]
         assert sorted(found) == brute
-        assert len(found) == len(set(found))
-        assert set(places) <= set(found)
 
 
 def test_a_page_appears_at_the_end_and_one_that_is_not_whole_never(tmp_path: Path) -> None:
@@ -428,8 +403,6 @@ def operator(name: str) -> Any:
 
 
 class Installer:
-    """Writes down what is placed."""
-
     def __init__(self) -> None:
         self.placed: list[str] = []
         self.defined: Callable[[Any], None] = lambda _: None
@@ -451,8 +424,6 @@ class Installer:
 
 
 class Trace:
-    """A request, and what comes of it."""
-
     def __init__(self, *patterns: str, known: tuple[str, ...] = (), **options: Any) -> None:
         self.notes: list[str] = []
         self.installer = Installer()
@@ -526,8 +497,6 @@ PLACES: list[Any] = [
 
 
 class FakeTracer(DispatchTracer):
-    """Without a kernel."""
-
     def __init__(self) -> None:
         self.places = PLACES
 

@@ -30,7 +30,6 @@ HOSTILE = {
 
 
 def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
-    """What the command writes to its standard output."""
     watch = object.__new__(Watch)
     watch._args, watch._commands = Namespace(run=f"({command}) > '{folder}/told'"), []
     evidence = Evidence(str(folder), "hang-1-2", verdict, "", frozenset())
@@ -44,8 +43,7 @@ def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
 @pytest.mark.parametrize("member", ["kind", "summary"])
 def test_a_variable_is_one_line_of_text(tmp_path: Path, member: str, name: str) -> None:
     verdict = {"kind": "deadlock", "summary": "x", member: HOSTILE[name]}
-    output = told(tmp_path, verdict, 'printf %s "$GDBEXT_VERDICT$GDBEXT_SUMMARY"')
-    text = output.decode()
+    text = told(tmp_path, verdict, 'printf %s "$GDBEXT_VERDICT$GDBEXT_SUMMARY"').decode()
     assert text.isprintable()
     assert 2 < len(text) < 10_000
     assert name != "letters" or HOSTILE[name] in text
@@ -89,7 +87,6 @@ def made_watch() -> Any:
 def test_a_process_that_waits_for_children_that_compute_does_not_hang(
     report: dict[str, Any], computes: bool, hangs: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "hang.json"
     with Workplace(str(tmp_path)) as place:
         os.write(place.create("hang.json"), json.dumps(report).encode())
         verdict, waits, wrong = evidence._verdict(place, "hang.json")
@@ -101,7 +98,7 @@ def test_a_process_that_waits_for_children_that_compute_does_not_hang(
     watch._tell = lambda event, *_: told.append(event)
     assert watch._hung(5.0, computes=computes) is hangs
     assert told == (["hung"] if hangs else [])
-    assert path.exists() is hangs
+    assert (tmp_path / "hang.json").exists() is hangs
 
 
 def test_what_a_wrapper_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,18 +111,18 @@ def test_what_a_wrapper_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = "/bin/sh -c '/bin/sleep 1000; :' trainer & /bin/sleep 1000; :"
     wrapper = f'/bin/sh -c "{inner}" trainer & /bin/sh -c "/bin/sleep 1000; :" trainer & wait'
     with subprocess.Popen(["/usr/bin/timeout", "900", "/bin/sh", "-c", wrapper]) as process:
+
+        def family() -> list[int]:
+            return [*progress_watch.descendants(process.pid)]
+
         try:
-            wait_until(lambda: len(with_torch(process.pid)) == 2 and len(family(process.pid)) == 7, "all are there")
+            wait_until(lambda: len(family()) == 7 and len(with_torch(process.pid)) == 2, "all are there")
             found = with_torch(process.pid)
             assert [progress_watch.parent(progress_watch.parent(each)) for each in found] == [process.pid] * 2
             assert with_torch(found[0]) == (found[0],)
         finally:
-            for pid in (process.pid, *family(process.pid)):
+            for pid in (process.pid, *family()):
                 os.kill(pid, 9)
-
-
-def family(pid: int) -> list[int]:
-    return list(progress_watch.descendants(pid))
 
 
 def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
