@@ -338,11 +338,8 @@ def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> No
     process.put(begin, begin + 8, begin + 8, process.hook("Accumulated"), at=tensor)
     process.vector(leaf, "pre_hooks_", [process.hook("OfNode")])
     found = [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)]
-    assert found == [
-        (HookKind.TENSOR, "OfTensor"),
-        (HookKind.NODE_BEFORE, "OfNode"),
-        (HookKind.ACCUMULATED, "Accumulated"),
-    ]
+    names = {HookKind.TENSOR: "OfTensor", HookKind.NODE_BEFORE: "OfNode", HookKind.ACCUMULATED: "Accumulated"}
+    assert found == [*names.items()]
 
 
 def test_where_the_object_of_a_node_of_python_is(process: Process) -> None:

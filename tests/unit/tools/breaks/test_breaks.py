@@ -26,13 +26,12 @@ from gdbext.torch.compile.generated_kernels import GeneratedKernel
 from gdbext.torch.values.key_names import KeyNames
 from support.fakes.fake_debugger import FakeSetter
 
-_LAYOUTS = sorted(Path(store.DATA).glob("torch-*.json"))
 A, B = Register("a"), Register("b")
 
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
-    return KeyNames(store.load(_LAYOUTS[-1]))
+    return KeyNames(store.load(sorted(Path(store.DATA).glob("torch-*.json"))[-1]))
 
 
 def thread(tid: int = 1, **registers: int) -> Any:
@@ -50,16 +49,13 @@ def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
             assert setting.holds(condition, thread(a=bits)) == (name == highest), (name, hex(bits), condition)
 
 
-def test_as_gdb_reads_it() -> None:
+def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     either = AnyOf((Equals(A, 16), Equals(Pointee(B), 16)))
     condition = setting.both(either, Equals(Bits(Choice(Equals(A, 16), B, A), 4, 3), 4))
     chosen = "($a == 0x10 ? $b : $a)"
     text = f"($a == 0x10 || *(unsigned long*)$b == 0x10) && (((unsigned long){chosen} & 0x4) >> 3) == 4"
     assert setting.condition_text(condition) == text
     assert setting.condition_text(ALWAYS) == ""
-
-
-def test_a_choice_takes_one_side_only_and_conjunctions_are_flat() -> None:
     choice = Choice(Equals(A, 1), B, Register("none"))
     assert setting.value_of(choice, thread(a=1, b=5)) == 5
     assert setting.value_of(Pointee(A), thread(a=1)) == 0x7000

@@ -95,12 +95,6 @@ def test_a_number_that_no_node_has(number: int, closed: bool) -> None:
     assert [lines(closed)._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
 
 
-def test_the_innermost_place_of_a_trace() -> None:
-    trace = '  File "a.py", line 3, in outer\n    inner()\n  File "b.py", line 7, in inner\n    x.sin()\n'
-    assert _innermost(trace) == ("inner", "b.py", 7, True)
-    assert _innermost("something else") is None
-
-
 MODULE = """# AOT ID: ['1_backward']
 cpp_fused_sin_0 = async_compile.cpp_pybinding(['const float*', 'float*'])
 class Runner:
@@ -119,6 +113,9 @@ NODES = "[y, z], Original ATen: [aten.sin, my.wait]"
 
 
 def test_the_graph_and_the_nodes_of_lines() -> None:
+    trace = '  File "a.py", line 3, in outer\n    inner()\n  File "b.py", line 7, in inner\n    x.sin()\n'
+    assert _innermost(trace) == ("inner", "b.py", 7, True)
+    assert _innermost("something else") is None
     assert _graph(TEXTS) == "1_backward"
     assert _graph(TEXTS[1:]) == ""
     above = _above_lines(TEXTS)

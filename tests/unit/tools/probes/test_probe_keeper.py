@@ -143,17 +143,18 @@ def test_a_tool_that_is_killed_meanwhile_does_not_interrupt_it(pipe: tuple[int, 
         os.close(descriptor)
 
 
-@pytest.fixture(autouse=True)
-def default_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of the two signals, for one test, in whatever namespace it runs."""
-    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", str(Path("/proc/self/ns/pid").readlink()))
+@pytest.fixture
+def default_handlers() -> Iterator[None]:
+    """Of the two signals, for one test."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGURG, signal.SIGWINCH)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_one_that_the_program_has_no_handler_for_and_no_thread_blocks() -> None:
+@pytest.mark.usefixtures("default_handlers")
+def test_a_signal_that_the_program_has_no_handler_for_and_no_thread_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", str(Path("/proc/self/ns/pid").readlink()))
     assert harmless_signal(os.getpid()) == signal.SIGURG
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     try:
@@ -165,10 +166,7 @@ def test_one_that_the_program_has_no_handler_for_and_no_thread_blocks() -> None:
     signal.signal(signal.SIGWINCH, lambda *_: None)
     with pytest.raises(ProbesRefused, match="both signals"):
         harmless_signal(os.getpid())
-
-
-def test_a_container_has_other_thread_ids_than_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", "pid:[1]")
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", "pid:[1]")  # thread ids are others than the kernel's
     with pytest.raises(ProbesRefused, match="PID namespace"):
         harmless_signal(os.getpid())
 

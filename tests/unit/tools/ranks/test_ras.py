@@ -38,25 +38,23 @@ STRANGER = 65533
 ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
 
 
+def speak(client: socket.socket, said: list[bytes], status: str | None, greeting: bytes | None = None) -> None:
+    """``status``: None for no answer to that; ``greeting``: the answer to the first command instead."""
+    with client, client.makefile("rb") as lines:
+        for line in lines:
+            said.append(line.strip().lower())
+            client.sendall(greeting if greeting is not None else ANSWERS.get(said[-1], b""))
+            if said[-1] == b"verbose status" and status is not None:
+                client.sendall(status.encode())
+                return
+
+
 @contextmanager
 def server(status: str | None = None, greeting: bytes | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """Its address, and the commands that it got. ``status``: None for no answer to that; ``greeting``: what it says to
-    the first command instead."""
+    """Its address, and the commands that it got."""
     said: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            client, _ = listener.accept()
-            with client, client.makefile("rb") as lines:
-                for line in lines:
-                    said.append(line.strip().lower())
-                    answer = ANSWERS.get(said[-1], b"")
-                    client.sendall(greeting if greeting is not None else answer)
-                    if said[-1] == b"verbose status" and status is not None:
-                        client.sendall(status.encode())
-                        return
-
-        thread = threading.Thread(target=serve, daemon=True)
+        thread = threading.Thread(target=lambda: speak(listener.accept()[0], said, status, greeting), daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", said
     thread.join(1)
@@ -116,13 +114,7 @@ def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None
             os.setresuid(STRANGER, STRANGER, STRANGER)
             try:
                 for _ in range(2):
-                    client, _ = listener.accept()
-                    with client, client.makefile("rb") as lines:
-                        for line in lines:
-                            client.sendall(ANSWERS.get(line.strip().lower(), OK.encode()))
-                            if line.strip().lower() not in ANSWERS:
-                                break
-                        client.shutdown(socket.SHUT_WR)
+                    speak(listener.accept()[0], [], OK)
             finally:
                 os._exit(0)
         listener.close()

@@ -201,9 +201,6 @@ def test_a_transposed_tensor_is_shown_by_its_own_order() -> None:
     statistics = found.statistics()
     assert (statistics.nan, statistics.first_nan, statistics.maximum) == (1, (1, 1), 5.0)
     assert b"".join(found.stored()) == struct.pack("<6f", 0, 3, 1, math.nan, 2, 5)
-
-
-def test_values_that_are_few() -> None:
     assert contents("float32", bytes(16), (2, 2), (2, 1), 4).values_if_few(4) == [[0, 0], [0, 0]]
     assert contents("float32", bytes(16), (2, 2), (2, 1), 4).values_if_few(3) is None
     assert contents("float32", b"", (3, 0, 1 << 40), (1, 1, 1), 4).values_if_few(4) == [[], [], []]
