@@ -25,23 +25,21 @@ from support.fakes.fake_target import FakeTarget
 GENERATED = "torch::autograd::VariableType::f"
 
 
-class Registry:
-    """A dispatcher: operators with overload and the name of their kernel for AutogradCPU."""
+def of(node: str, *operators: tuple[str, str, str], error: Exception | None = None) -> str | None:
+    """``operators``: each with overload and the name of its kernel for AutogradCPU; ``error``: they cannot be read."""
 
-    def __init__(self, *operators: tuple[str, str, str]) -> None:
-        self._operators = operators
-        self.keys = SimpleNamespace(index_of_key=lambda name: {"AutogradCPU": 5}[name])
-        self.kernels = SimpleNamespace(name=lambda kernel: SimpleNamespace(function=kernel, aliases=("alias",)))
-
-    def operators(self) -> list[Any]:
-        return [
-            SimpleNamespace(name=name, overload=overload, kernel=lambda index, k=kernel: k if index == 5 else "")
-            for name, overload, kernel in self._operators
+    def read() -> list[Any]:
+        if error is not None:
+            raise error
+        words = [
+            {"name": name, "overload": overload, "kernel": {5: kernel}.get} for name, overload, kernel in operators
         ]
+        return [SimpleNamespace(**each) for each in words]
 
-
-def of(node: str, *operators: tuple[str, str, str]) -> str | None:
-    return ForwardOperators(Registry(*operators)).of(node)  # type: ignore[arg-type]
+    kernels = SimpleNamespace(name=lambda kernel: SimpleNamespace(function=kernel or "", aliases=("alias",)))
+    keys = SimpleNamespace(index_of_key={"AutogradCPU": 5}.__getitem__)
+    registry: Any = SimpleNamespace(operators=read, kernels=kernels, keys=keys)
+    return ForwardOperators(registry).of(node)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +76,9 @@ def test_the_operator_of_a_node(node: str, operator: str | None) -> None:
     assert found == operator
 
 
-def test_two_that_may_be_meant_are_none_as_are_those_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_may_be_meant_are_none_as_are_those_that_cannot_be_read() -> None:
     assert of("AbBackward0", ("aten::ab", "", GENERATED), ("aten::aB", "", GENERATED)) is None
-    error = BadData("gone")
-    monkeypatch.setattr(Registry, "operators", lambda _: (_ for _ in ()).throw(error))
-    assert of("AddmmBackward0", ("aten::addmm", "", GENERATED)) is None
+    assert of("AddmmBackward0", ("aten::addmm", "", GENERATED), error=BadData("gone")) is None
 
 
 EVALUATE = "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE"
