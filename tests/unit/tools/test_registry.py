@@ -71,15 +71,12 @@ def no_session() -> NoReturn:
     raise AssertionError("the arguments are checked before the target is opened")
 
 
-def test_wrong_arguments_open_no_target() -> None:
+def test_wrong_arguments_open_no_target_and_a_fault_of_ours_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = table.execute("dispatch-bt", ["--nonsense", "--json"], no_session)
     assert outcome.status == 2
     document = json.loads(outcome.output)
     assert (document["schema"], document["command"], document["target"]) == ("gdbext/1", "dispatch-bt", None)
     assert "--nonsense" in document["errors"][0]["what"]
-
-
-def test_a_fault_of_ours_is_a_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GDBEXT_DEBUG", raising=False)
     outcome = table.execute("dispatch-bt", [], no_session)
     assert (outcome.status, outcome.output) == (1, "")

@@ -173,6 +173,11 @@ def test_callbacks_of_all_threads() -> None:
         {"start": "on_enter()", "end": None, "enabled": True, "sampling": 1.0, "scopes": scopes},
         {"start": "0x999", "end": None, "enabled": False, "sampling": 0.25, "scopes": scopes},
     )
+    process = Process({THREAD: bytes(8) + b"\1"})
+    assert process.reader.thread_callbacks(process) == ()  # type: ignore[arg-type]
+    guard, callbacks = sources.THREAD_CALLBACKS_GUARD.names[0], sources.THREAD_CALLBACKS.names[0]
+    process.variables = {guard: THREAD, callbacks: 0x666}  # its guard is not set
+    assert process.reader.thread_callbacks(process) == ()  # type: ignore[arg-type]
 
 
 def test_a_profiler_in_a_chain_of_debug_info() -> None:

@@ -207,16 +207,13 @@ def test_a_transposed_tensor_is_shown_by_its_own_order() -> None:
     assert contents("float32", b"", (1 << 40, 0), (1, 1), 4).values_if_few(4) is None
 
 
-def test_conjugate_and_negative_bits() -> None:
+def test_conjugate_and_negative_bits_and_quantised_numbers() -> None:
     raw = struct.pack("<4f", 1, 2, 3, -4)
     for conjugate, negative, wanted in [(True, False, [1 - 2j, 3 + 4j]), (False, True, [-1 - 2j, -3 + 4j])]:
         found = contents("complex64", raw, (2,), (1,), 8, conjugate=conjugate, negative=negative)
         assert found.values() == wanted
         parts = [part for number in wanted for part in (number.real, number.imag)]
         assert b"".join(found.stored()) == struct.pack("<4f", *parts)
-
-
-def test_quantised_numbers() -> None:
     whole = contents("qint8", bytes([0, 10, 246]), (3,), (1,), 1, quantization=Quantization("a", (0.5,), (2,), None))
     assert whole.values() == [-1.0, 4.0, -6.0]
     channels = Quantization("c", (0.5, 2.0), (0, 1), 1)
@@ -264,9 +261,6 @@ def test_the_first_slice_and_others() -> None:
     for index in ((2, 0), (0, -3), (0,)):
         with pytest.raises(UsageError, match="there is no slice"):
             read_slice(floats, index)
-
-
-def test_elements_that_are_two_numbers() -> None:
     pairs = read_slice(contiguous("float4_e2m1fn_x2", bytes([0x21, 0x8F]), (2,), 1))
     assert (pairs.columns, pairs.column_step, pairs.values) == (4, 1, ((0.5, 1.0, -6.0, -0.0),))
     many = read_slice(contiguous("float4_e2m1fn_x2", bytes([0x21]) * 2048, (2048,), 1))

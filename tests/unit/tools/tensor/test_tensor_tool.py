@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 
+from gdbext.engine.layouts.store import load, of_release
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, TargetError, UsageError
 from gdbext.tools.tensor.contents import Geometry, NothingToRead
 from gdbext.tools.tensor.cpp_object import SUMMARIZED_TYPES, CppObject, summarized_type
 from gdbext.tools.tensor.cpp_summaries import TypeSummaries
 from gdbext.tools.tensor.elements import element_type
 from gdbext.tools.tensor.python_variable import Step, VariableFinder, chosen_frames, parse
+from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.tools.tensor.tensor_report import TensorReporter, _check_channels, _check_storage
 from gdbext.tools.values.launch import BEFORE, KernelLaunch
 from gdbext.tools.values.values_section import ValueFiles
 from gdbext.torch.values.value_text import Quantization, StorageReport
+from support.fakes.fake_target import FakeTarget
 from support.recorded.recordings import Replay
 
 
@@ -55,24 +59,43 @@ def test_what_is_no_tensor(hung: Replay, words: tuple[str, ...], said: str) -> N
     assert "there is no tensor at" in (hung.run("dispatch-tensor", f"{operator.address:#x}").error or "")
 
 
-def test_sizes_that_do_not_fit_the_storage() -> None:
+def names_of_dimensions(release: str, extra: int, meta: int, names: bytes = b"") -> Any:
+    """What is read of a tensor whose extra data, and in it those of its names, are there."""
+    layout = load(of_release(release)[0])
+    field = layout.struct("c10::ExtraMeta").fields.get("named_tensor_meta_")
+    end = 0x40000 + len(names)
+    regions = {
+        0x10000: bytes(layout.struct("c10::TensorImpl").offset("extra_meta_")) + struct.pack("<Q", extra),
+        0x20000: bytes(field.offset if field is not None else 0) + struct.pack("<Q", meta),
+        0x30000: struct.pack("<8x3Q", 0x40000, end, end),
+        0x40000: names,
+    }
+    memory = Memory(FakeTarget({start: raw.ljust(0x1000, b"\0") for start, raw in regions.items()}))
+    return TensorFields(memory, layout, None).dimension_names(0x10000)  # type: ignore[arg-type]
+
+
+def test_names_of_dimensions() -> None:
+    names = struct.pack("<4I", 0x1C000005, 0, 0, 1)
+    assert names_of_dimensions("2.12.1", 0x20000, 0x30000, names) == (0x1C000005, None)
+    assert names_of_dimensions("2.12.1", 0, 0x30000) is None
+    assert names_of_dimensions("2.12.1", 0x20000, 0) is None
+    assert names_of_dimensions("2.13.0", 0x20000, 0x30000) is None, "its tensors have none"
+    with pytest.raises(BadData):
+        names_of_dimensions("2.12.1", 0x20000, 0x30000, bytes(8 * 65))
+
+
+def test_sizes_strides_and_scales_that_cannot_be() -> None:
     _check_storage(geometry(4), STORAGE, 0)
     for torn in (geometry(5), geometry(2, strides=(4,)), geometry(1, start=0xFFC), geometry(1 << 40)):
         with pytest.raises(BadData, match="do not fit the storage of 16 bytes"):
             _check_storage(torn, STORAGE, 0)
     with pytest.raises(NothingToRead):
         _check_storage(geometry(4), StorageReport(0x500, 0, 16, "cpu", 1), 0)
-
-
-def test_sizes_and_strides_that_cannot_be() -> None:
     TensorReporter._check(geometry(2, 3), 6, 0)
     sizes = ((geometry(2, 3), 5, 0), (geometry(-1), -1, 0), (geometry(1 << 62, 4), 4, 0))
     for shape, numel, offset in (*sizes, (geometry(2, strides=(-4,)), 2, 0), (geometry(2), 2, -1)):
         with pytest.raises(BadData):
             TensorReporter._check(shape, numel, offset)
-
-
-def test_scales_that_are_not_those_of_the_channels() -> None:
     good = Quantization("per_channel_affine", (0.1, 0.2), (0, 5), 0)
     _check_channels(geometry(2, 3), good)
     for torn in (good._replace(axis=1), good._replace(axis=7), good._replace(zero_point=(0,))):

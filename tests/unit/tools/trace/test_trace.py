@@ -350,13 +350,6 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
     assert [bar.end / 1e3 for bar in bars([outer, first, last], NOW)] == [69.5, 40.0, 69.5]
 
 
-def test_what_is_open_at_the_end_lasts_until_then_and_counts_nowhere() -> None:
-    outer, inner = made(MM, 5.0, None, 1), made(MM_CPU, 6.0, None, 2)
-    found = [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)]
-    assert found == [(5_000, 20_000, False), (6_000, 20_000, False)]
-    assert flame("x.collapsed", [outer, inner]) == ""
-
-
 def flame(path: str, dispatches: Sequence[TracedDispatch]) -> str:
     written: list[bytes] = []
     trace = FlameTrace(written.append, 4, lambda: NOW, lambda tid: f"worker {tid}", path.endswith(".speedscope.json"))
@@ -369,6 +362,10 @@ def flame(path: str, dispatches: Sequence[TracedDispatch]) -> str:
 def test_stacks_for_flame_graphs() -> None:
     dispatches = [made(MM, 0.0, 10.0, 1), made(MM_CPU, 2.0, 9.0, 2), made(MM, 10.0, 12.0, 1)]
     dispatches[1].returned = True
+    outer, inner = made(MM, 5.0, None, 1), made(MM_CPU, 6.0, None, 2)
+    found = [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)]
+    assert found == [(5_000, 20_000, False), (6_000, 20_000, False)], "what is open at the end lasts until then"
+    assert flame("x.collapsed", [outer, inner]) == ""
     assert flame("x.collapsed", dispatches) == (
         "worker 7;aten::mm [call AutogradCPU] 5000\n"
         "worker 7;aten::mm [call AutogradCPU];aten::mm [redispatch CPU] 7000\n"

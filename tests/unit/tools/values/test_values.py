@@ -170,14 +170,11 @@ def test_memory_that_was_never_written_and_what_is_in_an_out_argument_do_not_cou
     assert not found.is_certain, "an argument is unknown"
 
 
-def test_infinities_and_large_numbers() -> None:
+def test_infinities_and_large_numbers_and_staying_there() -> None:
     assert has_infinity(tensor(inf=1))
     assert has_infinity(tensor(nan=1))
     assert above(5.0)(tensor(high=6.0))
     assert not above(5.0)(tensor(high=4.0))
-
-
-def test_it_stays_where_it_is_told_to() -> None:
     seeker = FirstBad(has_nan, lambda _: None, True)
     seeker.launch(launch(BEFORE, "aten::log", 0, tensor()), NO_REPORTER)
     assert seeker.launch(launch(AFTER, "aten::log", 0, tensor(nan=1)), NO_REPORTER)
