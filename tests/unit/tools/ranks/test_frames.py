@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gdbext.tools.ranks import RanksProgram, other_machines, slurm
-from gdbext.tools.ranks.job_report import RankReports
 from gdbext.tools.ranks.slurm import LabelledAnswers, answer, framed
 from support.recorded import jobs
 
@@ -108,8 +107,7 @@ def asked(programs: Path, output: bytes, nodes: str, names: str) -> dict[str, st
     (programs / "squeue.output").write_text(nodes)
     (programs / "scontrol.output").write_text(names)
     options = RanksProgram().parse(["--slurm", "77.0"])
-    found: RankReports = other_machines.remote_rows(options)
-    return {each.where: each.reason for each in found.unreached}
+    return {each.where: each.reason for each in other_machines.remote_rows(options).unreached}
 
 
 def test_machines_are_named_by_the_controller(programs: Path) -> None:

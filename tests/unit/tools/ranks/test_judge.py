@@ -113,17 +113,15 @@ def test_the_ranks_that_a_proxy_of_nccl_waits_for_are_ranks_of_the_job(as_set: b
     assert ranks_document.read_rows(ranks_document.document(judge(rows([row]))), "y.json")[0][0] == row
 
 
-ON_DEVICE = CollectiveWait("all_reduce", 1, "tp", on_device=True)
-
-
 def test_what_a_rank_launched_what_its_proxy_waits_for_and_what_that_rank_does() -> None:
     """Rank 0 waits for the data of rank 2, that one for the data of rank 1: the chain ends there."""
     stream = {"call": "cudaStreamSynchronize", "stream": "0x7f00", "event": None, "stream_id": 7, "device": 0}
     first, second = (f"waits for data of rank {peer} on channel 1 (all_reduce, group tp)" for peer in (2, 1))
+    on_device = CollectiveWait("all_reduce", 1, "tp", on_device=True)
     gil = "MainThread (tid 9) waits for the device (cudaMalloc) with the GIL in hand"
     end = rank(1, None, PENDING, kind="gil-in-device-call", summary=f"{gil}.")
-    waiting = rank(0, ON_DEVICE, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream))
-    text = verdict(waiting, end, rank(2, ON_DEVICE, PENDING, nccl=(second,), nccl_peers=(1,))).verdict.summary
+    waiting = rank(0, on_device, PENDING, nccl=(first,), nccl_peers=(2,), device=_device(stream))
+    text = verdict(waiting, end, rank(2, on_device, PENDING, nccl=(second,), nccl_peers=(1,))).verdict.summary
     launched = "launched #1 all_reduce of group tp and waits for it"
     of_stream = "cudaStreamSynchronize of stream 7 of cuda:0"
     assert f" rank 0 {launched} ({of_stream}); NCCL's communicator there {first}. rank 2 {launched}; " in text

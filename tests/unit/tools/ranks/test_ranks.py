@@ -73,7 +73,6 @@ def test_recordings_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Path) -> None:
-    """Also of reports that were merged before."""
     written(tmp_path / "reports", [replay("fork-openmp").document("dispatch-diagnose")])
     line = "Known (1 of unknown rank): gcc#52303, libgomp keeps its worker threads for the next parallel region"
     assert line in run("--reports", tmp_path / "reports").output

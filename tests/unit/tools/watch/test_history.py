@@ -100,7 +100,6 @@ def traces(words: Sequence[str]) -> int:
 
 
 def is_refused(words: Sequence[str]) -> int:
-    """As where the kernel permits no probes."""
     os.write(1, json.dumps({"errors": [{"what": "no probes for you"}], "words": words}).encode())
     return 1
 
