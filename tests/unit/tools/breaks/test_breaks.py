@@ -47,6 +47,11 @@ def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
         for name in {highest, *generator.sample(names, 10)}:
             condition = key_condition(keys, A, name)
             assert setting.holds(condition, thread(a=bits)) == (name == highest), (name, hex(bits), condition)
+    check_keys(keys, BreakRequest("call", ["mm"], key="CPU", has="Meta"))
+    with pytest.raises(UsageError, match="Autogard"):
+        check_keys(keys, BreakRequest("call", ["mm"], key="Autogard"))
+    with pytest.raises(UsageError, match="no keyset"):
+        check_keys(keys, BreakRequest("return", ["mm"], key="CPU"))
 
 
 def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
@@ -63,14 +68,6 @@ def test_as_gdb_reads_conditions_and_what_they_mean() -> None:
     assert setting.both(ALWAYS, one) == one
     assert setting.both(setting.both(one, two), three) == AllOf((one, two, three))
     assert setting.holds(ALWAYS, thread())
-
-
-def test_keys_are_checked(keys: KeyNames) -> None:
-    check_keys(keys, BreakRequest("call", ["mm"], key="CPU", has="Meta"))
-    with pytest.raises(UsageError, match="Autogard"):
-        check_keys(keys, BreakRequest("call", ["mm"], key="Autogard"))
-    with pytest.raises(UsageError, match="no keyset"):
-        check_keys(keys, BreakRequest("return", ["mm"], key="CPU"))
 
 
 def break_set(request: BreakRequest, session: Any) -> tuple[BreakSet, FakeSetter, list[str]]:

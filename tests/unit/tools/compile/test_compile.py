@@ -158,12 +158,15 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_compilers_and_workers_with_what_they_compile() -> None:
+def test_compilers_with_what_they_compile_and_lock_files_with_who_holds_them() -> None:
     assert compiling_processes(SESSION) == (
         CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, "", WORK),
         CompilingProcess(12, "g++", PROCESSES[12].command, "in wait4, started cc1plus 13", 11, "/cache/ab/cab.cpp"),
         CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
     )
+    assert compile_locks(SESSION) == (section.CompileLock(LOCK, (7, 12), (12, 99)),)
+    core: Any = SimpleNamespace(procfs=None)
+    assert (compiling_processes(core), compile_locks(core)) == ((), ())
 
 
 def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_stopped(works: list[int]) -> None:
@@ -173,9 +176,3 @@ def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_st
     session: Any = SimpleNamespace(procfs=procfs, target=SimpleNamespace(pid=7))
     assert len(compiling_processes(session)) == 30
     assert works == list(range(105, 113))
-
-
-def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:
-    assert compile_locks(SESSION) == (section.CompileLock(LOCK, (7, 12), (12, 99)),)
-    core: Any = SimpleNamespace(procfs=None)
-    assert (compiling_processes(core), compile_locks(core)) == ((), ())

@@ -108,15 +108,12 @@ def run(code: bytes, contents: Maps, *hits: Hit) -> None:
         machine(code, contents, hit).run()
 
 
-def test_one_thread_and_wanted_operators_only() -> None:
+def test_one_thread_and_wanted_operators_only_and_what_finds_no_room() -> None:
     told, contents = maps()
     contents.hashes[WANTED][(0x8000).to_bytes(8, "little")] = bytearray(8)
     hits = ((2, 0x8000, 5, 11), (2, 0x9000, 5, 11), (0, 0, 5, 11), (0, 0, 5, 12))
     run(program(X86_64, told, only=Filter(11)), contents, *hits)
     assert counted(contents) == {(0, 0, 5): 1, (2, 0x8000, 5): 1}
-
-
-def test_threads_are_told_apart_in_the_map_and_what_finds_no_room_is_lost() -> None:
     told, contents = maps(None)
     contents.room = 2
     run(program(X86_64, told), contents, (0, 0, 5, 11), (0, 0, 5, 12), (0, 0, 6, 11), (0, 0, 5, 11))

@@ -90,7 +90,6 @@ def test_a_worker_ends_with_us() -> None:
 
 
 def _collect_and_hang(says: int) -> NoReturn:
-    """In a process group of its own: write the pids of two workers, while a third hangs."""
     try:
         os.setpgid(0, 0)
         looks = [RankSource("", own_pid), RankSource("", own_pid), RankSource("", hang)]

@@ -135,6 +135,12 @@ def test_a_missing_rank_is_dead_where_others_wait_for_it_and_was_perhaps_not_ask
     assert (found.verdict.kind.value, tuple(found.missing)) == ("all-idle", (1,))
 
 
+def test_one_rank_whose_own_verdict_explains_the_job() -> None:
+    found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
+    assert (found.verdict.kind.value, found.verdict.ranks) == ("deadlock", (1,))
+    assert found.odd[0].rank == 1
+
+
 def test_a_rank_that_entered_nccl_and_did_not_return() -> None:
     """It has enqueued nothing, and still is not late: NCCL's own function blocks."""
     stuck = rank(1, entered_nccl="ncclAllReduce", summary="It waits for the device (cudaMalloc, in ncclAllReduce).")

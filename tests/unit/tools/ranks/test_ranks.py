@@ -33,6 +33,7 @@ def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
 
 def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", jobs.varied("late-lock", 1000))
+    assert "--reports" in run("--help").output
     lines = run("--reports", folder).output.splitlines()
     assert len(lines) <= 45
     assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]

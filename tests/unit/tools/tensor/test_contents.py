@@ -64,7 +64,6 @@ SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40)), max_size=4)
 
 
 def places_of(sizes: list[int], strides: list[int]) -> list[int]:
-    """Where every element is, in row-major order."""
     indices = product(*(range(size) for size in sizes))
     return [sum(index * stride for index, stride in zip(each, strides)) for each in indices]
 
@@ -265,9 +264,6 @@ def test_the_first_slice_and_others() -> None:
     assert (pairs.columns, pairs.column_step, pairs.values) == (4, 1, ((0.5, 1.0, -6.0, -0.0),))
     many = read_slice(contiguous("float4_e2m1fn_x2", bytes([0x21]) * 2048, (2048,), 1))
     assert (many.columns, many.column_step, many.values) == (4096, 4, ((0.5,) * 1024,))
-
-
-def test_fewer_dimensions_are_one_row_and_complex_numbers_absolute_values() -> None:
     assert read_slice(contiguous("int8", bytes([1, 255]), (2,), 1)).values == ((1, -1),)
     assert read_slice(contiguous("bool", b"\1", (), 1)).values == ((1.0,),)
     complex_numbers = read_slice(contiguous("complex64", struct.pack("<4f", 3, 4, 0, -1), (1, 2), 8))

@@ -103,16 +103,14 @@ def test_sizes_strides_and_scales_that_cannot_be() -> None:
             _check_channels(geometry(2, 3), torn)
 
 
-def test_a_folder_that_cannot_be_made_or_in_which_no_file_can_be_made(tmp_path: Path) -> None:
+def test_folders_and_files_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TargetError, match="cannot make"):
         ValueFiles(str(tmp_path / "file" / "values"), 0, print)
     with pytest.raises(TargetError, match="cannot write /proc/self: "):
         ValueFiles("/proc/self", 0, print)
-
-
-def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = ValueFiles(str(tmp_path), 0, print)
+    folder = tmp_path / "values"
+    files = ValueFiles(str(folder), 0, print)
     launch = KernelLaunch(BEFORE, "aten::mm", "", 0, "kernel", "CPU", 7, ())
 
     def full(_descriptor: int, _data: bytes) -> int:
@@ -122,7 +120,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(TargetError, match=r"before_launch_aten__mm_0.safetensors: No space left") as caught:
         files.launch(launch, SimpleNamespace())  # type: ignore[arg-type]
     assert caught.value.why == "its disk is full"
-    assert (files.count, list(tmp_path.iterdir())) == (0, [])
+    assert (files.count, list(folder.iterdir())) == (0, [])
 
 
 @pytest.mark.parametrize(

@@ -107,12 +107,17 @@ def nested(case: Case, outer: int, inner: int, caller: int) -> None:
     case.stack.sizes[returns_to - 1] = outer - inner
 
 
-def test_a_call_from_inside_is_nested() -> None:
+def test_a_call_from_inside_is_nested_and_others_are_not() -> None:
     case = Case()
     case.lookup("aten::mm", STACK, bits=2)
     nested(case, STACK, STACK - 0x100, 1)
     case.lookup("aten::mm", STACK - 0x100, "redispatch", 1, number=2)
     assert case.text == " [call] op=[aten::mm], key=[AutogradCPU]\n  [redispatch] op=[aten::mm], key=[CPU]\n"
+    case = Case()
+    case.lookup("a", STACK, tid=1)
+    case.lookup("b", STACK, tid=1)
+    case.lookup("c", STACK - 0x100, tid=2)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\nthread 2\n [call] op=[c], key=[CPU]\n"
 
 
 def test_a_deeper_call_by_another_route_is_not() -> None:
@@ -123,14 +128,6 @@ def test_a_deeper_call_by_another_route_is_not() -> None:
         nested(case, STACK + below, STACK - 0x100, caller)
         case.lookup("b", STACK - 0x100)
         assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
-
-
-def test_calls_on_one_level_and_of_other_threads_are_not_nested() -> None:
-    case = Case()
-    case.lookup("a", STACK, tid=1)
-    case.lookup("b", STACK, tid=1)
-    case.lookup("c", STACK - 0x100, tid=2)
-    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\nthread 2\n [call] op=[c], key=[CPU]\n"
 
 
 def test_limit_depth_thread_beginning_and_what_is_traced() -> None:
@@ -348,6 +345,19 @@ def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> No
     assert [(bar.is_end_seen, bar.own / 1e3) for bar in bars([outer, first, last], NOW)][2] == (True, 30.0)
     outer.ended = 69.5  # by another reading of the clock
     assert [bar.end / 1e3 for bar in bars([outer, first, last], NOW)] == [69.5, 40.0, 69.5]
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "kernel"),
+    [(5.0, 45.0, (5, 45)), (20.0, 30.0, (10, 40)), (5.0, None, (5, 50)), (5.0, 99.0, (5, 50)), (None, None, None)],
+)
+def test_a_kernel_is_inside_of_its_dispatch_and_around_what_is_inside(
+    started: float | None, ended: float | None, kernel: tuple[int, int] | None
+) -> None:
+    outer, inner = made(MM, 0.0, 50.0, 1), made(MM_CPU, 10.0, 40.0, 2)
+    outer.kernel_started, outer.kernel_ended, inner.returned = started, ended, True
+    expected = kernel and tuple(1000 * microseconds for microseconds in kernel)
+    assert bars([outer, inner], NOW)[0].kernel == expected
 
 
 def flame(path: str, dispatches: Sequence[TracedDispatch]) -> str:

@@ -47,7 +47,6 @@ def test_the_longer_the_rarer(tmp_path: Path) -> None:
 
 
 def looks(words: Sequence[str]) -> int:
-    """As dispatch-top where probes are not permitted, and all-threads."""
     places = (("/usr/lib/python3.11/queue.py", 5, "get"), ("/home/me/train.py", 8, "step"))
     frames = [dict(zip(("file", "line", "function"), place)) for place in places]
     thread = {"tid": 7, "name": "python", "python_name": "MainThread", "state": "waiting", "python_frames": frames}
