@@ -196,7 +196,7 @@ def test_the_process_that_started_the_others_may_be_rank_0(node: Callable[..., N
         started = ((10, 1, ""), (11, 10, first), (12, 10, "2"))
         known = [RankProcess(pid, parent, False, ("j",), None, local_rank=rank) for pid, parent, rank in started]
         node(known, range(100))
-        assert rank_processes.job_of_process(10) == ranks
+        assert [rank_processes.job_of_process(each.pid) for each in known] == [ranks] * 3
 
 
 @pytest.mark.parametrize("framed", [False, True])
