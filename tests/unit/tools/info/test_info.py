@@ -101,13 +101,15 @@ def words(seed: int, drawn: int) -> tuple[int, ...]:
     return tuple(generator.getstate()[1][:624])
 
 
-def generator(seed: int, drawn: int, left: int | None = None, seed_offset: int | None = ENGINE) -> CpuGenerator:
+def generator(
+    seed: int, drawn: int, left: int | None = None, seed_offset: int | None = ENGINE, flag_first: bool = False
+) -> CpuGenerator:
     position = (drawn - 1) % 624 + 1 if drawn else 0
     whole = bytearray(2624)
     remaining = left if left is not None else 624 - position + 1 if drawn else 1
     struct.pack_into("<QiB3xI", whole, ENGINE, seed, remaining, 1, position)
     struct.pack_into("<624I", whole, ENGINE + 20, *words(seed, drawn))
-    struct.pack_into("<dB", whole, 2608, 0.25, 1)
+    struct.pack_into(*(("<B7xd", whole, 2608, 1, 0.25) if flag_first else ("<dB", whole, 2608, 0.25, 1)))
     return CpuGenerator(memory({START: bytes(whole)}), Layout(), START, seed_offset)  # type: ignore[arg-type]
 
 
@@ -120,13 +122,17 @@ def test_how_many_numbers_were_drawn_and_what_is_not_believed() -> None:
         generator(5489, 1, seed_offset=ENGINE + 8)
 
 
-def test_the_state_as_pytorch_writes_it() -> None:
+def test_the_state_as_pytorch_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     state = generator(5489, 1).state()
     assert len(state) == 5056
     assert struct.unpack_from("<QiiQ", state) == (5489, 624, 1, 1)
     assert struct.unpack_from("<624Q", state, 24) == words(5489, 1)
     assert struct.unpack_from("<3di", state, 24 + 8 * 624) == (0.0, 0.25, 0.0, 1)
     assert struct.unpack_from("<f?", state, 5048) == (0.0, False)
+    optional = (2608, 16, "c10::optional<double>")  # in 2.0 and some releases after it the flag comes first
+    monkeypatch.setitem(STRUCTS["at::CPUGeneratorImpl"], "next_double_normal_sample_", optional)
+    assert generator(5489, 1).state() != state, "no flag is set there"
+    assert generator(5489, 1, flag_first=True).state() == state
 
 
 def test_generators_of_cuda_devices() -> None:
@@ -230,14 +236,11 @@ def openmp(task: int) -> ThreadCounts:
     return counts({sources.OPENMP_THREADS: base}, regions, "libgomp-a34b3233.so.1")
 
 
-def test_threads_of_openmp() -> None:
+def test_threads_of_openmp_mkl_and_openblas() -> None:
     assert openmp(NODE).openmp(THREAD + 0xB0) == 7, "what this thread has set"
     assert openmp(0).openmp(THREAD + 0xB0) == 4, "what holds for all others"
     with pytest.raises(BadData, match="has not loaded a library libgomp"):
         counts({}, {}, "libiomp5.so").openmp(THREAD)
-
-
-def test_threads_of_mkl_and_openblas() -> None:
     names = {sources.MKL_READY: CODE, sources.MKL_THREADS: CODE + 8, sources.MKL_DYNAMIC: CODE + 12}
     names |= {sources.OPENBLAS_READY: CODE + 16, sources.OPENBLAS_THREADS: CODE + 20}
     found = counts(names, {CODE: struct.pack("<QiiII", 1, 3, 0, 2, 8)}, "libscipy_openblas64_.so")

@@ -107,7 +107,7 @@ def test_what_is_printed_of_a_launch() -> None:
     assert unread[-1].endswith("- dim ] ?")
 
 
-def test_a_launch_as_json() -> None:
+def test_a_launch_as_json_and_a_find() -> None:
     [line] = launches.json_lines(LAUNCH)
     document = json.loads(line)
     assert (document["op"], document["overload"], document["when"]) == ("aten::add", "Tensor", "after")
@@ -115,9 +115,6 @@ def test_a_launch_as_json() -> None:
     assert [each["name"] for each in document["arguments"]] == ["self", "alpha", "result0"]
     assert document["arguments"][0]["tensor"]["max"] == 3.0
     assert document["arguments"][1]["value"] == "2"
-
-
-def test_a_find() -> None:
     find = launches.Find(LAUNCH, (LAUNCH._replace(op="aten::mm", overload=""),), False, "model.py", 8)
     lines = list(find_lines(find, "NaN"))
     assert lines[0] == "aten::add.Tensor made the first NaN: call 4, key CPU"
