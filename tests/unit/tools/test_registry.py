@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import sys
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
-from gdbext.diagnosis.session import Extras
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine import entry_points
 from gdbext.engine.entry_points import EntryPoint
-from gdbext.errors import AddOnError, UsageError
+from gdbext.errors import AddOnError
 from gdbext.hosts.cli import launcher
 from gdbext.live.host import LiveTool
 from gdbext.tools import table
@@ -37,60 +33,20 @@ def test_each_row_says_what_its_class_says(row: table.ToolRow) -> None:
     assert row.name in table.help_text(row)
 
 
-def test_each_tool_has_a_row() -> None:
-    named = [
-        (file, re.findall(r"^class (\w+)\((?:Live)?(?:Tool|Program)\)", file.read_text(), re.MULTILINE))
-        for file in PACKAGE.rglob("*.py")
-    ]
-    bases = {"gdbext.live.host:LiveTool"}
-    places = {
-        f"gdbext.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts).removesuffix('.__init__')}:{name}"
-        for file, names in named
-        for name in names
-    }
-    assert places - bases == {row.place for row in table.TABLE}
-
-
-def test_what_is_offered_is_there_and_is_wanted() -> None:
-    """Each by one tool, and each as a method of the extras says."""
-    offers = [(extra, place) for row in table.TABLE for extra, place in row.offers.items()]
-    assert sorted(extra for extra, _ in offers) == sorted(name for name in vars(Extras) if not name.startswith("_"))
-    for extra, place in offers:
-        wanted = list(signature(getattr(Extras, extra)).parameters)[1:]
-        assert list(signature(table.load(place)).parameters) == wanted
-
-
-@pytest.mark.parametrize(
-    "row", [each for each in table.TABLE if each.mode == "program" and each.name != "ranks"], ids=lambda each: each.name
-)
-def test_the_help_of_a_program_shows_what_it_heeds(row: table.ToolRow) -> None:
-    """Each takes --json and --why; those that change nothing are not in its help."""
-    tool = table.load(row.place)()
-    heeded = set(re.findall(r"args\.(json|why)\b", Path(inspect.getfile(type(tool))).read_text()))
-    assert {name for name in ("json", "why") if f"--{name} " in tool.parser().format_help()} == heeded
-    assert {"json", "why"} <= vars(tool.parse(tool_words(row))).keys()
-
-
-def tool_words(row: table.ToolRow) -> list[str]:
-    """Arguments without which it is refused."""
-    words = {"core-handler": ["1"], "measure": ["/torch"], "timeout": ["1", "true"]}
-    return words.get(row.name, [])
-
-
 def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each refused one is named, with its reason, and costs the others nothing."""
     added, resuming = made_tool("dispatch-added", Mode.STOPPED), made_tool("dispatch-resuming", Mode.RESUMES)
-    made = SimpleNamespace(Added=added, Resuming=resuming, Number=1, Half=type("Half", (Tool,), {}))
+    made = SimpleNamespace(Added=added, Resuming=resuming, Half=type("Half", (Tool,), {}))
     monkeypatch.setitem(sys.modules, "made_tools", made)
     places = {
-        "dispatch-added": "Added",
-        "dispatch-other": "Added",
-        "quit": "Added",
-        "dispatch-resuming": "Resuming",
-        "dispatch-number": "Number",
-        "dispatch-gone": "Gone",
-        "dispatch-half": "Half",
+        "added": "Added",
+        "other": "Added",
+        "resuming": "Resuming",
+        "number": "Number",
+        "gone": "Gone",
+        "half": "Half",
     }
+    places = {"quit": "Added", **{f"dispatch-{name}": place for name, place in places.items()}}
     points = [
         EntryPoint(table.GROUP, name, f"made_tools:{place}", "ours 1.2", sys.path[0]) for name, place in places.items()
     ]
@@ -108,58 +64,21 @@ def test_entry_points_add_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made_tool(name: str, mode: Mode) -> type[Tool]:
-    class Made(InfoTool):
-        summary = "Show it."
-
-    Made.name, Made.mode = name, mode
-    return Made
-
-
-def test_every_command_makes_its_report_as_the_others_do() -> None:
-    """Else the report lacks what make_report adds: unread things, what a recording lacks, --why."""
-    own = re.compile(r"(?<![\w.])Report\(")
-    making = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if own.search(file.read_text())}
-    assert making == {"diagnosis/report/__init__.py", "diagnosis/reporting.py", "tools/table.py"}
-
-
-def test_a_misspelled_command_names_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
-        table.find("dispatch-keyst")
-    assert "dispatch-keyset" in caught.value.what
+    return type("Made", (InfoTool,), {"summary": "Show it.", "name": name, "mode": mode})
 
 
 def no_session() -> NoReturn:
     raise AssertionError("the arguments are checked before the target is opened")
 
 
-def test_wrong_arguments_open_no_target() -> None:
+def test_wrong_arguments_open_no_target_and_a_fault_of_ours_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = table.execute("dispatch-bt", ["--nonsense", "--json"], no_session)
     assert outcome.status == 2
     document = json.loads(outcome.output)
     assert (document["schema"], document["command"], document["target"]) == ("gdbext/1", "dispatch-bt", None)
     assert "--nonsense" in document["errors"][0]["what"]
-
-
-def test_a_fault_of_ours_is_a_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GDBEXT_DEBUG", raising=False)
     outcome = table.execute("dispatch-bt", [], no_session)
-    assert outcome.status == 1
-    assert outcome.output == ""
+    assert (outcome.status, outcome.output) == (1, "")
     assert "internal error: AssertionError" in outcome.error
     assert "GDBEXT_DEBUG=1" in outcome.error
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a class that is being made hides nothing since 3.12")
-def test_a_signal_while_a_class_is_made_is_what_it_is() -> None:
-    """The time limit's signal may arrive while a module is imported: it is no internal error."""
-
-    class Interrupting:
-        def __set_name__(self, owner: type, name: str) -> None:
-            raise KeyboardInterrupt
-
-    def open_session() -> NoReturn:
-        type("Made", (), {"attribute": Interrupting()})
-        raise AssertionError("not reached")
-
-    outcome = table.execute("dispatch-bt", [], open_session)
-    assert outcome.error.startswith("interrupted")

@@ -1,4 +1,4 @@
-"""The process that keeps probes: it outlives a kill of the tool until they are placed, and ends with the tool."""
+"""The process that keeps probes outlives a kill of the tool until they are placed; stopping threads is harmless."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 
 from gdbext.engine.arch import architectures
 from gdbext.errors import ProbesRefused
+from gdbext.tools.probes import thread_stopper
 from gdbext.tools.probes.bpf.bpf_kernel import Bpf, ProbePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeKeeper, attach
+from gdbext.tools.probes.thread_stopper import harmless_signal
 
 X86_64 = architectures.by_name("x86_64")
 FILES = [os.path.realpath(file) for file in (sys.executable, __file__)]
@@ -57,22 +59,12 @@ def is_gone(read: int) -> bool:
     return not os.read(read, 1)
 
 
-def test_probes_are_there_until_they_are_taken_away(pipe: tuple[int, int]) -> None:
-    read, write = pipe
-    kept = keeper(Kernel(write))
-    os.close(write)
-    assert not select.select([read], [], [], 0)[0]
-    kept.close()
-    assert select.select([read], [], [], 0)[0], "close() has waited for it"
-    assert is_gone(read)
-    kept.close()
-
-
 def test_places_that_come_later_go_with_the_rest(pipe: tuple[int, int]) -> None:
     """As many as one likes, without a descriptor of the tool's for each; one that is refused is said."""
     read, write = pipe
     kept = keeper(Kernel(write, refuses=FILES[1]), {FILES[0]: PLACES[FILES[0]]})
     os.close(write)
+    assert not select.select([read], [], [], 0)[0]
     gc.collect()  # nothing that an earlier test has left is closed meanwhile
     before = len([*Path("/proc/self/fd").iterdir()])
     kept.add(FILES[0], [ProbePlace(number, number) for number in range(5000)])
@@ -81,15 +73,9 @@ def test_places_that_come_later_go_with_the_rest(pipe: tuple[int, int]) -> None:
     kept.add(FILES[0], [ProbePlace(1, 2)])
     assert len([*Path("/proc/self/fd").iterdir()]) == before
     kept.close()
+    assert select.select([read], [], [], 0)[0], "close() has waited for it"
     assert is_gone(read)
-
-
-def test_what_the_kernel_refuses_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
-    read, write = pipe
-    with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
-        keeper(Kernel(write, refuses=FILES[1]))
-    os.close(write)
-    assert is_gone(read)
+    kept.close()
 
 
 def test_the_kernel_gets_the_file_that_was_opened_and_not_its_name(tmp_path: Path) -> None:
@@ -120,10 +106,12 @@ def test_a_pipe_in_place_of_the_library_never_gets_to_the_kernel(tmp_path: Path,
     assert is_gone(read)
 
 
-def test_the_process_being_killed_is_said(pipe: tuple[int, int]) -> None:
+def test_a_refusal_or_the_end_of_the_process_is_said_and_nothing_is_left(pipe: tuple[int, int]) -> None:
     read, write = pipe
     with pytest.raises(ProbesRefused, match="has ended"):
         keeper(Kernel(write, wait=lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    with pytest.raises(ProbesRefused, match=f"in {FILES[1]}: Operation not supported"):
+        keeper(Kernel(write, refuses=FILES[1]))
     os.close(write)
     assert is_gone(read)
 
@@ -153,3 +141,39 @@ def test_a_tool_that_is_killed_meanwhile_does_not_interrupt_it(pipe: tuple[int, 
         pass
     for descriptor in (went, go, began, begin):
         os.close(descriptor)
+
+
+@pytest.fixture
+def default_handlers() -> Iterator[None]:
+    """Of the two signals, for one test."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGURG, signal.SIGWINCH)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("default_handlers")
+def test_a_signal_that_the_program_has_no_handler_for_and_no_thread_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", str(Path("/proc/self/ns/pid").readlink()))
+    assert harmless_signal(os.getpid()) == signal.SIGURG
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
+    try:
+        assert harmless_signal(os.getpid()) == signal.SIGWINCH
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.signal(signal.SIGURG, lambda *_: None)
+    assert harmless_signal(os.getpid()) == signal.SIGWINCH
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    with pytest.raises(ProbesRefused, match="both signals"):
+        harmless_signal(os.getpid())
+    monkeypatch.setattr(thread_stopper, "_INITIAL_NAMESPACE", "pid:[1]")  # thread ids are others than the kernel's
+    with pytest.raises(ProbesRefused, match="PID namespace"):
+        harmless_signal(os.getpid())
+
+
+def test_instructions_that_leave_vector_registers_alone() -> None:
+    keeps = architectures.by_name("x86_64").keeps_vectors
+    kept = ("55", "f30f1efa", "488b07", "e811223344", "0f1f4000")  # push, endbr64, mov, call, nop
+    # movsd 0x8(%rsp),%xmm0; movq %rax,%xmm0; vxorps %xmm0,%xmm0,%xmm0; one of AVX-512; nothing
+    others = ("f20f10442408", "66480f6ec0", "c5f857c0", "62f17c48effc", "")
+    assert [keeps(bytes.fromhex(code)) for code in (*kept, *others)] == [True] * 5 + [False] * 5

@@ -1,20 +1,23 @@
-"""Workers of scripts/dispatch ranks: each serves many looks, and what hangs or dies costs one of them."""
+"""Workers that look at ranks, and whether ranks ran on meanwhile."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
+from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.tools.ranks import collector
-from gdbext.tools.ranks.collector import RankSource, Result, collect
+from gdbext.tools.ranks.collector import ProgressOfRanks, RankSource, Result, collect, combine_looks, is_settled
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
 from support.programs import procfs
 from support.programs.harness import PATIENCE, wait_until
 
@@ -41,14 +44,12 @@ def die() -> str:
 
 
 def test_a_worker_serves_one_look_after_the_other() -> None:
-    found = collected([own_pid] * 6)
-    assert [result.problem for result in found] == [""] * 6
+    long = "ä" * 300_000  # more than a pipe holds
+    *found, longest, empty = collected([*[own_pid] * 6, lambda: long, lambda: ""])
+    assert [result.problem for result in (*found, longest, empty)] == [""] * 8
     assert 1 <= len({result.output for result in found}) <= 2
     assert own_pid() not in {result.output for result in found}
-
-
-def test_answers_may_be_longer_than_a_pipe_holds_or_empty() -> None:
-    assert [result.output for result in collected([lambda: "ä" * 300_000, lambda: ""])] == ["ä" * 300_000, ""]
+    assert (longest.output, empty.output) == (long, "")
 
 
 def test_what_hangs_costs_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,16 +68,6 @@ def test_what_dies_or_fails_costs_its_own_report() -> None:
     found = collected([die, own_pid, lambda: str(1 // 0), own_pid], jobs=1)
     why = "the look at it ended without a report (status {})"
     assert [result.problem for result in found] == [why.format(9), "", why.format(256), ""]
-
-
-def test_no_worker_is_left() -> None:
-    looks = [RankSource("one", own_pid), RankSource("two", hang)]
-    results = collect(looks, 2, 60.0)
-    pid = next(results).output
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    assert pid in children.read_text().split()
-    results.close()  # type: ignore[attr-defined]
-    assert pid not in children.read_text().split()
 
 
 def test_a_worker_ends_with_us() -> None:
@@ -99,7 +90,6 @@ def test_a_worker_ends_with_us() -> None:
 
 
 def _collect_and_hang(says: int) -> NoReturn:
-    """In a process group of its own: write the pids of two workers, while a third hangs."""
     try:
         os.setpgid(0, 0)
         looks = [RankSource("", own_pid), RankSource("", own_pid), RankSource("", hang)]
@@ -108,3 +98,60 @@ def _collect_and_hang(says: int) -> NoReturn:
         time.sleep(FOREVER)
     finally:
         os._exit(1)
+
+
+def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
+    wait = CollectiveWait("all_reduce", enqueued, "default_pg", enqueued, enqueued - 1) if waits else None
+    issued = Issued(enqueued, "all_reduce", is_pending=waits)
+    group = GroupState("0", "default_pg", 2, "0-1", enqueued, enqueued - waits, (issued,))
+    kind = "waiting-external" if waits else "idle"
+    return RankReport(rank, "node1", pid or 100 + rank, "job", 2, "2.13.0", kind, "", wait=wait, groups=(group,))
+
+
+def test_a_rank_that_waits_elsewhere_by_now_runs_and_one_that_waits_where_it_waited_hangs() -> None:
+    waiting, late = report(0, 18, True), report(1, 17, False)
+    assert combine_looks(waiting, waiting) == waiting
+    assert judge(rows([waiting, late])).verdict.kind.value == "late-rank"
+    found = judge(rows([combine_looks(waiting, report(0, 25, True)), late]))
+    assert (found.verdict.kind.value, found.collectives) == ("all-busy", ())
+
+
+def test_the_thread_that_waits_is_the_one_that_counts() -> None:
+    """The main thread is this one, which runs; the other one sleeps. A thread that has begun since has run."""
+    done = threading.Event()
+    waiting = threading.Thread(target=done.wait)
+    waiting.start()
+    try:
+        tid = waiting.native_id or 0
+        wait_until(lambda: procfs.state(os.getpid(), tid) == "S", "the thread sleeps")
+        of_main = report(0, 18, True, os.getpid())
+        of_thread, of_new_one = of_main._replace(thread=tid), of_main._replace(thread=1)
+        idle = report(1, 18, False, os.getpid())  # it waits for nobody: it is not asked
+        progress = ProgressOfRanks([os.getpid()])
+        wait_until(lambda: progress.that_ran([of_main]), "the main thread has run")
+        assert progress.that_ran([of_main, of_thread, of_new_one, idle]) == [of_main, of_new_one]
+    finally:
+        done.set()
+        waiting.join()
+
+
+def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    ended = report(0, 18, True, pid)
+    progress = ProgressOfRanks([pid])
+    os.waitpid(pid, 0)
+    assert progress.that_ran([ended]) == [ended]
+
+
+def test_what_moved_before_its_report_came_has_moved() -> None:
+    """The second rank was seen in #18, went on to #25 while its report was written, and sleeps there since."""
+    first, second = report(0, 25, True), report(1, 18, True)
+    assert not is_settled([first, second])
+    assert not is_settled([first, report(1, 17, False)])
+    assert is_settled([first, first])
+    assert is_settled([report(0, 18, False), report(1, 17, False)])
+    assert judge(rows([first, second])).verdict.kind.value == "mismatched-collective"
+    later = combine_looks(second, report(1, 25, True))
+    assert judge(rows([first, later])).verdict.kind.value in ("all-busy", "all-idle")

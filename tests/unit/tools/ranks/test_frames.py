@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gdbext.tools.ranks import RanksProgram, other_machines, slurm
-from gdbext.tools.ranks.job_report import RankReports
 from gdbext.tools.ranks.slurm import LabelledAnswers, answer, framed
 from support.recorded import jobs
 
@@ -35,32 +34,18 @@ def read(stream: bytes, size: int = 1 << 16) -> LabelledAnswers:
     return said
 
 
-def mixed() -> bytes:
-    """The lines of all machines, in an order of chance."""
-    lines = [labelled(task, line) for task, answer in ANSWERS.items() for line in framed(answer)]
-    random.Random(1).shuffle(lines)
-    return b"".join(lines)
-
-
-def test_lines_are_short_enough_for_slurm() -> None:
-    assert max(len(line) for answer in ANSWERS.values() for line in framed(answer)) < 1024
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
 def test_answers_come_back_whole_in_whatever_order(size: int) -> None:
-    stream = b"0: a login message\n" + mixed() + b"slurmstepd: error: something\n"
+    assert max(len(line) for answer in ANSWERS.values() for line in framed(answer)) < 1024, "Slurm would cut them"
+    lines = [labelled(task, line) for task, answer in ANSWERS.items() for line in framed(answer)]
+    random.Random(1).shuffle(lines)
+    stream = b"0: a login message\n" + b"".join(lines) + b"slurmstepd: error: something\n"
     assert read(stream, size).by_task() == ANSWERS
-
-
-def test_a_cut_stream_costs_the_machines_that_it_cuts() -> None:
-    lines = [labelled(1, line) for line in framed(ANSWERS[1])]
-    assert read(b"".join(lines[:-1])).by_task() == {1: None}
-    assert read(b"".join(lines)[:-30]).by_task() == {1: None}
+    assert read(stream.replace(labelled(1, [*framed(ANSWERS[1])][-1]), b"")).by_task() == {**ANSWERS, 1: None}
 
 
 @pytest.mark.parametrize(
-    "stream",
-    [b"", b"\0" * 100, b"gdbext 0/1 ====", b"gdbext 1/1 eA==", b"gdbext 0/9999999 eA==", b"gdbext 0/1 eJwDAAAAAAE"],
+    "stream", [b"", b"gdbext 0/1 ====", b"gdbext 1/1 eA==", b"gdbext 0/9999999 eA==", b"gdbext 0/1 eJwDAAAAAAE"]
 )
 def test_what_is_no_answer(stream: bytes) -> None:
     assert set(read(labelled(0, stream)).by_task().values()) <= {None}
@@ -71,11 +56,9 @@ HOSTILE = {
     "as another": labelled(1, sent(b"[]")),
     "with spaces": b"  1: " + sent(b"[]"),
     "after its own": sent(NOBODY) + b"\r1: " + sent(b"[]"),
-    "a long line before a label": b"x" * 1024 + b"1: " + sent(b"[]"),
     "an endless line": b"x" * (3 << 20),
     "too many lines": sent(random.Random(1).randbytes(2 << 20)),
     "one that unpacks to much": sent(b" " * (8 << 20)),
-    "numbers": b"gdbext 9999999/9999999 eA==\ngdbext 0/0 \n",
     "nothing": b"",
 }
 
@@ -103,8 +86,7 @@ def test_a_report_is_of_the_machine_that_sends_it(tmp_path: Path) -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with stand-ins for Slurm's programs: srun, squeue and scontrol write what lies beside them, and note their
-    words."""
+    """A PATH with stand-ins for Slurm's programs, which write what lies beside them, and note their words."""
     for name in ("srun", "squeue", "scontrol"):
         program = tmp_path / name
         program.write_text(
@@ -125,8 +107,7 @@ def asked(programs: Path, output: bytes, nodes: str, names: str) -> dict[str, st
     (programs / "squeue.output").write_text(nodes)
     (programs / "scontrol.output").write_text(names)
     options = RanksProgram().parse(["--slurm", "77.0"])
-    found: RankReports = other_machines.remote_rows(options)
-    return {each.where: each.reason for each in found.unreached}
+    return {each.where: each.reason for each in other_machines.remote_rows(options).unreached}
 
 
 def test_machines_are_named_by_the_controller(programs: Path) -> None:
@@ -139,18 +120,13 @@ def test_machines_are_named_by_the_controller(programs: Path) -> None:
     }
     assert {*(programs / "scontrol.words").read_text().splitlines()} == {"['--', 'show', 'hostnames', 'n[1-3]']"}
     words = (programs / "srun.words").read_text()
-    assert all(
-        each in words for each in ("'--label'", "'--kill-on-bad-exit=0'", "'--wait=0'", "'--ntasks=3'", "'--jobid=77'")
-    )
+    for each in ("'--label'", "'--kill-on-bad-exit=0'", "'--wait=0'", "'--ntasks=3'", "'--jobid=77'"):
+        assert each in words
 
 
-@pytest.mark.parametrize("nodes", ["--config=/evil\n", "", "n1 n2\n"])
+@pytest.mark.parametrize("nodes", ["--config=/evil\n", ""])
 def test_what_is_no_list_of_machines_is_not_handed_on(programs: Path, nodes: str) -> None:
     found = asked(programs, labelled(0, sent(NOBODY)), nodes, "n1\n")
     assert found["task 0"] == "there is no rank on this machine"
     assert "does not name the machines of job 77" in found["squeue"]
     assert not (programs / "scontrol.words").exists()
-
-
-def test_nobody_answers(programs: Path) -> None:
-    assert set(asked(programs, b"", "n1\n", "n1\n")) == {"srun"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,6 @@ from support.recorded import jobs, recordings
 from support.recorded.recordings import Replay
 from support.source import contract_schema
 
-SCREEN = 45
-"""Lines of one screen."""
-
 
 def run(*words: object) -> Outcome:
     return RanksProgram().main([str(word) for word in words], lambda _: 0, color=False)
@@ -34,45 +31,21 @@ def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
     return folder
 
 
-def test_a_job_as_text(tmp_path: Path) -> None:
-    lines = run("--reports", written(tmp_path / "job", jobs.documents("late-lock"))).output.splitlines()
-    assert lines[0].startswith(
-        "rank 1 is late: rank 1 of 2 never enqueued #4 all_reduce float32[8, 2] of group default_pg"
-    )
-    assert "rank 0 waits; rank 1: MainThread" in lines[0]
-    assert any("threading.RLock" in line for line in lines)
-    assert any("never enqueued 1" in line for line in lines)
-
-
 def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", jobs.varied("late-lock", 1000))
+    assert "--reports" in run("--help").output
     lines = run("--reports", folder).output.splitlines()
-    assert len(lines) <= SCREEN
+    assert len(lines) <= 45
     assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]
     assert "ranks 0,2-999 wait" in lines[0]
     assert "1,000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
-
-
-def test_reports_of_parts_are_reports_too(tmp_path: Path) -> None:
-    documents = jobs.documents("late-sleep")
-    halves = [written(tmp_path / name, part) for name, part in (("a", documents[:2]), ("b", documents[2:]))]
-    whole = written(tmp_path / "whole", documents)
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    for half in halves:
-        (parts / f"{half.name}.json").write_text(run("--reports", half, "--json").output)
-    together = json.loads(run("--reports", parts, "--json").output)
-    contract_schema.check(together)
-    assert together == json.loads(run("--reports", whole, "--json").output)
 
 
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
         ("cut", lambda text: text[: len(text) // 2]),
-        ("empty", lambda _: ""),
         ("list", lambda _: "[]"),
-        ("other", lambda _: '{"schema": "other/1"}'),
         ("deep", lambda _: "[" * 100_000),
         ("no-threads", lambda text: text.replace('"threads"', '"thread"')),
         ("text", lambda text: text.replace('"rank":', '"rank": "x", "was":')),
@@ -86,8 +59,7 @@ def test_a_damaged_report_costs_itself(tmp_path: Path, name: str, contents: Any)
     document = json.loads(run("--reports", folder, "--json").output)
     assert [each["where"] for each in document["unreached"]] == [f"{name}.json"]
     assert (document["ranks"], document["missing"]) == ("0-2", "3")
-    assert document["verdict"]["kind"] == "dead-rank"
-    assert document["verdict"]["ranks"] == "3"
+    assert (document["verdict"]["kind"], document["verdict"]["ranks"]) == ("dead-rank", "3")
 
 
 def test_recordings_are_looked_at(tmp_path: Path) -> None:
@@ -101,16 +73,7 @@ def test_recordings_are_looked_at(tmp_path: Path) -> None:
     assert json.loads(outcome.output)["unreached"][0]["where"].endswith("cut.rec")
 
 
-def test_a_report_of_one_process_alone_is_enough(replay: type[Replay], tmp_path: Path) -> None:
-    """A process that is no rank at all."""
-    folder = written(tmp_path / "job", [replay("meta-mm").document("dispatch-diagnose")])
-    document = json.loads(run("--reports", folder, "--json").output)
-    assert document["verdict"]["kind"] == "blocked"
-    assert "aten::mm [Meta]" in document["reports"][0]["path"]
-
-
 def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Path) -> None:
-    """Also of reports that were merged before."""
     written(tmp_path / "reports", [replay("fork-openmp").document("dispatch-diagnose")])
     line = "Known (1 of unknown rank): gcc#52303, libgomp keeps its worker threads for the next parallel region"
     assert line in run("--reports", tmp_path / "reports").output
@@ -121,50 +84,19 @@ def test_known_bugs_are_told_with_their_ranks(replay: type[Replay], tmp_path: Pa
     assert line in run("--reports", tmp_path / "job.json").output
 
 
-def test_the_graph(tmp_path: Path) -> None:
-    file = tmp_path / "job.dot"
-    run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--dot", file)
-    text = file.read_text()
+def test_the_graph_and_the_page(tmp_path: Path) -> None:
+    documents = jobs.documents("late-lock")
+    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
+    graph, page = tmp_path / "job.dot", tmp_path / "job.html"
+    run("--reports", written(tmp_path / "job", documents), "--dot", graph, "--html", page)
+    text = graph.read_text()
     assert text.startswith("digraph ranks {")
     assert text.count("{") == text.count("}")
     assert "color=red" in text
-
-
-class Tags(HTMLParser):
-    """Which elements are open, and everything that a page would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")] + [tag] * (tag == "script")
-        if tag in ("details", "div", "table", "html", "body"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("details", "div", "table", "html", "body"):
-            assert self.open.pop() == tag
-
-
-def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
-    documents = jobs.documents("late-lock")
-    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
-    file = tmp_path / "job.html"
-    run("--reports", written(tmp_path / "job", documents), "--html", file)
-    page, tags = file.read_text(), Tags()
-    tags.feed(page)
-    assert (tags.open, tags.loaded) == ([], [])
-    assert "&lt;script&gt;" in page
-    assert "\x1b" not in page
-    assert "never enqueued" in page
-
-
-@pytest.fixture(scope="module")
-def packed() -> bytes:
-    """The package is packed once for all of them."""
-    return other_machines.archive()
+    text = page.read_text()
+    assert "&lt;script&gt;" in text
+    assert "\x1b" not in text
+    assert "never enqueued" in text
 
 
 @pytest.mark.parametrize(
@@ -176,13 +108,11 @@ def packed() -> bytes:
     ],
 )
 def test_commands_for_other_machines_are_shown(
-    where: tuple[str, ...], words: tuple[str, ...], packed: bytes, monkeypatch: pytest.MonkeyPatch
+    where: tuple[str, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_machines, "archive", lambda: packed)
+    monkeypatch.setattr(other_machines, "archive", lambda: b"packed")
     shown = run(*where, "--show-commands").output
     assert all(word in shown for word in words), shown
-    size = int(shown.rstrip().rpartition(", ")[2].split()[0])
-    assert size < 2_000_000
 
 
 def test_the_answer_of_a_machine(tmp_path: Path) -> None:
@@ -196,8 +126,7 @@ def test_the_answer_of_a_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_closed", "said"),
-    [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")],
+    ("is_closed", "said"), [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")]
 )
 def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: bool, said: str) -> None:
     known = {77: RankProcess(77, 1, False, (), None, is_closed), 78: RankProcess(78, 1, False, ("j",), None)}
@@ -211,7 +140,6 @@ def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: b
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "one of the arguments"),
         (("-p", "x"), "'x' is not a process id"),
         (("-p", "1", "--node"), "not allowed with"),
         (("--reports", "/nonexistent-folder/", "--jobs", "0"), "'0' is not a number"),
@@ -225,67 +153,50 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
     assert said in caught.value.what
 
 
-def test_help() -> None:
-    assert "--reports" in run("--help").output
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets which processes a machine has, and which of them have PyTorch and are Pythons."""
+
+    def has(processes: Sequence[RankProcess], torch: Container[int], pythons: Container[int] = range(100)) -> None:
+        monkeypatch.setattr(rank_processes, "local_processes", lambda: {each.pid: each for each in processes})
+        monkeypatch.setattr(rank_processes, "has_torch", torch.__contains__)
+        monkeypatch.setattr(rank_processes, "_is_python", pythons.__contains__)
+        monkeypatch.setattr(rank_processes, "check_exists", lambda _pid: None)
+
+    return has
 
 
-def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
     """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
-
-    def started(pid: int, parent: int, rank: int | None) -> RankProcess:
-        return RankProcess(pid, parent, False, ("j",) if rank is not None else (), rank and ("RANK", rank))
-
-    known = {
-        each.pid: each
-        for each in (
-            started(10, 1, None),
-            started(11, 10, 1),
-            started(12, 10, 2),
-            started(13, 12, 2),
-            started(14, 13, 2),
-            started(15, 14, 2),
-            started(16, 11, 1),
-        )
-    }
-    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_processes, "has_torch", lambda pid: pid == 11)
-    monkeypatch.setattr(rank_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
+    ranks = [(11, 10, 1), (12, 10, 2), (13, 12, 2), (14, 13, 2), (15, 14, 2), (16, 11, 1)]
+    known = [RankProcess(pid, parent, False, ("j",), ("RANK", rank)) for pid, parent, rank in ranks]
+    node([RankProcess(10, 1, False, (), None), *known], {11}, {10, 11, 13, 15, 16})
     assert rank_processes.ranks_of_node("j") == [11, 13]
 
 
-def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_slurm_s_that_has_not_loaded_torch_yet(node: Callable[..., None]) -> None:
     """Slurm numbers whatever it starts: a task of a step in which others are ranks is one, or of the only step."""
 
     def task(pid: int, rank: int, step: int, tasks: int = 2) -> RankProcess:
         return RankProcess(pid, 9, False, (f"slurm 1.{step}", "slurm 1"), ("SLURM_PROCID", rank), tasks=tasks)
 
-    def ranks(torch: set[int], *processes: RankProcess) -> list[int]:
-        monkeypatch.setattr(rank_processes, "local_processes", lambda: {each.pid: each for each in processes})
-        monkeypatch.setattr(rank_processes, "has_torch", torch.__contains__)
-        monkeypatch.setattr(rank_processes, "_is_python", lambda _: True)
-        return rank_processes.ranks_of_node("slurm 1")
-
     training, other = [task(11, 0, 0), task(12, 1, 0)], [task(21, 0, 1), task(22, 1, 1)]
     looks_at_them = task(31, 0, 2, tasks=0)
-    assert ranks({11}, *training, *other, looks_at_them) == [11, 12]
-    assert ranks(set(), *training, looks_at_them) == [11, 12]
+    for torch, processes in (({11}, [*training, *other, looks_at_them]), ((), [*training, looks_at_them])):
+        node(processes, torch)
+        assert rank_processes.ranks_of_node("slurm 1") == [11, 12]
+    node([*training, *other], ())
     with pytest.raises(TargetError):  # which of the two is the training, nobody knows
-        ranks(set(), *training, *other)
+        rank_processes.ranks_of_node("slurm 1")
 
 
-def test_the_process_that_started_the_others_may_be_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_that_started_the_others_may_be_rank_0(node: Callable[..., None]) -> None:
     """A launcher that is no rank may have torch, too, but gives somebody else the number 0."""
-
-    def started(pid: int, parent: int, local_rank: str) -> RankProcess:
-        return RankProcess(pid, parent, False, ("j",), None, local_rank=local_rank)
-
-    known = {each.pid: each for each in (started(10, 1, ""), started(11, 10, "1"), started(12, 10, "2"))}
-    monkeypatch.setattr(rank_processes, "local_processes", lambda: known)
-    monkeypatch.setattr(rank_processes, "check_exists", lambda _pid: None)
-    monkeypatch.setattr(rank_processes, "has_torch", lambda _pid: True)
-    assert [rank_processes.job_of_process(pid) for pid in known] == [[10, 11, 12]] * 3
-    known[11] = started(11, 10, "0")
-    assert rank_processes.job_of_process(10) == [11, 12]
+    for first, ranks in (("1", [10, 11, 12]), ("0", [11, 12])):
+        started = ((10, 1, ""), (11, 10, first), (12, 10, "2"))
+        known = [RankProcess(pid, parent, False, ("j",), None, local_rank=rank) for pid, parent, rank in started]
+        node(known, range(100))
+        assert [rank_processes.job_of_process(each.pid) for each in known] == [ranks] * 3
 
 
 @pytest.mark.parametrize("framed", [False, True])
@@ -294,17 +205,7 @@ def test_on_another_machine_nothing_is_imported_from_the_folder_where_it_starts(
     start, temporary = tmp_path / "start", tmp_path / "tmp"
     for folder in (start, start / "gdbext", temporary):
         folder.mkdir()
-    for name in (
-        "json",
-        "runpy",
-        "zipfile",
-        "zlib",
-        "struct",
-        "os",
-        "sitecustomize",
-        "usercustomize",
-        "gdbext/__init__",
-    ):
+    for name in ("json", "runpy", "zipfile", "zlib", "struct", "os", "sitecustomize", "gdbext/__init__"):
         (start / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__)\n")
     done = subprocess.run(
         ["/bin/sh", "-c", other_machines.script(["--version"], sys.executable, framed)],

@@ -28,41 +28,33 @@ Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group
 """
 OK = HEAD + "    0         8         4         1         4        32   RUNNING      OK\n"
-MISMATCH = (
-    OK
-    + """    1         1         4         8        32        32   RUNNING  MISMATCH
-
-Warnings
-========
+MISMATCH = f"""{OK}    1         1         4         8        32        32   RUNNING  MISMATCH
 
 #1-0 (27a079b828ff1a75) MISMATCH
   Communicator ranks have different collective operation counts
 """
-)
 OURS = (os.geteuid(),)
 STRANGER = 65533
 ANSWERS = {b"client protocol 2": b"SERVER PROTOCOL 2\n", b"timeout 5": b"OK\n"}
 
 
+def speak(client: socket.socket, said: list[bytes], status: str | None, greeting: bytes | None = None) -> None:
+    """``status``: None for no answer to that; ``greeting``: the answer to the first command instead."""
+    with client, client.makefile("rb") as lines:
+        for line in lines:
+            said.append(line.strip().lower())
+            client.sendall(greeting if greeting is not None else ANSWERS.get(said[-1], b""))
+            if said[-1] == b"verbose status" and status is not None:
+                client.sendall(status.encode())
+                return
+
+
 @contextmanager
 def server(status: str | None = None, greeting: bytes | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """Its address, and the commands that it got. ``status``: None for one that never answers to it; ``greeting`` is
-    what it says to the first command instead."""
+    """Its address, and the commands that it got."""
     said: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            client, _ = listener.accept()
-            with client, client.makefile("rb") as lines:
-                for line in lines:
-                    said.append(line.strip().lower())
-                    answer = ANSWERS.get(said[-1], b"")
-                    client.sendall(greeting if greeting is not None else answer)
-                    if said[-1] == b"verbose status" and status is not None:
-                        client.sendall(status.encode())
-                        return
-
-        thread = threading.Thread(target=serve, daemon=True)
+        thread = threading.Thread(target=lambda: speak(listener.accept()[0], said, status, greeting), daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", said
     thread.join(1)
@@ -93,6 +85,9 @@ def test_ok_is_no_proof() -> None:
         found = ask_ras(address, OURS)
     assert found.says_ok
     assert "It says OK of all communicators, as it also does where" in shown(found)
+    made = document(judge(jobs.recorded_rows("nccl"))._replace(ras=found))
+    contract_schema.check(json.loads(json.dumps(made)))
+    assert made["ras"]["user"] == os.geteuid()
     assert not RasAnswer("x", tuple(HEAD.splitlines())).says_ok, "it has no communicator"
 
 
@@ -111,22 +106,15 @@ def test_a_server_that_says_something_else_or_nothing(greeting: bytes | None, pr
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
 def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None:
     """The kernel says who accepted the connection, even where root has made the listener."""
-    with socket.create_server(
-        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, dualstack_ipv6=host == "::"
-    ) as listener:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listener:
         address = f"{'localhost' if host == '::' else f'[{host}]'}:{listener.getsockname()[1]}"
         child = os.fork()
         if child == 0:
             os.setresuid(STRANGER, STRANGER, STRANGER)
             try:
                 for _ in range(2):
-                    client, _ = listener.accept()
-                    with client, client.makefile("rb") as lines:
-                        for line in lines:
-                            client.sendall(ANSWERS.get(line.strip().lower(), OK.encode()))
-                            if line.strip().lower() not in ANSWERS:
-                                break
-                        client.shutdown(socket.SHUT_WR)
+                    speak(listener.accept()[0], [], OK)
             finally:
                 os._exit(0)
         listener.close()
@@ -138,26 +126,15 @@ def test_a_process_of_another_user_does_not_speak_for_the_job(host: str) -> None
         os.waitpid(child, 0)
 
 
-def test_the_user_is_reported() -> None:
-    with server(OK) as (address, _):
-        report = judge(jobs.recorded_rows("nccl"))._replace(ras=ask_ras(address, OURS))
-    made = document(report)
-    contract_schema.check(json.loads(json.dumps(made)))
-    assert made["ras"]["user"] == os.geteuid()
-
-
-def test_nobody_listens() -> None:
+def test_nobody_listens_or_the_answer_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
+    with server("x" * 200_000) as (address, _):
+        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     assert "refused" in ask_ras(address, OURS).problem
     assert ask_ras("127.0.0.1:no-port", OURS).problem
     assert ask_ras("", OURS).problem
-
-
-def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_RAS_BYTES", 1000)
-    with server("x" * 200_000) as (address, _):
-        assert ask_ras(address, OURS).problem == "it did not come to an end in time"
 
 
 def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +146,9 @@ def test_the_environment_of_a_process_sends_us_nowhere(monkeypatch: pytest.Monke
     assert found.problem == "NCCL_RAS_ADDR is of another machine: say --ras 10.0.0.7:28028"
     with server(OK) as (address, _):
         monkeypatch.setattr(ranks, "_environment", lambda _: {"NCCL_RAS_ADDR": address})
-        assert ranks._ras(options, ()) == RasAnswer(
-            address, tuple(line for line in OK.splitlines() if line), user=os.geteuid()
-        )
-
-
-def test_it_is_asked_where_a_job_runs_and_only_if_wanted() -> None:
-    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None
+        lines = tuple(line for line in OK.splitlines() if line)
+        assert ranks._ras(options, ()) == RasAnswer(address, lines, user=os.geteuid())
+    assert ranks._ras(RanksProgram().parser().parse_args(["-p", "7"]), ()) is None, "only if it is wanted"
     assert "ras" not in document(judge(rows()))
     with pytest.raises(UsageError):
         RanksProgram().main(["--reports", "x.json", "--ras"], None, False)  # type: ignore[arg-type]

@@ -21,73 +21,62 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input is a terminal."""
+@pytest.fixture(autouse=True)
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Standard input is a terminal, and there is an IPython that notes how it is started."""
     monkeypatch.setattr(sys, "stdin", Terminal())
-
-
-def install_ipython(monkeypatch: pytest.MonkeyPatch, called: list[dict[str, Any]]) -> None:
-    """One that notes how it is started."""
+    calls: list[dict[str, Any]] = []
     fake, config = ModuleType("IPython"), ModuleType("traitlets.config")
-    fake.start_ipython = lambda **words: called.append(words)  # type: ignore[attr-defined]
+    fake.start_ipython = lambda **words: calls.append(words)  # type: ignore[attr-defined]
     config.Config = lambda: SimpleNamespace(InteractiveShellApp=SimpleNamespace())  # type: ignore[attr-defined]
     for name, module in (("IPython", fake), ("traitlets", ModuleType("traitlets")), ("traitlets.config", config)):
         monkeypatch.setitem(sys.modules, name, module)
+    return calls
 
 
-@pytest.mark.usefixtures("terminal")
+def run(monkeypatch: pytest.MonkeyPatch, *entered: str) -> int:
+    """Its status when those lines are entered at Python's own prompt."""
+    lines = iter(entered)
+
+    def ask(_: str = "") -> str:
+        for line in lines:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr(builtins, "input", ask)
+    return shell.ShellProgram().main(["-r", RECORDING], lambda *_: 0, False).status
+
+
 @pytest.mark.parametrize("variable", ["HOME", "IPYTHONDIR"])
 def test_ipython_does_not_open_where_others_can_write_what_it_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, started: list[dict[str, Any]]
 ) -> None:
     """Root with the caller's HOME (sudo -E) would run the files of his profile."""
-    called: list[dict[str, Any]] = []
-    install_ipython(monkeypatch, called)
-    monkeypatch.setattr(builtins, "input", lambda *_: (_ for _ in ()).throw(EOFError))
     folder = tmp_path / "home"
     folder.mkdir()
     folder.chmod(0o777)
     monkeypatch.delenv("IPYTHONDIR", raising=False)
     monkeypatch.setenv(variable, str(folder if variable == "HOME" else folder / "made" / "later"))
-    assert run() == 0
-    assert called == []
+    assert (run(monkeypatch), started) == (0, [])
 
 
-def run() -> int:
-    return shell.ShellProgram().main(["-r", RECORDING], lambda *_: 0, False).status
-
-
-@pytest.mark.usefixtures("terminal")
 def test_ipython_opens_where_it_is_there(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
-    called: list[dict[str, Any]] = []
-    install_ipython(monkeypatch, called)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert run() == 0
-    (call,) = called
+    assert run(monkeypatch) == 0
+    (call,) = started
     assert call["config"].InteractiveShellApp.ignore_cwd
     assert call["argv"] == ["--no-banner"]
     assert call["user_ns"]["p"].diagnose().verdict.kind.value == "deadlock"
     assert "p is <Process" in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("terminal")
 def test_the_standard_prompt_opens_where_it_is_not(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "IPython", None)  # importing it raises ImportError
-    entered = iter(["print(len(p.threads))"])
-
-    def ask(_: str = "") -> str:
-        try:
-            return next(entered)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr(builtins, "input", ask)
-    assert run() == 0
+    assert run(monkeypatch, "print(len(p.threads))") == 0
     shown = capfd.readouterr()
     assert shown.out == "3\n"
     assert "nothing runs there: it is a recording" in shown.err

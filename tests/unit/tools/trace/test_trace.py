@@ -1,4 +1,4 @@
-"""The trace without a debugger: nesting, limits, steps, and the forms it is written in."""
+"""The trace without a debugger: nesting, limits, steps, hooks, and the forms it is written in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import random
 import re
 import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gdbext.diagnosis.report import Ending, EndingKind
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.arch.x86_64.decode import instructions
@@ -22,19 +25,23 @@ from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
 from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.engine.unwind.unwind_row import compile_row
-from gdbext.live.dispatch_description import (
-    KeptWord,
-    LookupResult,
-    TracedDispatch,
-    argument_texts,
-    hidden_result,
-    register_values,
-    schema_types,
-)
+from gdbext.errors import TargetError, TargetGone, UsageError
+from gdbext.live import dispatch_description as description
+from gdbext.live.dispatch_description import KeptWord, LookupResult, TracedDispatch
+from gdbext.tools.probes.bpf.trace_program import HEADER, RECORD
+from gdbext.tools.probes.dispatch_tracer import DispatchTracer, SeenDispatch
+from gdbext.tools.probes.flame_files import FlameStacks, is_flame_file
+from gdbext.tools.trace import hook_installer, nesting
 from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, json_lines
-from gdbext.tools.trace.trace_output import TextTrace
+from gdbext.tools.trace.hook_installer import TracedOperators, TraceHooks, TraceRequest
+from gdbext.tools.trace.nesting import Nesting
+from gdbext.tools.trace.trace_bars import FlameTrace, bars
+from gdbext.tools.trace.trace_output import TextTrace, TraceOutput
 from gdbext.tools.trace.tracer import Limits, Tracer
+from gdbext.torch.stack import DispatchEvent
 from support.fakes.fake_target import FakeTarget
+from support.fakes.made_pages import DISPATCHES, MM, MM_CPU
+from support.fakes.made_pages import dispatch as made
 from support.source import contract_schema
 
 CODE = 0x1000
@@ -68,46 +75,20 @@ class Stack(FrameSteps):
         return FrameStep(lookup, None, compile_row(ARCHITECTURE, row), "", True)
 
 
-class Describer:
-    """Finds the same kernel for everything."""
-
-    def find(self, operator: Any, event: str, bits: int) -> LookupResult:
-        key = {1: "CPU", 2: "AutogradCPU"}[bits]
-        return LookupResult(
-            event,
-            operator.name,
-            "",
-            bits,
-            (key,),
-            key,
-            bits,
-            "kernel",
-            "c++",
-            True,
-            True,
-            True,
-            False,
-            frozenset((0x5000, 0x5008)),
-            0x5008,
-        )
+def find(operator: Any, event: str, bits: int) -> LookupResult:
+    key = {1: "CPU", 2: "AutogradCPU"}[bits]
+    kernel = ("kernel", "c++", True, True, True, False, frozenset((0x5000, 0x5008)), 0x5008)
+    return LookupResult(event, operator.name, "", bits, (key,), key, bits, *kernel)
 
 
 class Case:
-    """A tracer that writes text into ``lines``."""
-
     def __init__(self, **limits: Any) -> None:
         self.lines: list[str] = []
         self.stack = Stack()
         self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
-        callers = self.stack.walk()
-        self.tracer = Tracer(
-            Describer(),  # type: ignore[arg-type]
-            self.sink,
-            callers,
-            lambda *_: b"",
-            Limits(**limits),
-            lambda operator: operator.traced,  # type: ignore[attr-defined]
-        )
+        describer: Any = SimpleNamespace(find=find)
+        arguments = (lambda *_: b"", Limits(**limits), lambda operator: operator.traced)
+        self.tracer = Tracer(describer, self.sink, self.stack.walk(), *arguments)
 
     def lookup(self, name: str, cfa: int, event: str = "call", bits: int = 1, tid: int = 1, number: int = 1) -> bool:
         operator: Any = SimpleNamespace(name=name, qualified=name, address=hash(name), traced=name != "untraced")
@@ -116,7 +97,6 @@ class Case:
 
     @property
     def text(self) -> str:
-        """The lines, without their times."""
         return re.sub(r", at=\[\d+\.\d{6} s\]$", "", "".join(self.lines), flags=re.MULTILINE)
 
 
@@ -127,72 +107,41 @@ def nested(case: Case, outer: int, inner: int, caller: int) -> None:
     case.stack.sizes[returns_to - 1] = outer - inner
 
 
-def test_a_call_from_inside_is_nested() -> None:
+def test_a_call_from_inside_is_nested_and_others_are_not() -> None:
     case = Case()
     case.lookup("aten::mm", STACK, bits=2)
     nested(case, STACK, STACK - 0x100, 1)
     case.lookup("aten::mm", STACK - 0x100, "redispatch", 1, number=2)
     assert case.text == " [call] op=[aten::mm], key=[AutogradCPU]\n  [redispatch] op=[aten::mm], key=[CPU]\n"
-
-
-def test_a_later_call_on_the_same_level_is_not() -> None:
     case = Case()
-    case.lookup("a", STACK)
-    case.lookup("b", STACK)
-    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\n"
+    case.lookup("a", STACK, tid=1)
+    case.lookup("b", STACK, tid=1)
+    case.lookup("c", STACK - 0x100, tid=2)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\nthread 2\n [call] op=[c], key=[CPU]\n"
 
 
 def test_a_deeper_call_by_another_route_is_not() -> None:
-    """Its frame lies below that of the one that has returned, and the walk up leads past it."""
-    case = Case()
-    case.lookup("a", STACK)
-    returns_to = 0x9050
-    case.stack.words[STACK - 0x108] = returns_to
-    case.stack.sizes[returns_to - 1] = 0x180
-    case.lookup("b", STACK - 0x100)
-    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+    """The walk up from its frame leads past the one that has returned, or to where other code runs by now."""
+    for caller, below in ((9, 0x80), (7, 0)):
+        case = Case()
+        case.lookup("a", STACK)
+        nested(case, STACK + below, STACK - 0x100, caller)
+        case.lookup("b", STACK - 0x100)
+        assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
 
 
-def test_another_function_in_the_same_place_is_not_it() -> None:
-    """The caller's frame ends exactly where that of the returned dispatch did, but other code runs in it."""
-    case = Case()
-    case.lookup("a", STACK)
-    nested(case, STACK, STACK - 0x100, 7)
-    case.lookup("b", STACK - 0x100)
-    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
-
-
-def test_threads_have_their_own_nesting() -> None:
-    case = Case()
-    case.lookup("a", STACK, tid=1)
-    case.lookup("b", STACK - 0x100, tid=2)
-    assert case.text == " [call] op=[a], key=[CPU]\nthread 2\n [call] op=[b], key=[CPU]\n"
-
-
-def test_limit_depth_thread_and_what_is_traced() -> None:
-    case = Case(events=2, depth=1, tid=1)
+def test_limit_depth_thread_beginning_and_what_is_traced() -> None:
+    case = Case(events=2, depth=1, tid=1, since=(hash("a"),))
+    assert not case.lookup("before", STACK)
     assert not case.lookup("untraced", STACK)
     assert not case.lookup("a", STACK)
     nested(case, STACK, STACK - 0x100, 1)
     assert not case.lookup("b", STACK - 0x100)
     assert not case.lookup("c", STACK, tid=2)
     assert case.lookup("d", STACK + 0x100)
+    assert case.lookup("e", STACK + 0x100), "after the limit nothing is counted"
+    assert case.tracer.count == 2
     assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[d], key=[CPU]\n"
-
-
-def test_nothing_is_counted_after_the_limit() -> None:
-    case = Case(events=1)
-    assert case.lookup("a", STACK)
-    assert case.lookup("b", STACK - 0x100)
-    assert case.tracer.count == 1
-    assert case.text == " [call] op=[a], key=[CPU]\n"
-
-
-def test_since() -> None:
-    case = Case(since=(hash("begin"),))
-    for name in ("a", "begin", "b"):
-        case.lookup(name, STACK)
-    assert [line.split("op=[")[1].split("]")[0] for line in case.lines] == ["begin", "b"]
 
 
 def test_steps_of_a_dispatch() -> None:
@@ -202,47 +151,29 @@ def test_steps_of_a_dispatch() -> None:
     case.tracer.invoke(1, STACK, "kernel", 0x5000)
     case.tracer.invoked(1, STACK)
     case.tracer.returned(1, STACK)
-    assert [line.split("]")[0].strip() for line in case.lines] == [
-        "[call",
-        "[lookup",
-        "[index",
-        "[found",
-        "[enter",
-        "[return",
-        "[return",
-    ]
+    steps = [line.split("]")[0].strip(" [") for line in case.lines]
+    assert steps == ["call", "lookup", "index", "found", "enter", "return", "return"]
     assert "unboxed" in case.lines[4]
     assert not case.tracer.depth.threads()
-
-
-def test_a_boxed_entry_is_told_as_such() -> None:
-    case = Case(verbose=True)
     case.lookup("a", STACK)
     case.tracer.invoke(1, STACK, "kernel", 0x5008)
     assert case.lines[-1].endswith("boxed\n")
     assert "unboxed" not in case.lines[-1]
 
 
-def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
+def test_a_walk_without_unwind_information_trusts_the_return_address_and_ends_on_a_damaged_stack() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
     callers = stack.walk()
     assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
     assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
-
-
-def test_a_damaged_stack_ends_the_walk() -> None:
-    stack = Stack()
-    nowhere = 0x6050
-    stack.words[STACK - 0x108] = nowhere
-    stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
-    callers = stack.walk()
+    stack.sizes[0x8887] = 0  # a frame that is its own caller
     assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
 
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
-    found = Describer().find(SimpleNamespace(name=f"op{number}"), "call", 1)
+    found = find(SimpleNamespace(name=f"op{number}"), "call", 1)
     return TracedDispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
 
 
@@ -261,21 +192,13 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     document = json.loads(b"".join(parts))
     contract_schema.check(document, "chrome_trace")
     events = document["traceEvents"]
-    names, events = events[:2], events[2:]
-    assert [(one["ph"], one["name"], one["args"]) for one in names] == [
-        ("M", "process_name", {"name": "process 42"}),
-        ("M", "thread_name", {"name": "1"}),
-    ]
+    titles = [("M", "process_name", {"name": "process 42"}), ("M", "thread_name", {"name": "1"})]
+    assert [(one["ph"], one["name"], one["args"]) for one in events[:2]] == titles
+    events = events[2:]
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
     assert [one["args"].get("end") for one in events] == [None, None, "not seen"]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
     assert {one["pid"] for one in events} == {42}
-
-
-def test_an_empty_chrome_trace_is_json() -> None:
-    parts: list[bytes] = []
-    ChromeTrace(parts.append, 1, lambda: 0.0).close()
-    assert json.loads(b"".join(parts))["traceEvents"] == []
 
 
 def test_json_lines() -> None:
@@ -296,36 +219,18 @@ def test_json_lines() -> None:
 @pytest.mark.parametrize(
     ("schema", "types", "hidden"),
     [
-        ("aten::mm(Tensor self, Tensor mat2) -> Tensor", [("Tensor", "self"), ("Tensor", "mat2")], True),
-        (
-            "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
-            [("Tensor", "self"), ("Tensor", "other"), ("Scalar", "alpha")],
-            False,
-        ),
-        (
-            "aten::sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
-            [("Tensor", "self"), ("int[1]?", "dim"), ("bool", "keepdim")],
-            True,
-        ),
-        (
-            "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
-            [("Tensor", "self"), ("int", "dim0"), ("int", "dim1")],
-            True,
-        ),
-        ("aten::size.int(Tensor self, int dim) -> int", [("Tensor", "self"), ("int", "dim")], False),
-        (
-            "aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
-            [("Tensor", "self"), ("int", "dim")],
-            True,
-        ),
-        ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], True),
-        ("aten::q_scale(Tensor self) -> float", [("Tensor", "self")], False),
-        ("aten::is_set_to(Tensor self, Tensor tensor) -> Stream", [("Tensor", "self"), ("Tensor", "tensor")], None),
+        ("add_.Tensor(Tensor(a!) self, *, Scalar alpha=1) -> Tensor(a!)", "Tensor self, Scalar alpha", False),
+        ("sum.dim(Tensor self, int[1]? dim, bool k=False) -> Tensor", "Tensor self, int[1]? dim, bool k", True),
+        ("transpose.int(Tensor(a) self, int dim0) -> Tensor(a)", "Tensor self, int dim0", True),
+        ("max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)", "Tensor self, int dim", True),
+        ("item(Tensor self) -> Scalar", "Tensor self", True),
+        ("q_scale(Tensor self) -> float", "Tensor self", False),
+        ("is_set_to(Tensor self, Tensor tensor) -> Stream", "Tensor self, Tensor tensor", None),
     ],
 )
-def test_what_a_schema_says_of_registers(schema: str, types: list[tuple[str, str]], hidden: bool | None) -> None:
-    assert schema_types(schema) == types
-    assert hidden_result(schema) is hidden
+def test_what_a_schema_says_of_registers(schema: str, types: str, hidden: bool | None) -> None:
+    assert ", ".join(map(" ".join, description.schema_types(f"aten::{schema}"))) == types
+    assert description.hidden_result(f"aten::{schema}") is hidden
 
 
 def test_arguments_are_followed_to_where_they_are_kept() -> None:
@@ -333,13 +238,10 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     code = bytes.fromhex("55 4889e5 48897de0 4989f4 4889d3 4989cd 31db e800000000 90")
     listing = list(instructions(code, 0x1000))
     found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
-    assert found == {
-        "rdi": SavedArgument("rbp", -0x20),
-        "rsi": SavedArgument("r12"),
-        "rcx": SavedArgument("r13"),
-    }  # rbx is reused
+    kept = {"rdi": SavedArgument("rbp", -0x20), "rsi": SavedArgument("r12"), "rcx": SavedArgument("r13")}
+    assert found == kept  # rbx is reused
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
-    values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    values = description.register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
     assert values == [KeptWord(4), KeptWord(5), None, KeptWord(6), None, None]
     assert saved_arguments(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
 
@@ -351,7 +253,9 @@ def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
         tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] cpu")),
     )
     texts = [
-        argument_texts(session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0)  # type: ignore[arg-type]
+        description.argument_texts(
+            session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0
+        )  # type: ignore[arg-type]
         for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
     ]
     assert texts == [["self=f32[2] cpu", "dim=-1", "keepdim=1"], ["self=f32[2] cpu", "keepdim=1"]]
@@ -379,61 +283,277 @@ def test_arguments_are_followed_to_places_below_the_stack_pointer(behind: str, l
     assert found == {**others, **{name: holder for name, holder in kept.items() if name not in lost}}
 
 
-def test_arguments_stay_in_their_registers_until_something_writes_them() -> None:
-    # xor eax,eax; mov rdi,rbx; addsd xmm1,xmm0; nop
-    listing = list(instructions(bytes.fromhex("31c0 4889fb f20f58c1 90"), 0x1000))
-    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
-    assert found["rdi"] == SavedArgument("rbx")
-    assert found["rsi"] == SavedArgument("rsi")
-    assert found["xmm2"] == SavedArgument("xmm2")
-    assert "xmm0" not in found
-
-
-@pytest.mark.parametrize(
-    ("between", "kept"),
-    [
-        ("", {"xmm1": SavedArgument("rbp", -0x30), "r9": SavedArgument("rbp", -0x49, 1)}),
-        ("c3", {}),  # ret: what follows is jumped to, by whom is not known
-        ("7400", {}),  # je to the next instruction
-        ("31c0 0f57c0", {}),  # xor eax,eax; xorps xmm0,xmm0
-        ("e800000000", {}),
-        ("88c8", {"xmm1": SavedArgument("rbp", -0x30), "rcx": SavedArgument("rbp", -0x49, 1)}),  # mov cl,al
-        ("88e0", {"xmm1": SavedArgument("rbp", -0x30)}),  # mov ah,al
-        ("6689c8", {"xmm1": SavedArgument("rbp", -0x30), "rcx": SavedArgument("rbp", -0x49, 1)}),  # mov cx,ax
-    ],
-)
-def test_arguments_are_followed_through_copies(between: str, kept: dict[str, SavedArgument]) -> None:
-    """As g++ keeps optionals that have a floating-point number, and bools, without optimisation. clang copies bytes."""
-    # push rbp; mov rsp,rbp; movapd xmm1,xmm0; mov r9d,eax; …; movsd xmm0,-0x30(rbp); mov al,-0x49(rbp); xor r9d,r9d;
-    # xorps xmm1,xmm1; nop
-    code = f"55 4889e5 660f28c1 4489c8 {between} f20f1145d0 8845b7 4531c9 0f57c9 90"
-    listing = list(instructions(bytes.fromhex(code), 0x1000))
-    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
-    names = ("xmm0", "xmm1", "r9", "rcx") if "c8" in between else ("xmm0", "xmm1", "r9")
-    assert {name: holder for name, holder in found.items() if name in names} == kept
-
-
 def test_calls_through_slots() -> None:
     """As -fno-plt makes them; bytes that look like one lead elsewhere, or are cut off."""
     code = bytes.fromhex("90ff15fa0f0000 ff15ffffffff ff1515000000 ff15")
     assert list(slot_calls(code, {0x1001, 0x28, 0x19})) == [(1, 0x1001), (13, 0x28)]
-    assert list(slot_calls(code, ())) == []
 
 
 def test_direct_calls_are_all_found() -> None:
     generator = random.Random(5)
-    code = bytearray(generator.randbytes(300_000))
     for target in (1000, 299_000, -70_000, 400_000):
-        places = sorted(generator.sample(range(0, len(code) - 5, 8), 40))
-        text = bytearray(code)
-        for at in places:
+        text = bytearray(generator.randbytes(300_000))
+        for at in generator.sample(range(0, len(text) - 5, 8), 40):
             text[at : at + 5] = b"\xe8" + struct.pack("<i", target - at - 5)
+        calls = [at for at in range(len(text) - 4) if text[at] == 0xE8]
+        brute = [at for at in calls if struct.unpack_from("<i", text, at + 1)[0] == target - at - 5]
+        assert len(brute) >= 40
         found = [at for at, called in direct_calls(bytes(text), [target, 777_777]) if called == target]
-        brute = [
-            at
-            for at in range(len(text) - 4)
-            if text[at] == 0xE8 and struct.unpack_from("<i", text, at + 1)[0] == target - at - 5
-        ]
         assert sorted(found) == brute
-        assert len(found) == len(set(found))
-        assert set(places) <= set(found)
+
+
+def test_a_page_appears_at_the_end_and_one_that_is_not_whole_never(tmp_path: Path) -> None:
+    path = tmp_path / "t.html"
+    for fails in (True, False):
+        output = TraceOutput(str(path), False, False, print)
+        output.sink(lambda: 200.0, 4).dispatch(DISPATCHES[0])
+        with output:
+            output.finish(Ending(EndingKind.FAILED, "")) if fails else None
+        assert not list(tmp_path.iterdir())
+    with TraceOutput(str(path), False, False, print) as output:
+        sink = output.batches(lambda: 200.0, 4)
+        sink.dispatch(DISPATCHES[0])
+        output.flush()
+        assert not path.exists()
+        sink.close()
+        output.flush()
+        output.finish(Ending(EndingKind.INTERRUPTED, ""))
+    assert path.read_text().endswith("</html>\n")
+    assert [each.name for each in tmp_path.iterdir()] == ["t.html"]
+
+
+def test_text_is_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    with TraceOutput(str(path), False, False, print) as output:
+        output.sink(lambda: 200.0, 4).dispatch(DISPATCHES[0])
+        assert path.read_text() == " [call] op=[aten::mm], key=[AutogradCPU], at=[0.000000 s]\n"
+    with pytest.raises(TargetError, match="No such file"):
+        TraceOutput(str(tmp_path / "none" / "t.html"), False, False, print)
+
+
+NOW = 9e6
+
+
+def test_time_after_the_last_inner_dispatch_is_that_of_the_one_around_it() -> None:
+    """By probes: mm is followed by a second of sleep in the operator that has called it, which nobody saw return."""
+    outer, first, last = (made(MM, 0.0, 1e6, 1), made(MM_CPU, 10.0, 40.0, 2), made(MM_CPU, 40.0, 1e6, 2))
+    found = bars([outer, first, last], NOW)
+    seen = [(bar.end / 1e3, bar.is_end_seen, bar.own / 1e3) for bar in found]
+    assert seen == [(1e6, True, 999_970.0), (40.0, True, 30.0), (40.0, False, 0.0)]
+    assert found[2].until == found[0].end
+    last.returned, last.ended = True, 70.0
+    assert [(bar.is_end_seen, bar.own / 1e3) for bar in bars([outer, first, last], NOW)][2] == (True, 30.0)
+    outer.ended = 69.5  # by another reading of the clock
+    assert [bar.end / 1e3 for bar in bars([outer, first, last], NOW)] == [69.5, 40.0, 69.5]
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "kernel"),
+    [(5.0, 45.0, (5, 45)), (20.0, 30.0, (10, 40)), (5.0, None, (5, 50)), (5.0, 99.0, (5, 50)), (None, None, None)],
+)
+def test_a_kernel_is_inside_of_its_dispatch_and_around_what_is_inside(
+    started: float | None, ended: float | None, kernel: tuple[int, int] | None
+) -> None:
+    outer, inner = made(MM, 0.0, 50.0, 1), made(MM_CPU, 10.0, 40.0, 2)
+    outer.kernel_started, outer.kernel_ended, inner.returned = started, ended, True
+    expected = kernel and tuple(1000 * microseconds for microseconds in kernel)
+    assert bars([outer, inner], NOW)[0].kernel == expected
+
+
+def flame(path: str, dispatches: Sequence[TracedDispatch]) -> str:
+    written: list[bytes] = []
+    trace = FlameTrace(written.append, 4, lambda: NOW, lambda tid: f"worker {tid}", path.endswith(".speedscope.json"))
+    for each in dispatches:
+        trace.dispatch(each)
+    trace.close()
+    return b"".join(written).decode()
+
+
+def test_stacks_for_flame_graphs() -> None:
+    dispatches = [made(MM, 0.0, 10.0, 1), made(MM_CPU, 2.0, 9.0, 2), made(MM, 10.0, 12.0, 1)]
+    dispatches[1].returned = True
+    outer, inner = made(MM, 5.0, None, 1), made(MM_CPU, 6.0, None, 2)
+    found = [(bar.start, bar.end, bar.is_end_seen) for bar in bars([outer, inner], 20.0)]
+    assert found == [(5_000, 20_000, False), (6_000, 20_000, False)], "what is open at the end lasts until then"
+    assert flame("x.collapsed", [outer, inner]) == ""
+    assert flame("x.collapsed", dispatches) == (
+        "worker 7;aten::mm [call AutogradCPU] 5000\n"
+        "worker 7;aten::mm [call AutogradCPU];aten::mm [redispatch CPU] 7000\n"
+    )
+    document = json.loads(flame("x.speedscope.json", dispatches))
+    frames = [each["name"] for each in document["shared"]["frames"]]
+    assert frames == ["aten::mm [call AutogradCPU]", "aten::mm [redispatch CPU]"]
+    profile = document["profiles"][0]
+    assert (profile["type"], profile["unit"], profile["name"]) == ("evented", "nanoseconds", "worker 7")
+    events = [f"{each['type']}{each['frame']} {each['at']}" for each in profile["events"]]
+    assert events == ["O0 0", "O1 2000", "C1 9000", "C0 10000", "O0 10000", "C0 12000"]
+
+
+def test_stacks_of_counts() -> None:
+    stacks = FlameStacks()
+    stacks.add(("train.py:8 (step)", "aten::mm;\n"), 3)
+    stacks.add(("train.py:8 (step)", "aten::mm;\n"), 4)
+    stacks.add(("idle",), 0)
+    assert stacks.text() == "train.py:8 (step);aten::mm:\\x0a 7\n"
+    profile = json.loads(stacks.speedscope("dispatches"))["profiles"][0]
+    assert (profile["type"], profile["samples"], profile["weights"]) == ("sampled", [[0, 1], [2]], [7, 0])
+    names = (None, "a.json", "a.speedscope.json", "a.folded")
+    assert [is_flame_file(name) for name in names] == [False, False, True, True]
+
+
+OWN = {"aten::mm": ["mm.call", "mm.redispatch"], "aten::add": ["add.call"]}
+"""Operators with functions of their own; all others are reached through the dispatcher's."""
+
+
+def operator(name: str) -> Any:
+    return SimpleNamespace(qualified=name, name=name, address=hash(name))
+
+
+class Installer:
+    def __init__(self) -> None:
+        self.placed: list[str] = []
+        self.defined: Callable[[Any], None] = lambda _: None
+
+    def function(self, function: Any, entry: bool) -> None:
+        self.placed.append(f"{function.name}{' with entry' if entry else ''}")
+
+    def boxed_entry(self, entry: str, calls: bool) -> None:
+        self.placed.append(f"{entry}{' with calls' if calls else ''}")
+
+    def structured(self, operators: list[Any]) -> None:
+        self.placed += [f"structured {each.name}" for each in operators]
+
+    def definitions(self, defined: Callable[[Any], None]) -> None:
+        self.defined = defined
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.placed.append(name)
+
+
+class Trace:
+    def __init__(self, *patterns: str, known: tuple[str, ...] = (), **options: Any) -> None:
+        self.notes: list[str] = []
+        self.installer = Installer()
+        self.request = TraceRequest(patterns, **options)
+        operators = {name: operator(name) for name in known or patterns}
+        dispatcher: Any = SimpleNamespace(
+            find=lambda pattern: [operators[pattern]] if pattern in operators else [],
+            unknown=lambda pattern: UsageError(f"no operator {pattern!r}"),
+        )
+        self.operators = TracedOperators(dispatcher, self.request)
+        functions: Any = SimpleNamespace(
+            functions=lambda one: [SimpleNamespace(operator=one, name=name) for name in OWN.get(one.name, ())],
+            boxed_entries=lambda one: [f"boxed {one.name}"],
+        )
+        all_calls: Any = SimpleNamespace(shared_lookups=lambda: ["callBoxed"])
+        installer: Any = self.installer
+        self.placed = self.installer.placed
+        TraceHooks(installer, functions, all_calls, self.request, self.notes.append).place(self.operators)
+
+
+def test_operators_with_and_without_functions_of_their_own() -> None:
+    trace = Trace("aten::mm")
+    assert trace.placed == ["mm.call", "mm.redispatch", "boxed aten::mm with calls", "extensions"]
+    assert trace.notes == []
+    trace = Trace("aten::add", verbose=True)
+    assert trace.placed == ["add.call with entry", "boxed aten::add with calls", "structured aten::add", "extensions"]
+    assert Trace(everything=True).placed == ["everything"]
+    trace = Trace("aten::mm", known=("aten::mm", "aten::add"), since="aten::add")
+    assert "add.call" in trace.placed
+    assert not trace.operators.includes(trace.operators.since[0])
+    trace = Trace("my::op")
+    assert trace.placed == ["boxed my::op", "extensions", "shared_lookup", "python_kernels"]
+    (note,) = trace.notes
+    assert note == "no functions of their own in libtorch: my::op: every boxed call of any operator is stopped at"
+
+
+def test_beside_others_it_is_left_out_until_boxed_calls_are_asked_for() -> None:
+    trace = Trace("aten::add", "my::op")
+    assert "shared_lookup" not in trace.placed
+    assert trace.notes == ["no functions of their own in libtorch: my::op: they are not traced; --boxed does it"]
+    asked = Trace("aten::add", "my::op", boxed=True)
+    assert asked.placed.count("shared_lookup") == 1
+    assert asked.notes == []
+
+
+def test_operators_that_are_defined_later() -> None:
+    trace = Trace("my::later", "aten::add", known=("aten::mm",))
+    assert [error.what for error in trace.operators.unknown] == ["no operator 'my::later'", "no operator 'aten::add'"]
+    before = list(trace.placed)
+    late, wanted, other = operator("my::later"), operator("aten::add"), operator("aten::mm")
+    for each in (wanted, other, late, late, wanted):
+        trace.installer.defined(each)
+    # those that all share are stopped at once
+    assert trace.placed[len(before) :] == ["add.call", "shared_lookup", "python_kernels"]
+    assert trace.operators.includes(late)
+    assert not trace.operators.includes(other)
+
+
+def test_too_many_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_installer, "FUNCTION_LIMIT", 2)
+    Trace("aten::mm")
+    with pytest.raises(TargetError, match="3 functions would be stopped at"):
+        Trace("aten::mm", "aten::add")
+
+
+BY_ITSELF, SHARED = 0, 1
+PLACES: list[Any] = [
+    SimpleNamespace(operator=0x1000, event=DispatchEvent.CALL, path="torch.so"),
+    SimpleNamespace(operator=0, event=DispatchEvent.REDISPATCH, path="torch.so"),
+]
+
+
+class FakeTracer(DispatchTracer):
+    def __init__(self) -> None:
+        self.places = PLACES
+
+    def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
+        for time, entry, *rest, place, depth in struct.iter_unpack("<8xQQQQQIHH", data):
+            yield SeenDispatch(time, entry or self.places[place].operator, *rest, place, depth)
+
+
+def record(place: int, entry: int, keyset: int, number: int) -> bytes:
+    return bytes(HEADER) + RECORD.pack(number, entry, keyset, 0x7000, 0x4000, 9, place, 1)
+
+
+class Process:
+    """Its operators can be read as long as it is there."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.read_operators: list[int] = []
+        self.target = SimpleNamespace(read=self.read)
+        self.modules = SimpleNamespace(modules=())
+
+    def read(self, _address: int, size: int) -> bytes:
+        if self.gone:
+            raise TargetGone("gone")
+        return bytes(size)
+
+    def operator(self, address: int) -> int:
+        self.read(address, 8)
+        self.read_operators.append(address)
+        return address
+
+    def find(self, operator: int, event: str, keyset: int) -> Any:
+        return SimpleNamespace(qualified=f"{event} {operator:x} {keyset}", table_entry=8, table_bytes=bytes(8))
+
+
+def test_what_was_foreseen_is_shown_when_the_process_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process()
+    monkeypatch.setattr(nesting, "Describer", lambda *_, **__: process)
+    shown: list[str] = []
+    sink: Any = SimpleNamespace(dispatch=lambda one: shown.append(one.found.qualified), ended=lambda _: None)
+    operators: Any = SimpleNamespace(since=(), has=lambda _: True)
+    follows = Nesting(process, operators, TraceRequest((), True), sink, 0, PLACES)  # type: ignore[arg-type]
+    tracer = FakeTracer()
+    data = [record(BY_ITSELF, 0, 3, 1), record(SHARED, 0x2000, 4, 2), record(BY_ITSELF, 0, 3, 3)]
+    follows.foresee(tracer, b"".join(data))
+    follows.foresee(tracer, data[0])
+    assert sorted(process.read_operators) == [0x1000, 0x2000]
+    process.gone = True
+    late = record(BY_ITSELF, 0, 5, 5_000_000_000)
+    follows.foresee(tracer, late)
+    follows.take(tracer, b"".join([*data, record(BY_ITSELF, 0, 3, 4_000_000_000), late]))
+    assert shown == ["call 1000 3", "redispatch 2000 4", "call 1000 3", "call 1000 3"]
+    assert follows.unread == 1

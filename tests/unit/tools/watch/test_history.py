@@ -1,4 +1,4 @@
-"""What the last minutes of a watched process looked like: bounded, by looks of made programs."""
+"""What is kept beside a watch: the last minutes, and a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.errors import TargetError
 from gdbext.tools.watch import progress_watch
+from gdbext.tools.watch.evidence import TraceBuffer
 from gdbext.tools.watch.progress_watch import History, HistoryLook
 from support.programs.harness import wait_until
 
@@ -25,41 +27,28 @@ def stretches(*looks: HistoryLook) -> list[str]:
 
 
 def test_what_is_alike_is_one_line() -> None:
-    found = stretches(
-        look(0, mm=100, relu=90),
-        look(30, "data.py:9 (load)", mm=130, relu=110),
-        look(60, mm=90, relu=100),
-        look(90, sort=200),
-        look(120, sort=190, mm=1),
-        look(150),
-        look(180),
-    )
+    first = (look(0, mm=100, relu=90), look(30, "data.py:9 (load)", mm=130, relu=110), look(60, mm=90, relu=100))
+    found = stretches(*first, look(90, sort=200), look(120, sort=190, mm=1), look(150), look(180))
     assert found == [
         "240 calls of operators a second: aten::mm 130, aten::relu 110",
         "191 calls of operators a second: aten::sort 190, aten::mm 1",
         "nothing was dispatched",
     ]
-
-
-def test_slower_and_elsewhere_is_a_change() -> None:
     assert len(stretches(look(0, mm=100), look(30, mm=30))) == 2
     assert len(stretches(look(0), look(30, "train.py:9 (step)"), look(60, "data.py:9 (load)"))) == 2
 
 
-@pytest.mark.parametrize(("span", "period"), [(600, 30), (20, 1), (86400, 360), (7200, 30)])
-def test_the_longer_the_rarer(span: float, period: float, tmp_path: Path) -> None:
-    history = History(7, span, str(tmp_path), lambda _words: 1)
-    assert history.period == period
-    history.end()
+def test_the_longer_the_rarer(tmp_path: Path) -> None:
+    for span, period in ((600, 30), (20, 1), (86400, 360)):
+        history = History(7, span, str(tmp_path), lambda _words: 1)
+        assert history.period == period
+        history.end()
     assert not list(tmp_path.iterdir())
 
 
 def looks(words: Sequence[str]) -> int:
-    """As dispatch-top where probes are not permitted, and all-threads."""
-    frames = [
-        {"file": "/usr/lib/python3.11/queue.py", "line": 5, "function": "get"},
-        {"file": "/home/me/train.py", "line": 8, "function": "step"},
-    ]
+    places = (("/usr/lib/python3.11/queue.py", 5, "get"), ("/home/me/train.py", 8, "step"))
+    frames = [dict(zip(("file", "line", "function"), place)) for place in places]
     thread = {"tid": 7, "name": "python", "python_name": "MainThread", "state": "waiting", "python_frames": frames}
     idle = {"tid": 8, "state": "idle"}
     document: dict[str, object] = {"threads": [{**thread, "wait": {"kind": "sleep"}}, idle]}
@@ -93,3 +82,64 @@ def test_it_keeps_no_more_than_its_time(tmp_path: Path) -> None:
     text = (tmp_path / f"one.{ending}").read_text()
     assert text.startswith("The last 6 s of process 7, a look every 0.3 s; nobody was stopped.\n")
     assert text.count("    MainThread (tid 7), waiting, sleep\n        /home/me/train.py:8 (step)\n") == 2
+
+
+RUNS = ".gdbext-*/trace-77.runs"
+
+
+def traces(words: Sequence[str]) -> int:
+    """As dispatch-trace does: writes when it is interrupted."""
+    page = Path(words[words.index("--output") + 1])
+    try:
+        page.with_suffix(".runs").touch()
+        wait_until(lambda: False, "it is interrupted")
+    except KeyboardInterrupt:
+        page.write_text(" ".join(words[:2]))
+    return 0
+
+
+def is_refused(words: Sequence[str]) -> int:
+    os.write(1, json.dumps({"errors": [{"what": "no probes for you"}], "words": words}).encode())
+    return 1
+
+
+def once_it_runs(folder: Path) -> None:
+    (begun,) = wait_until(lambda: list(folder.glob(RUNS)), "the trace runs")
+    begun.unlink()
+
+
+def what_is_said(trace: TraceBuffer) -> str:
+    """Why keep() can keep no trace, "" where it can."""
+    try:
+        trace.keep()
+    except TargetError as error:
+        return error.what
+    return ""
+
+
+def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
+    trace = TraceBuffer(77, 5, str(tmp_path), traces)
+    try:
+        for stem in ("one", "two"):
+            trace.keep()
+            once_it_runs(tmp_path)
+            trace.keep()  # it runs already
+            assert not list(tmp_path.glob(RUNS))
+            assert trace.take(stem) == "trace.html"
+        trace.keep()
+        once_it_runs(tmp_path)
+    finally:
+        trace.end()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.trace.html", "two.trace.html"]
+    assert (tmp_path / "two.trace.html").read_text() == "-p 77"
+
+
+def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
+    trace = TraceBuffer(77, 5, str(tmp_path), is_refused)
+    try:
+        said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept")
+        assert said == "no trace is kept: no probes for you"
+        with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
+            trace.take("one")
+    finally:
+        trace.end()

@@ -1,20 +1,27 @@
-"""What ``--run`` gets of a process in its environment is one line, whatever the process calls its threads."""
+"""Which diagnoses a watch takes for a hang, and that its command gets lines of text, whatever the process says."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from gdbext.tools.watch import Watch
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.tools.watch import Watch, evidence, progress_watch
 from gdbext.tools.watch.evidence import Evidence
+from gdbext.tools.watch.progress_watch import with_torch
+from support.programs.harness import wait_until
 
 HOSTILE = {
     "nul": "a\0b",
     "header": "x\nBcc: everybody@example.org",
-    "return": "x\rSubject: y",
-    "escape": "\x1b]0;x\x07",
+    "return and escape": "x\rSubject: y\x1b]0;x\x07",
     "direction": "\u202egpj",
     "surrogate": "\ud800",
     "long": "x" * 10_000_000,
@@ -23,9 +30,8 @@ HOSTILE = {
 
 
 def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
-    """What the command writes to its standard output."""
     watch = object.__new__(Watch)
-    watch._args, watch._commands = Namespace(run=f"({command}) > {folder}/told"), []
+    watch._args, watch._commands = Namespace(run=f"({command}) > '{folder}/told'"), []
     evidence = Evidence(str(folder), "hang-1-2", verdict, "", frozenset())
     watch._start(evidence, 7)
     (child,) = watch._commands
@@ -37,8 +43,7 @@ def told(folder: Path, verdict: dict[str, str], command: str) -> bytes:
 @pytest.mark.parametrize("member", ["kind", "summary"])
 def test_a_variable_is_one_line_of_text(tmp_path: Path, member: str, name: str) -> None:
     verdict = {"kind": "deadlock", "summary": "x", member: HOSTILE[name]}
-    output = told(tmp_path, verdict, 'printf %s "$GDBEXT_VERDICT$GDBEXT_SUMMARY"')
-    text = output.decode()
+    text = told(tmp_path, verdict, 'printf %s "$GDBEXT_VERDICT$GDBEXT_SUMMARY"').decode()
     assert text.isprintable()
     assert 2 < len(text) < 10_000
     assert name != "letters" or HOSTILE[name] in text
@@ -48,11 +53,84 @@ def test_the_paths_can_be_opened(tmp_path: Path) -> None:
     folder = tmp_path / "of a\nuser"
     folder.mkdir()
     (folder / "hang-1-2.txt").write_text("text\n")
-    watch = object.__new__(Watch)
-    watch._args, watch._commands = (
-        Namespace(run='read x < "$GDBEXT_FILE.txt"; echo $x > "$GDBEXT_FOLDER/$GDBEXT_PID"'),
-        [],
-    )
-    watch._start(Evidence(str(folder), "hang-1-2", {"kind": "", "summary": ""}, "", frozenset()), 7)
-    assert watch._commands[0].wait() == 0
+    told(folder, {"kind": "", "summary": ""}, 'read x < "$GDBEXT_FILE.txt"; echo $x > "$GDBEXT_FOLDER/$GDBEXT_PID"')
     assert (folder / "7").read_text() == "text\n"
+
+
+def document(kind: str, *waits: str | None) -> dict[str, Any]:
+    """A report on threads 1, 2, …, which the verdict is about, and on another one."""
+    threads = [{"tid": tid, "wait": None if each is None else {"kind": each}} for tid, each in enumerate(waits, 1)]
+    verdict = {"kind": kind, "summary": "so it is", "threads": [thread["tid"] for thread in threads]}
+    return {"verdict": verdict, "errors": [], "threads": [*threads, {"tid": 99, "wait": {"kind": "sleep"}}]}
+
+
+def made_watch() -> Any:
+    watch: Any = Watch.__new__(Watch)
+    watch.pid, watch._trace, watch._history, watch._subjects = 1, None, None, ()
+    watch._args = SimpleNamespace(run=None, job=False, core=False)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("report", "computes", "hangs"),
+    [
+        (document("waiting-external", "child-process"), True, False),
+        (document("waiting-external", "child-process"), False, True),
+        (document("waiting-external", "read"), True, True),
+        (document("waiting-external", "child-process", "read"), True, True),
+        (document("busy", None), True, False),
+        (document("idle"), True, False),
+        (document("idle"), False, True),
+        ({"verdict": None, "errors": [], "threads": []}, True, True),
+    ],
+)
+def test_a_process_that_waits_for_children_that_compute_does_not_hang(
+    report: dict[str, Any], computes: bool, hangs: bool, tmp_path: Path
+) -> None:
+    with Workplace(str(tmp_path)) as place:
+        os.write(place.create("hang.json"), json.dumps(report).encode())
+        verdict, waits, wrong = evidence._verdict(place, "hang.json")
+        place.publish("hang.json")
+    assert wrong == ""
+    watch = made_watch()
+    told: list[str] = []
+    watch._folder = SimpleNamespace(take=lambda _: Evidence(str(tmp_path), "hang", verdict, "", waits))
+    watch._tell = lambda event, *_: told.append(event)
+    assert watch._hung(5.0, computes=computes) is hangs
+    assert told == (["hung"] if hangs else [])
+    assert (tmp_path / "hang.json").exists() is hangs
+
+
+def test_what_a_wrapper_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topmost descendants with PyTorch, here the shells that are called trainer; not what they start in turn."""
+
+    def is_trainer(pid: int) -> bool:
+        return b"trainer" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+    monkeypatch.setattr(progress_watch, "uses_torch", is_trainer)
+    inner = "/bin/sh -c '/bin/sleep 1000; :' trainer & /bin/sleep 1000; :"
+    wrapper = f'/bin/sh -c "{inner}" trainer & /bin/sh -c "/bin/sleep 1000; :" trainer & wait'
+    with subprocess.Popen(["/usr/bin/timeout", "900", "/bin/sh", "-c", wrapper]) as process:
+
+        def family() -> list[int]:
+            return [*progress_watch.descendants(process.pid)]
+
+        try:
+            wait_until(lambda: len(family()) == 7 and len(with_torch(process.pid)) == 2, "all are there")
+            found = with_torch(process.pid)
+            assert [progress_watch.parent(progress_watch.parent(each)) for each in found] == [process.pid] * 2
+            assert with_torch(found[0]) == (found[0],)
+        finally:
+            for pid in (process.pid, *family()):
+                os.kill(pid, 9)
+
+
+def test_each_rank_that_a_wrapper_has_started_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdbext.tools.watch.with_torch", lambda _: (7, 8))
+    told: list[tuple[Any, ...]] = []
+    watch = made_watch()
+    verdicts = {pid: {"kind": "blocked", "summary": f"{pid} is stuck"} for pid in (7, 8)}
+    watch._folder = SimpleNamespace(take=lambda pid: Evidence(str(tmp_path), f"hang-{pid}", verdicts[pid], ""))
+    watch._tell = lambda event, text, _=None, pid=None: told.append((event, text, pid))
+    assert watch._hung(5.0)
+    assert told == [("hung", f"no progress for 5 s: {pid} is stuck", pid) for pid in (7, 8)]

@@ -1,0 +1,178 @@
+"""dispatch-compile: states of frames, graphs, who compiles and who holds lock files."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.errors import BadData
+from gdbext.tools.compile import graph_breaks, resumptions
+from gdbext.tools.compile.compile_workers import compile_locks, compiling_processes
+from gdbext.tools.compile.compiled_frames import GraphLines, _above_lines, _graph, _innermost, stage, states
+from gdbext.torch.compile import compile_section as section
+from gdbext.torch.compile import dynamo_names as names
+from gdbext.torch.compile.compile_section import CompilingProcess, CompilingThread, FrameState, Resumption
+
+SITE = "/site-packages/torch/"
+COMPILED, COMPILING, EAGER = FrameState.COMPILED, FrameState.COMPILING, FrameState.EAGER
+
+
+def frame(function: str, file: str, code: int = 1) -> PythonFrame:
+    return PythonFrame(function, file, 3, 0x1000, code)
+
+
+USER = frame("step", "train.py")
+COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
+TRITON = frame("compile", "/site-packages/triton/compiler/compiler.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([USER._replace(code=9), USER], [COMPILED, EAGER]),
+        ([frame("forward", "<eval_with_key>.12"), USER._replace(code=9)], [COMPILED, COMPILED]),
+        ([frame("call", "/tmp/torchinductor_me/ab/cab.py"), USER], [COMPILED, EAGER]),
+        ([frame("call", f"/mnt/own/cache/q2/cq2{'x7' * 24}z.py"), USER], [COMPILED, EAGER]),
+        ([frame("call", f"/mnt/own/cache/q2/cq3{'x7' * 24}z.py"), USER], [EAGER, EAGER]),
+        ([frame("wrapper", f"{SITE}_functorch/_aot_autograd/subclass_codegen.py:codegen(wrapper)")], [COMPILED]),
+        ([frame("make_cubin", "/site-packages/triton/backends/nvidia/compiler.py"), TRITON], [COMPILING, COMPILING]),
+        ([frame("trace", f"{SITE}_dynamo/symbolic_convert.py"), COMPILE, USER], [COMPILING, COMPILING, EAGER]),
+        # a graph that the compiler itself runs, while it propagates fake tensors
+        ([frame("forward", "<eval_with_key>.3"), COMPILE], [COMPILING, COMPILING]),
+        ([COMPILE, USER, COMPILE, USER], [COMPILING, COMPILING, COMPILING, EAGER]),
+        ([frame("Backend.compile_fx", f"{SITE}_inductor/compile_fx.py"), USER], [COMPILING, EAGER]),
+        # wrappers that compiled code goes through are no compiler
+        ([frame("compile_wrapper", f"{SITE}_dynamo/eval_frame.py"), USER], [EAGER, EAGER]),
+        ([frame("_compile", "train.py"), frame("compile_fx", "train.py")], [EAGER, EAGER]),
+    ],
+)
+def test_states_of_frames(frames: list[PythonFrame], expected: list[FrameState]) -> None:
+    assert states(frames, {9}) == expected
+
+
+def test_the_part_of_the_compiler_is_that_of_the_innermost_frame_of_torch() -> None:
+    inductor, aot = frame("f", f"{SITE}_inductor/graph.py"), frame("f", f"{SITE}_functorch/aot_autograd.py")
+    assert stage([USER, inductor, aot, COMPILE]) == "Inductor"
+    assert stage([aot, COMPILE]) == "AOTAutograd"
+    assert stage([COMPILE]) == "TorchDynamo"
+    assert stage([USER]) == ""
+
+
+def test_graph_breaks_and_where_code_goes_on() -> None:
+    counters = {
+        "graph_break": {"rare": 1, "often": 5},
+        "resumes": {"torch_dynamo_resume_in_step_at_9": 2, "torch_dynamo_resume_in_<lambda>_at_30": 1, "other": 7},
+    }
+    recorded = section.Compilation(
+        "1/0", "torch_dynamo_resume_in_step_at_9", "train.py", 9, None, None, None, None, True
+    )
+    assert graph_breaks(counters) == (section.GraphBreak("often", 5), section.GraphBreak("rare", 1))
+    expected = (Resumption("step", 9, "train.py", 2), Resumption("<lambda>", 30, None, 1))
+    assert resumptions(counters, (recorded,)) == expected
+    assert (graph_breaks({}), resumptions({}, ())) == ((), ())
+
+
+GRAPH, ROOT, FIRST, SECOND = range(8, 40, 8)
+
+
+def lines(closed: bool) -> GraphLines:
+    """Of a graph whose nodes are a ring behind the root; ``closed``: its last node leads back there."""
+    following = {ROOT: FIRST, FIRST: SECOND, SECOND: ROOT if closed else FIRST}
+    attributes = {GRAPH: {names.GRAPH_ROOT: ROOT}, **{node: {names.NEXT_NODE: following[node]} for node in following}}
+    found: Any = GraphLines.__new__(GraphLines)
+    found._runtime, found._values = SimpleNamespace(), SimpleNamespace(attributes=attributes.__getitem__)
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("number", "closed"), [(2, True), (-1, True), (1 << 60, True), (1 << 60, False)])
+def test_a_number_that_no_node_has(number: int, closed: bool) -> None:
+    with pytest.raises(BadData, match=f"has no node {number}"):
+        lines(closed)._node(GRAPH, number)
+    assert [lines(closed)._node(GRAPH, each) for each in (0, 1)] == [FIRST, SECOND], "counted from behind the root"
+
+
+MODULE = """# AOT ID: ['1_backward']
+cpp_fused_sin_0 = async_compile.cpp_pybinding(['const float*', 'float*'])
+class Runner:
+    def call(self, args):
+        buf0 = empty_strided_cpu((3, ), (1, ), torch.float32)
+        # Topologically Sorted Source Nodes: [y, z], Original ATen: [aten.sin, my.wait]
+        buf1 = torch.ops.my.wait.default(buf0)
+        del buf0
+        # Unrelated
+        cpp_fused_sin_0(buf1)
+
+        return (buf1, )
+"""
+TEXTS = [line.strip() for line in MODULE.splitlines()]
+NODES = "[y, z], Original ATen: [aten.sin, my.wait]"
+
+
+def test_the_graph_and_the_nodes_of_lines() -> None:
+    trace = '  File "a.py", line 3, in outer\n    inner()\n  File "b.py", line 7, in inner\n    x.sin()\n'
+    assert _innermost(trace) == ("inner", "b.py", 7, True)
+    assert _innermost("something else") is None
+    assert _graph(TEXTS) == "1_backward"
+    assert _graph(TEXTS[1:]) == ""
+    above = _above_lines(TEXTS)
+    assert [above.get(number, "") for number in (5, 7, 8, 10, 12)] == ["", NODES, NODES, NODES, ""]
+
+
+LOCK = "/cache/locks/cab.lock"
+WORKER = "python -m torch._inductor.compile_worker --kind=fork torch/_inductor/compile_worker/__main__.py"
+PROCESSES = {
+    11: ChildProcess(11, "python", command=WORKER, call="read"),
+    12: ChildProcess(12, "g++", command="g++ /cache/ab/cab.cpp -O3 -o /cache/ab/cab.so", call="wait4"),
+    13: ChildProcess(13, "cc1plus", command="cc1plus -quiet cab.cpp -o /tmp/x.s"),
+    14: ChildProcess(14, "sleep", command="sleep 9"),
+    99: ChildProcess(99, "python", command="python other.py"),
+}
+
+
+OPEN = {"/dev/null", LOCK}
+PROCFS = SimpleNamespace(
+    descendants=lambda: {11: 7, 14: 7, 12: 11, 13: 12},
+    process=PROCESSES.__getitem__,
+    open_files=lambda pid: OPEN if pid in (7, 12) else {"pipe:[1]", "/else/locks"},
+    file_lock=lambda path: {LOCK: SimpleNamespace(processes=(PROCESSES[99],))}[path],
+    has_locked=lambda pid, path: (pid, path) == (12, LOCK),
+)
+SESSION: Any = SimpleNamespace(procfs=PROCFS, target=SimpleNamespace(pid=7))
+WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
+
+
+@pytest.fixture(autouse=True)
+def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes whose stacks were asked for."""
+    asked: list[int] = []
+
+    def work_of(pid: int) -> CompilingThread | None:
+        asked.append(pid)
+        return WORK if pid == 11 else None
+
+    monkeypatch.setattr("gdbext.tools.compile.compile_workers.work_of", work_of)
+    return asked
+
+
+def test_compilers_with_what_they_compile_and_lock_files_with_who_holds_them() -> None:
+    assert compiling_processes(SESSION) == (
+        CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, "", WORK),
+        CompilingProcess(12, "g++", PROCESSES[12].command, "in wait4, started cc1plus 13", 11, "/cache/ab/cab.cpp"),
+        CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
+    )
+    assert compile_locks(SESSION) == (section.CompileLock(LOCK, (7, 12), (12, 99)),)
+    core: Any = SimpleNamespace(procfs=None)
+    assert (compiling_processes(core), compile_locks(core)) == ((), ())
+
+
+def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_stopped(works: list[int]) -> None:
+    calls = {pid: "futex" if pid < 105 else "wait4" for pid in range(100, 130)}
+    many = {pid: ChildProcess(pid, "python", command=WORKER, call=call) for pid, call in calls.items()}
+    procfs = SimpleNamespace(descendants=lambda: dict.fromkeys(many, 7), process=many.__getitem__)
+    session: Any = SimpleNamespace(procfs=procfs, target=SimpleNamespace(pid=7))
+    assert len(compiling_processes(session)) == 30
+    assert works == list(range(105, 113))

@@ -1,0 +1,177 @@
+"""dispatch-values: what it watches, what it prints, and which launch made the first NaN."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.engine.arch import Passing, architectures
+from gdbext.engine.arch.argument_places import CFA, SavedArgument
+from gdbext.tools.values import launch as launches
+from gdbext.tools.values.first_nan import FirstBad, above, find_lines, has_infinity, has_nan
+from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchTensor, LaunchValue
+from gdbext.tools.values.value_site import ValueSite, lost_registers, passed_at
+from gdbext.tools.values.watching import WatchedOperators
+from gdbext.torch.values.value_text import Statistics
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.hooks = 0
+        self.seen: list[str] = []
+
+    def function(self, function: str, *_: Any) -> None:
+        self.seen.append(function)
+
+    boxed_entry = function
+
+    def boxed_calls(self, places: list[int], _operators: Any) -> None:
+        self.seen.append("boxed calls")
+        self.hooks += len(places)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.seen.append(name)
+
+
+@pytest.mark.parametrize(
+    ("functions", "entries", "places", "watched"),
+    [
+        (["call"], ["CPU entry"], [1], ["call", "CPU entry"]),
+        ([], ["CPU entry"], [1], ["boxed calls", "own_lookups", "python_kernels"]),  # autograd's fallback comes first
+        ([], ["CPU entry"], [], ["boxed calls", "own_lookups", "python_kernels", "CPU entry"]),
+    ],
+)
+def test_operators_with_and_without_functions_of_their_own(
+    functions: list[str], entries: list[str], places: list[int], watched: list[str]
+) -> None:
+    made: Any = object.__new__(WatchedOperators)
+    made._known, made._boxed, made._sees_boxed_calls = set(), {}, False
+    made._watch = Watch()
+    made._all_calls = SimpleNamespace(boxed_calls=lambda: places, not_seen=list)
+    own = {"functions": lambda _: functions, "boxed_entries": lambda _: entries}
+    made._functions = SimpleNamespace(**own, python_entries=list)
+    for _ in range(2):
+        made._add(SimpleNamespace(address=0x5000))
+    assert made._watch.seen == watched
+    assert list(made._boxed) == ([] if functions else [0x5000])
+
+
+X86_64 = architectures.by_machine(62)
+KINDS = ("at::Tensor const&", "long", "bool", "double", "long")
+SLOTS = tuple(X86_64.place_arguments([Passing.WORD] * 3 + [Passing.FLOAT] + [Passing.WORD]))
+PLACES = {
+    "rdi": SavedArgument("rbx"),
+    "rsi": SavedArgument(CFA, -0x20, 4),  # mov %esi, -0x20(cfa)
+    "rdx": SavedArgument(CFA, -0x24, 4),
+    "xmm0": SavedArgument(CFA, -0x30),
+}
+
+
+def test_a_number_of_which_four_bytes_are_kept_is_not_known() -> None:
+    lost = frozenset(lost_registers(X86_64, KINDS, SLOTS, PLACES, hidden=False))
+    assert lost == {"rsi", "rcx"}
+    assert set(lost_registers(X86_64, KINDS, SLOTS, {"rsi": SavedArgument("r12")}, hidden=True)) >= {"rdi", "rdx"}
+    site = ValueSite(("self", "dim", "keepdim", "p", "n"), KINDS, SLOTS, PLACES, False, 0x1000, lost)
+    memory = {0x7000 - 0x20: 0xAAAA_0000_0007, 0x7000 - 0x24: 1, 0x7000 - 0x30: 0x3FF0_0000_0000_0000}
+    control: Any = SimpleNamespace(register={"rbx": 0x5000, "rcx": 3}.__getitem__, float_register={}.__getitem__)
+    passed = passed_at(X86_64, site, control, 0x7000, memory.get)
+    assert passed.words == (0x5000, None, 1, None, None, None)
+    assert passed.floats == (0x3FF0_0000_0000_0000,)
+
+
+FINE = LaunchTensor("self", 0x1000, "f32[2] cpu", "float32", (2,), Statistics(2, -1.0, 3.0, 1.0, 2.5, 0, 0, 0))
+BAD = LaunchTensor("result0", 0x2000, "f32[2] cpu", "float32", (2,), Statistics(2, None, None, None, None, 2, 0, 0))
+META = LaunchTensor("out", 0x3000, "f32[2] meta", "float32", (2,), None)
+VALUES = (
+    LaunchValue("self", "f32[2] cpu", (FINE,), "Tensor"),
+    LaunchValue("alpha", "2", (), "Scalar"),
+    LaunchValue("result0", "f32[2] cpu", (BAD,)),
+)
+LAUNCH = KernelLaunch(AFTER, "aten::add", "Tensor", 4, "wrapper_CPU_add", "CPU", 7, VALUES, 1)
+
+
+def test_what_is_printed_of_a_launch() -> None:
+    lines = list(launches.launch_lines(LAUNCH))
+    head = "[ after_launch - aten::add.Tensor - self ]\nNumber of elements: 2\nSize: [2]\nDtype: torch.float32"
+    assert "\n".join(lines[:7]) == f"{head}\nMean: 1\nMin: -1\nMax: 3"
+    assert "[ after_launch - aten::add.Tensor - alpha ] 2" in lines
+    assert lines[-1] == "NaN: 2, Inf: 0"
+    before = LAUNCH._replace(when=BEFORE, values=())
+    assert [*launches.launch_lines(before)] == [launches.kernel_line(before)] == ["[ before_launch: wrapper_CPU_add ]"]
+    values = (LaunchValue("out", "", (META,)), LaunchValue("dim", ""))
+    unread = list(launches.launch_lines(LAUNCH._replace(values=values)))
+    assert "no elements to read" in unread
+    assert unread[-1].endswith("- dim ] ?")
+
+
+def test_a_launch_as_json_and_a_find() -> None:
+    [line] = launches.json_lines(LAUNCH)
+    document = json.loads(line)
+    assert (document["op"], document["overload"], document["when"]) == ("aten::add", "Tensor", "after")
+    assert document["call"] == 4
+    assert [each["name"] for each in document["arguments"]] == ["self", "alpha", "result0"]
+    assert document["arguments"][0]["tensor"]["max"] == 3.0
+    assert document["arguments"][1]["value"] == "2"
+    find = launches.Find(LAUNCH, (LAUNCH._replace(op="aten::mm", overload=""),), False, "model.py", 8)
+    lines = list(find_lines(find, "NaN"))
+    assert lines[0] == "aten::add.Tensor made the first NaN: call 4, key CPU"
+    assert "  called at model.py:8" in lines
+    assert any("not certain" in line for line in lines)
+    assert lines[-1].split() == ["aten::mm", "-", "-", "2"]
+    document = launches.find_document(find)
+    assert (document["file"], document["line"], document["certain"]) == ("model.py", 8, False)
+    assert document["result"]["tensor"]["nan"] == 2
+
+
+NO_REPORTER: Any = None
+
+
+def tensor(nan: int = 0, inf: int = 0, high: float = 1.0) -> LaunchTensor:
+    return LaunchTensor("x", 1, "f32[2]", "float32", (2,), Statistics(2, 0.0, high, 0.0, 0.0, nan, inf, 0))
+
+
+def launch(when: str, op: str, call: int, *tensors: LaunchTensor, name: str = "self") -> KernelLaunch:
+    values = tuple(LaunchValue(name, "f32[2]", (each,), "Tensor") for each in tensors)
+    return KernelLaunch(when, op, "", call, "k", "CPU", 7, values, 1)
+
+
+def finds(*seen: KernelLaunch, is_bad: Any = has_nan) -> list[launches.Find]:
+    found: list[launches.Find] = []
+    seeker = FirstBad(is_bad, found.append, False)
+    for each in seen:
+        assert not seeker.launch(each, NO_REPORTER)
+    return found
+
+
+def test_the_operator_between_clean_and_not() -> None:
+    [found] = finds(
+        launch(BEFORE, "aten::mm", 0, tensor()),
+        launch(AFTER, "aten::mm", 0, tensor(), tensor()),
+        launch(BEFORE, "aten::log", 0, tensor()),
+        launch(AFTER, "aten::log", 0, tensor(), tensor(nan=1)),
+        launch(BEFORE, "aten::add", 0, tensor(nan=1)),
+        launch(AFTER, "aten::add", 0, tensor(nan=1), tensor(nan=1)),
+    )
+    assert (found.launch.op, [each.op for each in found.history], found.is_certain) == ("aten::log", ["aten::mm"], True)
+
+
+def test_memory_that_was_never_written_and_what_is_in_an_out_argument_do_not_count() -> None:
+    assert finds(launch(BEFORE, "aten::empty", 0), launch(AFTER, "aten::empty", 0, tensor(nan=1))) == []
+    before = launch(BEFORE, "aten::log", 0, tensor(nan=1), name="out")
+    assert len(finds(before, launch(AFTER, "aten::log", 0, tensor(nan=1)))) == 1
+    before = before._replace(values=(LaunchValue("self", "", (), "Tensor"),))
+    [found] = finds(before, launch(AFTER, "aten::log", 0, tensor(nan=1)))
+    assert not found.is_certain, "an argument is unknown"
+
+
+def test_infinities_and_large_numbers_and_staying_there() -> None:
+    assert has_infinity(tensor(inf=1))
+    assert has_infinity(tensor(nan=1))
+    assert above(5.0)(tensor(high=6.0))
+    assert not above(5.0)(tensor(high=4.0))
+    seeker = FirstBad(has_nan, lambda _: None, True)
+    seeker.launch(launch(BEFORE, "aten::log", 0, tensor()), NO_REPORTER)
+    assert seeker.launch(launch(AFTER, "aten::log", 0, tensor(nan=1)), NO_REPORTER)
