@@ -1,10 +1,6 @@
-"""The registry: every recogniser is in it, and the order is the one that its reasons ask for."""
+"""The order in which waits are recognised."""
 
 from __future__ import annotations
-
-from importlib import import_module
-from inspect import isfunction
-from pathlib import Path
 
 from gdbext.diagnosis.waits import (
     gil_waits,
@@ -15,41 +11,6 @@ from gdbext.diagnosis.waits import (
     syscall_waits,
     torch_waits,
 )
-
-WAITS = Path(recognise.__file__).parent
-
-
-def modules():
-    for file in sorted(WAITS.rglob("*.py")):
-        name = ".".join(file.relative_to(WAITS).with_suffix("").parts)
-        if not name.endswith("__init__"):
-            yield import_module(f"gdbext.diagnosis.waits.{name}")
-
-
-def test_every_recogniser_is_registered():
-    found = {each for module in modules() for each in _public(module) if _answers(each, "Wait | None")}
-    assert len(found) > 10
-    assert found - {recognise.wait_of} <= {*recognise.RECOGNISERS, *recognise.SPINNING}
-
-
-def test_every_pool_recogniser_is_registered():
-    own = {each for module in modules() for each in _public(module) if _answers(each, "Pool | None")}
-    assert own == set(recognise.POOLS)
-
-
-def _public(module):
-    named = vars(module).items()
-    return [
-        each
-        for name, each in named
-        if isfunction(each) and not name.startswith("_") and each.__module__ == module.__name__
-    ]
-
-
-def _answers(function, kind):
-    """It is ``ThreadSnapshot → kind``, as recognisers are."""
-    annotations = dict(function.__annotations__)
-    return annotations.pop("return", "") == kind and list(annotations.values()) == ["ThreadSnapshot"]
 
 
 def test_no_recogniser_is_asked_twice():
