@@ -9,19 +9,13 @@ from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.samples import Sampled, SamplesSection
 from gdbext.diagnosis.verdict import judge
+from gdbext.diagnosis.verdict import progress as steps
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.progress import (
-    SamplePlace,
-    agreeing,
-    compare,
-    dispatches,
-    revised,
-    summary,
-    with_calls,
-)
+from gdbext.diagnosis.verdict.progress import SamplePlace, agreeing, compare, revised, summary, with_calls
 from support.fakes.analysis_facts import step, thread, wait
 
 NOTHING = (0, 0, 0, 0)
+SPINS = (3_500_000_000, 0, 0, 0)
 
 
 def place(*addresses, line=1, instruction=7, functions=()):
@@ -37,18 +31,24 @@ def kinds(*looks, **more):
     return {each.tid: each.progress.value for each in found(*looks, **more)}
 
 
-def test_stuck_even_where_a_wait_wakes_up_and_begins_again():
-    assert kinds({1: place(91, 92)}, {1: place(93)}, {1: place(91, 92, 94)}) == {1: "stuck"}
+MOVED = SamplePlace((7,) * 40, (("work", 1),))
 
 
-@pytest.mark.parametrize("other", [place(line=2), place(instruction=8), SamplePlace((7,) * 40, (("work", 1),))])
-def test_another_line_or_another_caller_is_progress(other):
-    assert kinds({1: place()}, {1: other}) == {1: "moved"}
-
-
-def test_spinning_uses_the_processor_at_one_place():
-    assert kinds({1: place()}, {1: place()}, done=(3_500_000_000, 0, 0, 0)) == {1: "spinning"}
-    assert kinds({1: place()}, {1: place()}, done=(None,) * 4) == {1: "stuck"}
+@pytest.mark.parametrize(
+    ("looks", "more", "progress"),
+    [
+        ([place(91, 92), place(93), place(91, 92, 94)], {}, "stuck"),  # a wait wakes up and begins again
+        ([place(), place(line=2)], {}, "moved"),
+        ([place(), place(instruction=8)], {}, "moved"),
+        ([place(), MOVED], {}, "moved"),
+        ([place()] * 2, {"done": SPINS}, "spinning"),
+        ([place()] * 2, {"done": (None,) * 4}, "stuck"),
+        ([place()] * 2, {"done": (1000, 400, 0, 0), "waking": [1]}, "stuck"),  # as who waits for the GIL
+        ([place()] * 2, {"done": (1000, 400, 9, 0), "waking": [1]}, "same-place"),
+    ],
+)
+def test_progress(looks, more, progress):
+    assert kinds(*({1: each} for each in looks), **more) == {1: progress}
 
 
 def test_a_thread_that_runs_at_every_sample_spins_however_little_of_the_processor_it_gets():
@@ -69,11 +69,6 @@ def test_a_thread_that_runs_at_every_sample_spins_however_little_of_the_processo
 def test_who_stands_still_does_nothing_at_all(done, moved):
     (same,) = found({1: place()}, {1: place()}, done=done)
     assert (same.progress.value, same.moved) == ("same-place", (moved,))
-
-
-def test_the_wait_for_the_gil_wakes_up_by_itself():
-    assert kinds({1: place()}, {1: place()}, done=(1000, 400, 0, 0), waking=[1]) == {1: "stuck"}
-    assert kinds({1: place()}, {1: place()}, done=(1000, 400, 9, 0), waking=[1]) == {1: "same-place"}
 
 
 def test_threads_come_and_go():
@@ -99,11 +94,10 @@ def test_the_summary_leaves_idle_workers_out():
 
 
 def test_dispatches_between_samples() -> None:
-    assert dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
-    assert dispatches(0, 2.0).summary == "No operator was called meanwhile."
+    assert steps.dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
+    assert steps.dispatches(0, 2.0).summary == "No operator was called meanwhile."
 
 
-SPINS = (3_500_000_000, 0, 0, 0)
 STATES = {
     "runs": thread(1, dispatch=[step("aten::mm")]),
     "waits": thread(1, wait("mutex", 2)),

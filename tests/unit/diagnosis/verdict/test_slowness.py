@@ -63,26 +63,32 @@ def test_pinned_threads():
     assert "parent process 3 taskset" in found.text
 
 
-def test_a_busy_machine_proves_nothing():
-    assert kinds(NOTHING._replace(threads=turns(50, 200))) == [("other-processes", False, False)]
-    assert kinds(NOTHING._replace(threads=turns(50, 200, 9))) == [("oversubscription", False, False)]
+LATE = tuple(each._replace(priority="nice 10") for each in turns(90, 150))
+
+
+@pytest.mark.parametrize(
+    ("threads", "ready", "kind", "proven"),
+    [
+        (turns(50, 200), None, "other-processes", False),
+        (turns(50, 200, 9), None, "oversubscription", False),
+        (turns(0, 250), None, "other-processes", True),
+        (turns(10, 190), None, "other-processes", False),
+        (turns(0, 100), None, "other-processes", False),
+        (LATE, None, "other-processes", False),
+        (LATE, 8, "other-processes", False),  # on a crowded machine a low priority alone does not starve
+        (LATE, 40, "other-processes", False),
+    ],
+)
+def test_who_hardly_runs(threads, ready, kind, proven):
+    assert kinds(NOTHING._replace(threads=threads, ready=ready)) == [(kind, proven, proven)]
 
 
 def test_who_comes_after_all_others_hardly_runs():
-    assert kinds(NOTHING._replace(threads=turns(0, 250))) == [("other-processes", True, True)]
-    assert kinds(NOTHING._replace(threads=turns(10, 190))) == [("other-processes", False, False)]
-    assert kinds(NOTHING._replace(threads=turns(0, 100))) == [("other-processes", False, False)]
     idle = tuple(each._replace(priority="SCHED_IDLE") for each in turns(100, 150))
     (found,) = explanations(facts(NOTHING._replace(threads=idle, ready=5)))
     assert (found.is_proven, found.starves) == (True, True)
     assert "it runs with SCHED_IDLE" in found.text
     assert "would be about 20%" in found.speaks_for[-1]
-
-
-@pytest.mark.parametrize("ready", [None, 8, 40])
-def test_on_a_crowded_machine_a_low_priority_alone_does_not_starve(ready):
-    late = tuple(each._replace(priority="nice 10") for each in turns(90, 150))
-    assert kinds(NOTHING._replace(threads=late, ready=ready)) == [("other-processes", False, False)]
 
 
 def test_memory():
@@ -111,9 +117,6 @@ def test_one_thread_where_many_could_run():
     assert "torchrun" in found.text
     assert found.against
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
-
-
-def test_one_thread_by_a_call():
     asked = facts(NOTHING)._replace(own_threads=lambda: 1)
     (found,) = explanations(asked)
     assert "torch.set_num_threads(1)" in found.text
@@ -161,12 +164,12 @@ def test_the_verdict():
 
 
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
-    path = [
-        ("simplify", "/x/sympy/core/expr.py"),
-        ("run_node", "/x/torch/_inductor/graph.py"),
-        ("_compile", "/x/torch/_dynamo/convert_frame.py"),
-    ]
-    frames = tuple(Frame(number, FrameKind.PYTHON, name, "", file, 1) for number, (name, file) in enumerate(path))
+    path = (
+        "/x/sympy/core/expr.py simplify",
+        "/x/torch/_inductor/graph.py run_node",
+        "/x/torch/_dynamo/convert_frame.py _compile",
+    )
+    frames = tuple(Frame(1, FrameKind.PYTHON, name, "", file, 1) for file, name in map(str.split, path))
     (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
     assert found.kind is ExplanationKind.COMPILING
     assert "it is lowering the graph (run_node)" in found.speaks_for
@@ -204,7 +207,6 @@ def test_who_collects_anew_has_left_its_place():
     assert collects_again([collecting(3), NO_COLLECTION]) is None
     assert over_samples([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
     stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")
-    assert with_collections([stays], 1) == [
-        stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
-    ]
+    moved = stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
+    assert with_collections([stays], 1) == [moved]
     assert with_collections([stays], None) == [stays]

@@ -20,14 +20,12 @@ from support.fakes.analysis_facts import step, thread, wait
 MM = step("aten::mm", 4, 0x10, "Meta")
 
 
+def judged(*threads, pid=1, **more):
+    return judge(Observations(threads, pid, **more))
+
+
 def verdict(*threads, **more):
-    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict.finding
-
-
-def recursions(thread_facts):
-    found = recursion.detect(thread_facts.dispatch, overflown=True)
-    assert found is not None
-    return {thread_facts.tid: found}
+    return judged(*threads, **more).verdict.finding
 
 
 def test_deadlock_names_both_and_their_operators():
@@ -51,9 +49,53 @@ def test_an_inferred_owner_is_said_to_be_inferred():
     assert "which worker holds" not in found.summary
 
 
-def test_self_deadlock():
-    found = verdict(thread(1, wait("mutex", 1), [MM]))
-    assert (found.kind, found.step.op, [e.owner for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
+NO_WORKERS = MissingWorkers(pools.OPENMP, forked=True)
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind", "part"),
+    [
+        (wait("mutex", 1), "self-deadlock", "itself"),
+        (wait("mutex", 77, gone=True), "orphaned-lock", "77"),
+        (wait("worker-pool", missing_workers=NO_WORKERS), "missing-workers", "no OpenMP worker threads"),
+        (wait("condvar"), "blocked", ""),
+        (wait("futex"), "blocked", ""),
+        (wait("io", name="read of fd 5"), "blocked", ""),
+        (wait("sleep", timed=True), "blocked", ""),
+        (wait("python-lock"), "blocked", ""),
+        (wait("collective"), "waiting-external", ""),
+        (wait("device"), "waiting-external", ""),
+        (wait("child-process"), "waiting-external", ""),
+        (None, "busy", ""),
+    ],
+)
+def test_inside_the_dispatcher(waits, kind, part):
+    found = verdict(thread(1, waits, [MM]))
+    assert (found.kind.value, found.threads) == (kind, (1,))
+    assert (found.step.op, found.step.key, found.step.stage) == ("aten::mm", "Meta", DispatchStage.IN_KERNEL)
+    assert [edge.owner for edge in found.cycle] == [1] * (kind == "self-deadlock")
+    assert part in found.summary
+
+
+LAST = thread(3, wait("condvar", address=0xC0))
+LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
+
+
+@pytest.mark.parametrize(
+    ("threads", "kind", "tids"),
+    [
+        ([thread(1, wait("gil", 2), [MM]), thread(2, wait("mutex", 3)), LAST], "blocked", (1, 2, 3)),
+        ([thread(1, LATE, [MM]), thread(2)], "busy", (1,)),
+        ([thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3"))], "blocked", (1, 2)),
+        ([thread(1, wait("io", name="poll of fd 3"))], "waiting-external", (1,)),
+        ([thread(1, wait("sleep", timed=True)), thread(2, wait("io"))], "idle", (1,)),
+    ],
+)
+def test_who_waits_for_whom(threads, kind, tids):
+    found = verdict(*threads)
+    assert (found.kind.value, found.threads) == (kind, tids)
+    assert found.step is threads[0].innermost
+    assert ("0xc0" in found.summary) == (LAST in threads)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +111,10 @@ def test_self_deadlock():
 def test_a_thread_that_ran_on_does_not_wait_for_ever(threads, kind):
     assert verdict(*threads).kind is kind
     asked = []
-    still = judge(Observations(threads, 1, has_run=lambda tid: bool(asked.append(tid))))  # type: ignore[func-returns-value]
+    still = judged(*threads, has_run=lambda tid: bool(asked.append(tid)))  # type: ignore[func-returns-value]
     assert still.verdict.finding.kind is kind
     assert set(asked) >= {each.tid for each in threads}
-    moved = judge(Observations(threads, 1, has_run=lambda tid: tid == asked[-1]))
+    moved = judged(*threads, has_run=lambda tid: tid == asked[-1])
     assert kind not in {moved.verdict.finding.kind, *(finding.kind for finding in moved.findings)}
 
 
@@ -86,97 +128,31 @@ def test_a_timed_wait_that_begins_again_refutes_nothing():
     assert verdict(*threads, has_run=lambda tid: tid == 2).kind is FindingKind.DEADLOCK
 
 
-def test_orphaned_lock():
-    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]))
-    assert (found.kind, found.step.op) == (FindingKind.ORPHANED_LOCK, "aten::mm")
-    assert "77" in found.summary
-
-
-def test_missing_workers():
-    found = verdict(thread(1, wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True)), [MM]))
-    assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
-    assert "no OpenMP worker threads" in found.summary
-
-
-@pytest.mark.parametrize(
-    "waits",
-    [
-        wait("condvar"),
-        wait("futex"),
-        wait("io", name="read of fd 5"),
-        wait("sleep", timed=True),
-        wait("python-lock"),
-    ],
-)
-def test_blocked_inside_the_dispatcher(waits):
-    found = verdict(thread(1, waits, [MM]))
-    assert (found.kind, found.step.op, found.step.key, found.step.stage) == (
-        FindingKind.BLOCKED,
-        "aten::mm",
-        "Meta",
-        DispatchStage.IN_KERNEL,
-    )
-
-
-def test_blocked_follows_the_chain_to_its_end():
-    found = verdict(
-        thread(1, wait("gil", 2), [MM]), thread(2, wait("mutex", 3)), thread(3, wait("condvar", address=0xC0))
-    )
-    assert (found.kind, found.threads, found.step.op) == (FindingKind.BLOCKED, (1, 2, 3), "aten::mm")
-    assert "0xc0" in found.summary
-
-
-def test_a_gil_holder_that_reads_blocks_the_others():
-    found = verdict(thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3")))
-    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2))
-
-
-@pytest.mark.parametrize("kind", ["collective", "device", "child-process"])
-def test_waiting_external_even_inside_the_dispatcher(kind):
-    assert verdict(thread(1, wait(kind), [MM])).kind is FindingKind.WAITING_EXTERNAL
-
-
-def test_main_waits_for_input():
-    assert verdict(thread(1, wait("io", name="poll of fd 3"))).kind is FindingKind.WAITING_EXTERNAL
-    assert verdict(thread(1, wait("sleep", timed=True)), thread(2, wait("io"))).kind is FindingKind.IDLE
-
-
-def test_busy_when_it_runs_or_waits_for_what_runs():
-    assert verdict(thread(1, None, [MM])).kind is FindingKind.BUSY
-    found = verdict(thread(1, wait("barrier", 2, certainty=OwnerCertainty.INFERRED), [MM]), thread(2))
-    assert (found.kind, found.step.op) == (FindingKind.BUSY, "aten::mm")
-
-
 def test_contention_is_no_finding():
-    case = Observations([thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))], 1)
-    assert judge(case).findings == ()
+    assert judged(thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))).findings == ()
 
 
 def test_an_unknown_owner_may_be_the_thread_that_runs():
-    judged = judge(Observations([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
-    assert judged.verdict.finding.kind is FindingKind.BUSY
-    assert [finding.kind for finding in judged.findings] == [FindingKind.NOTE]
-    assert "cannot be excluded" in judged.verdict.finding.summary
+    found = judged(thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")]))
+    assert found.verdict.finding.kind is FindingKind.BUSY
+    assert [finding.kind for finding in found.findings] == [FindingKind.NOTE]
+    assert "cannot be excluded" in found.verdict.finding.summary
 
 
 def test_idle_pools_and_prompts():
     pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool=pools.OPENMP) for i in range(2, 9)]
-    found = judge(Observations([thread(1, wait("io"), state=RunState.IDLE), *pool], 1))
+    found = judged(thread(1, wait("io"), state=RunState.IDLE), *pool)
     assert (found.verdict.finding.kind, found.findings) == (FindingKind.IDLE, ())
 
 
 def test_no_all_clear_while_a_wait_is_not_understood():
-    judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
-    assert judged.verdict.finding.kind is FindingKind.IDLE
-    assert "cannot be excluded" in judged.verdict.finding.summary
-    assert judged.verdict.finding.threads == (1, 2)
-
-
-def test_a_thread_that_is_known_to_have_moved_casts_no_doubt():
     threads = [thread(1, wait("sleep", timed=True)), thread(2, wait("futex")), thread(3, wait("futex"))]
-    judged = judge(Observations(threads, 1, moved=lambda: (2,)))
-    assert [finding.threads for finding in judged.findings] == [(3,)]
-    assert judge(Observations(threads, 1, moved=lambda: (2, 3))).findings == ()
+    found = verdict(*threads[:2])
+    assert (found.kind, found.threads) == (FindingKind.IDLE, (1, 2))
+    assert "cannot be excluded" in found.summary
+    moved = judged(*threads, moved=lambda: (2,))
+    assert [finding.threads for finding in moved.findings] == [(3,)]
+    assert judged(*threads, moved=lambda: (2, 3)).findings == ()
 
 
 def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
@@ -194,10 +170,10 @@ def test_the_main_thread_is_followed_to_another_process():
 
 
 def test_the_main_thread_is_followed_to_a_thread_that_runs():
-    judged = judge(Observations([thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3)], 1))
-    assert (judged.verdict.finding.kind, judged.verdict.finding.threads) == (FindingKind.BUSY, (1, 3))
-    assert judged.verdict.finding.summary.endswith("thread 3 runs; no thread is in the dispatcher.")
-    assert not judged.findings
+    found = judged(thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3))
+    assert (found.verdict.finding.kind, found.verdict.finding.threads) == (FindingKind.BUSY, (1, 3))
+    assert found.verdict.finding.summary.endswith("thread 3 runs; no thread is in the dispatcher.")
+    assert not found.findings
 
 
 @pytest.mark.parametrize(
@@ -216,15 +192,15 @@ def test_a_loop_that_sleeps_waits_for_what_it_looks_at(more, kind):
 
 
 def test_a_timed_cycle_is_a_note_only():
-    judged = judge(Observations([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
-    assert judged.verdict.finding.kind is FindingKind.IDLE
-    assert "ends by itself" in judged.findings[0].summary
+    found = judged(thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1)))
+    assert found.verdict.finding.kind is FindingKind.IDLE
+    assert "ends by itself" in found.findings[0].summary
 
 
 def test_runaway_recursion_and_its_stack_overflow():
     deep = thread(1, None, [step("my::op", i, 0x10, event="redispatch") for i in range(100)], signal="SIGSEGV")
     crash = Crash(1, "SIGSEGV", 0x7FF0, CrashKind.STACK_OVERFLOW, "SIGSEGV at 0x7ff0: stack overflow")
-    found = verdict(deep, crashes={1: crash}, recursions=recursions(deep))
+    found = verdict(deep, crashes={1: crash}, recursions={1: recursion.detect(deep.dispatch, overflown=True)})
     assert (found.kind, found.step.op) == (FindingKind.RUNAWAY_RECURSION, "my::op")
     assert "K10" in found.summary
     assert "100 times" in found.summary
@@ -232,36 +208,31 @@ def test_runaway_recursion_and_its_stack_overflow():
 
 def test_crash_is_strongest():
     crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
-    found = verdict(
-        thread(1, wait("mutex", 1)),
-        thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
-        crashes={2: crash},
-    )
+    crashed = thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")])
+    found = verdict(thread(1, wait("mutex", 1)), crashed, crashes={2: crash})
     assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
 
 
 def test_threads_that_wait_alike_are_one_finding():
     threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
-    judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
-    assert [len(finding.threads) for finding in judged.findings] == [199, 1]
-    assert "198 more threads" in judged.verdict.finding.summary
+    found = judged(*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8))
+    assert [len(finding.threads) for finding in found.findings] == [199, 1]
+    assert "198 more threads" in found.verdict.finding.summary
 
 
 def test_threads_that_should_act_and_are_not_there():
     gone = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
-    waits = thread(1, wait("condvar", lost=gone))
-    found = judge(Observations([waits], 1)).verdict.finding
+    waits, runs = thread(1, wait("condvar", lost=gone)), thread(2)
+    found = verdict(waits)
     assert found.kind is FindingKind.BLOCKED
-    assert found.summary.endswith(
-        "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
-    )
-    runs = thread(2)
-    assert judge(Observations([waits, runs], 1)).verdict.kind is not FindingKind.BLOCKED, "it may come to it"
+    told = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
+    assert found.summary.endswith(told)
+    assert verdict(waits, runs).kind is not FindingKind.BLOCKED, "it may come to it"
     recorded = thread(1, wait("condvar", lost=gone._replace(is_recorded=True)))
-    assert judge(Observations([recorded, runs], 1)).verdict.kind is FindingKind.BLOCKED
+    assert verdict(recorded, runs).kind is FindingKind.BLOCKED
     left = LostThread(("a", "b"), Loss.LEFT_BEHIND, "should run its job", is_recorded=True)
-    found = judge(Observations([thread(1, wait("condvar", lost=left))], 1)).verdict.finding
+    found = verdict(thread(1, wait("condvar", lost=left)))
     assert found.kind is FindingKind.MISSING_WORKERS
     assert "the threads a, b, which should run its job, were started before the fork" in found.summary
 
@@ -301,17 +272,10 @@ def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
 @pytest.mark.parametrize(("loop", "word"), [("step", "called at"), ("main", "which calls")])
 def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     """A loop in a library is called by the program; a loop of the program calls the function that sleeps."""
-    library, *own = [
-        Frame(0, FrameKind.PYTHON, name, file=file, line=1)
-        for name, file in (
-            ("poll", "/env/lib/python3.11/site-packages/a.py"),
-            ("step", "/srv/b.py"),
-            ("main", "/srv/b.py"),
-        )
-    ]
+    library = Frame(0, FrameKind.PYTHON, "poll", file="/env/lib/python3.11/site-packages/a.py", line=1)
+    own = [Frame(0, FrameKind.PYTHON, name, file="/srv/b.py", line=1) for name in ("step", "main")]
     where = {"step": library, "main": own[1]}[loop].place
-    sleeping = wait("sleep", timed=True, repeated_at=where)
-    main = thread(1, sleeping, python_name="MainThread")._replace(python=(library, *own))
+    main = thread(1, wait("sleep", timed=True, repeated_at=where), python=(library, *own))
     assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary
 
 
