@@ -18,11 +18,6 @@ def test_who_owes_a_notification_or_its_own_end_holds_nothing(kind: WaitKind) ->
     assert held == ({7: (resource,)} if kind in HELD else {})
 
 
-def test_the_worker_that_computes_a_future_does_not_hold_its_condition_variable() -> None:
-    assert WaitKind.CONDVAR not in HELD
-    assert {WaitKind.GIL, WaitKind.MUTEX, WaitKind.STATIC_INIT} <= set(HELD)
-
-
 def test_what_two_wait_for_is_held_once() -> None:
     wait = Wait(Resource(WaitKind.MUTEX, 0x7F00, "a"), OwnerThread(7))
     other = Wait(Resource(WaitKind.MUTEX, 0x7F80, "b"), OwnerThread(7))

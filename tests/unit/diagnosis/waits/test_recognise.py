@@ -13,10 +13,6 @@ from gdbext.diagnosis.waits import (
 )
 
 
-def test_no_recogniser_is_asked_twice():
-    assert len(set(recognise.RECOGNISERS)) == len(recognise.RECOGNISERS)
-
-
 def test_what_proves_more_comes_first():
     order = {recogniser: rank for rank, recogniser in enumerate(recognise.RECOGNISERS)}
     assert order[gil_waits.gil_wait] < order[pthread_waits.condvar_wait]

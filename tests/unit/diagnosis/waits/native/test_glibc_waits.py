@@ -11,20 +11,19 @@ from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from support.programs.wait_processes import BITSET, DATA, PRIVATE, TLS, Outside, Process, mutex, wait_of
 
+CONDVAR = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
 
-@pytest.mark.parametrize(("offset", "held"), [(40, DATA), (44, DATA), (32, DATA), (36, DATA)])
-def test_a_condition_variable_found_in_the_waiters_frames(offset, held):
-    frames = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
-    process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + offset, BITSET, 0), registers={"rbx": held})
+
+@pytest.mark.parametrize("offset", [40, 44, 32, 36])
+def test_a_condition_variable_found_in_the_waiters_frames(offset):
+    process = Process({DATA: bytes(64)}).thread(1, CONDVAR, args=(DATA + offset, BITSET, 0), registers={"rbx": DATA})
     wait = wait_of(process)
     assert (wait.resource.kind.value, wait.resource.address, wait.timed) == ("condvar", DATA, False)
 
 
 def test_a_condition_variable_names_its_mutex_when_there_is_one_candidate():
-    frames = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
-    objects = {DATA: bytes(64), 0x40000: mutex(lock=0, users=1)}
-    process = Process(objects).thread(1, frames, args=(DATA + 40, BITSET, 0), registers={"rbx": DATA, "r12": 0x40000})
-    companion = wait_of(process).mutex
+    objects, registers = {DATA: bytes(64), 0x40000: mutex(lock=0, users=1)}, {"rbx": DATA, "r12": 0x40000}
+    companion = wait_of(Process(objects).thread(1, CONDVAR, args=(DATA + 40, BITSET, 0), registers=registers)).mutex
     assert companion is not None
     assert companion.address == 0x40000
 
@@ -45,37 +44,32 @@ def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
     process.thread(2, reads, registers={"rbx": DATA})
     assert wait_of(process).owners == ()
     process.thread(3, reads, registers={"r12": DATA})
-    assert (wait_of(process).owners, wait_of(process).certainty) == (
-        (OwnerThread(2), OwnerThread(3)),
-        OwnerCertainty.INFERRED,
-    )
-
-
-def test_a_semaphore_without_any_name():
-    frames = [("libc.so.6", None), ("libc.so.6", None), ("app.so", "work")]
-    process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
-    assert wait_of(process).resource.kind.value == "semaphore"
-    other = Process({DATA: struct.pack("<IIII", 0, 0, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
-    assert wait_of(other).resource.kind.value == "futex"
-
-
-def test_a_join_is_proven_by_the_address_of_the_tid():
-    frames = [("libc.so.6", None), ("app.so", "work")]
-    tid_word = TLS + 2 * 0x1000 + 0x2D0
-    process = Process().thread(1, frames, args=(tid_word, 265, 2)).thread(2, [])
     wait = wait_of(process)
-    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", OwnerThread(2), OwnerCertainty.RECORDED)
+    assert (wait.owners, wait.certainty) == ((OwnerThread(2), OwnerThread(3)), OwnerCertainty.INFERRED)
+
+
+@pytest.mark.parametrize(("waiters", "kind"), [(1, "semaphore"), (0, "futex")])
+def test_a_semaphore_without_any_name(waiters, kind):
+    frames = [("libc.so.6", None), ("libc.so.6", None), ("app.so", "work")]
+    process = Process({DATA: struct.pack("<IIII", 0, waiters, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
+    assert wait_of(process).resource.kind.value == kind
 
 
 @pytest.mark.parametrize(
-    ("value", "word", "owners"),
-    [(2, 0x628, (OwnerThread(2),)), (1, 0x628, (OwnerThread(2),)), (3, 0x628, ()), (2, 0x62C, ())],
+    ("word", "value", "owners"),
+    [
+        (0x2D0, 2, (OwnerThread(2),)),  # the thread's id
+        (0x628, 2, (OwnerThread(2),)),  # its state, since glibc 2.43
+        (0x628, 1, (OwnerThread(2),)),
+        (0x628, 3, ()),
+        (0x62C, 2, ()),
+    ],
 )
-def test_a_join_is_proven_by_the_address_of_the_state(value, word, owners):
-    """Since glibc 2.43 the word is another one, and does not have the thread's id."""
+def test_a_join_is_proven_by_the_address_of_its_word(word, value, owners):
     process = Process().thread(1, [("libc.so.6", None)], args=(TLS + 2 * 0x1000 + word, 265, value)).thread(2, [])
     wait = wait_of(process)
     assert (wait.owners, wait.resource.kind.value == "join") == (owners, bool(owners))
+    assert (wait.certainty is OwnerCertainty.RECORDED) is bool(owners)
 
 
 def test_a_barrier_says_how_many_have_arrived():

@@ -1,4 +1,4 @@
-"""Mutexes of every kind, the loader's, and the locks of the C library."""
+"""Mutexes of every kind, the loader's, the locks of the C library, and guards of static variables."""
 
 from __future__ import annotations
 
@@ -31,14 +31,37 @@ def test_a_mutex_with_its_owner():
     assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
 
 
-def test_an_owner_that_is_no_thread_is_gone():
-    wait = wait_of(Process({DATA: mutex(owner=99)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert (wait.owner, wait.certainty) == (VanishedThread(99), OwnerCertainty.RECORDED)
+RECORDED, INFERRED, UNKNOWN = OwnerCertainty.RECORDED, OwnerCertainty.INFERRED, OwnerCertainty.UNKNOWN
+ROBUST, INHERITS = {"lock": 0x80000002, "kind": 16}, {"lock": 0x80000002, "kind": 32}
 
 
-def test_an_owner_with_an_id_far_from_those_of_the_process_is_only_inferred():
-    wait = wait_of(Process({DATA: mutex(owner=32_663)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert (wait.owner, wait.certainty) == (VanishedThread(32_663), OwnerCertainty.INFERRED)
+@pytest.mark.parametrize(
+    ("facts", "args", "owner", "certainty", "being_released"),
+    [
+        ({"owner": 1}, (PRIVATE, 2), OwnerThread(1), INFERRED, False),  # it waits for itself
+        ({"owner": 99}, (PRIVATE, 2), VanishedThread(99), RECORDED, False),
+        ({"owner": 32_663}, (PRIVATE, 2), VanishedThread(32_663), INFERRED, False),  # far from those of the process
+        ({"owner": 0}, (PRIVATE, 2), None, UNKNOWN, False),  # taken, and not yet written so
+        ({"owner": -5}, (PRIVATE, 2), None, UNKNOWN, False),
+        ({"owner": 1 << 30}, (PRIVATE, 2), None, UNKNOWN, False),
+        ({"owner": 2, "lock": 0}, (PRIVATE, 2), None, UNKNOWN, True),
+        ({"owner": 0, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),  # a release that wakes one leaves no waiters
+        ({"owner": 1, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),
+        ({"owner": 2, "lock": 1}, (PRIVATE, 2), None, UNKNOWN, True),
+        ({"owner": 1, "kind": 1}, (PRIVATE, 2), None, UNKNOWN, False),  # a recursive one never blocks its owner
+        (ROBUST, (0, 0x80000002), OwnerThread(2), RECORDED, False),
+        (ROBUST, (0, 0x80000003), OwnerThread(2), RECORDED, False),  # it may change hands while others sleep
+        (INHERITS, (6 | PRIVATE, 0), OwnerThread(2), RECORDED, False),
+        # A damaged register or mutex: the owner would be read at the other kind's place.
+        ({"owner": 2}, (0, 0xFFFFFFFF), None, UNKNOWN, False),
+        ({"owner": 2, "kind": 16}, (0, 2), None, UNKNOWN, False),
+    ],
+)
+def test_owners(facts, args, owner, certainty, being_released):
+    process = Process({DATA: mutex(**facts)}).thread(1, MUTEX_STACK, args=(DATA, *args)).thread(2, [])
+    wait = wait_of(process.thread(3, []))
+    assert (wait.owner, wait.certainty, wait.being_released) == (owner, certainty, being_released)
+    assert ("taken again" in " ".join(wait.evidence)) == (facts.get("lock") == 1)
 
 
 def _own_words(words, owner):
@@ -66,74 +89,19 @@ def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known
     assert _own_words(words, owner) == expected
 
 
-@pytest.mark.parametrize("raw", [mutex(owner=0), mutex(owner=-5), mutex(owner=1 << 30)])
-def test_an_owner_that_cannot_be_a_tid_is_unknown(raw):
-    wait = wait_of(Process({DATA: raw}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert (wait.owner, wait.certainty) == (None, OwnerCertainty.UNKNOWN)
-
-
-def test_a_mutex_that_was_just_unlocked():
-    process = Process({DATA: mutex(lock=0, owner=2)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2))
-    wait = wait_of(process.thread(2, []))
-    assert wait.being_released
-    assert wait.owner is None
-
-
-def _moment(lock, owner, rax=RESTART):
-    process = Process({DATA: mutex(lock=lock, owner=owner)})
-    return state_of(process.thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=rax).thread(2, []).snapshot())
-
-
-@pytest.mark.parametrize("owner", [0, 1, 2])
-def test_a_lock_word_without_waiters_tells_of_a_release_that_wakes_one(owner):
-    wait = _moment(1, owner).wait
-    assert wait.being_released
-    assert not wait.owners
-    assert "taken again" in wait.evidence[0]
-
-
-def test_whoever_has_taken_it_and_not_yet_written_so_is_unknown():
-    wait = _moment(2, 0).wait
-    assert not wait.owners
-    assert not wait.being_released
+def _moment(rax):
+    process = Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=rax)
+    return state_of(process.thread(2, []).snapshot())
 
 
 @pytest.mark.parametrize("result", [0, -11 & (1 << 64) - 1])
 def test_a_thread_that_the_kernel_lets_go_waits_no_more(result):
-    assert _moment(2, 1, result).state is RunState.RUNNING
+    assert _moment(result).state is RunState.RUNNING
 
 
 @pytest.mark.parametrize("result", [RESTART, -4 & (1 << 64) - 1, -38 & (1 << 64) - 1])
 def test_a_thread_in_the_call_that_owns_the_locked_mutex_waits_for_itself(result):
-    assert _moment(2, 1, result).wait.owner == OwnerThread(1)
-
-
-def test_a_robust_mutex_may_have_changed_hands_while_others_sleep():
-    process = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000003))
-    wait = wait_of(process.thread(2, []).thread(3, []))
-    assert (wait.owner, wait.being_released) == (OwnerThread(2), False)
-
-
-def test_a_recursive_mutex_never_blocks_its_owner():
-    wait = wait_of(Process({DATA: mutex(owner=1, kind=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert wait.owner is None
-    plain = wait_of(Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert plain.owner == OwnerThread(1)
-
-
-@pytest.mark.parametrize(("kind", "waits_for"), [(0, 0xFFFFFFFF), (16, 2)])
-def test_a_wait_that_is_not_one_for_such_a_mutex_names_no_owner(kind, waits_for):
-    """The register or the mutex is damaged: the owner would be read at the other kind's place."""
-    process = Process({DATA: mutex(lock=2, owner=2, kind=kind)}).thread(1, MUTEX_STACK, args=(DATA, 0, waits_for))
-    wait = wait_of(process.thread(2, []))
-    assert (wait.owner, wait.certainty) == (None, OwnerCertainty.UNKNOWN)
-
-
-def test_robust_and_priority_inheriting_mutexes_keep_the_owner_in_the_lock_word():
-    robust = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000002))
-    assert wait_of(robust.thread(2, [])).owner == OwnerThread(2)
-    inheriting = Process({DATA: mutex(lock=0x80000002, kind=32)}).thread(1, MUTEX_STACK, args=(DATA, 6 | PRIVATE, 0))
-    assert wait_of(inheriting.thread(2, [])).owner == OwnerThread(2)
+    assert _moment(result).wait.owner == OwnerThread(1)
 
 
 def test_a_lock_inside_malloc_has_no_owner():
@@ -159,11 +127,27 @@ def test_a_lock_inside_libc_that_the_parent_took_before_the_fork():
 
 
 def test_the_loader_lock_is_a_mutex_with_an_owner():
-    frames = [
-        ("libc.so.6", None),
-        ("libc.so.6", "pthread_mutex_lock"),
-        ("libc.so.6", "dl_iterate_phdr"),
-        ("app.so", "work"),
-    ]
+    frames = [*MUTEX_STACK[:2], ("libc.so.6", "dl_iterate_phdr"), ("app.so", "work")]
     process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
     assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", OwnerThread(2))
+
+
+GUARD = [("libc.so.6", "syscall"), ("app.so", "__cxa_guard_acquire"), ("app.so", "_Z4workv")]
+
+
+@pytest.mark.parametrize(
+    ("others", "owner", "certainty"),
+    [
+        ([[("libc.so.6", "pause"), ("app.so", "_Z4workv")]], OwnerThread(2), INFERRED),
+        ([[("libc.so.6", "pause"), ("app.so", "_Z4workv")]] * 2, None, UNKNOWN),
+        ([GUARD], None, UNKNOWN),  # it waits, too
+    ],
+)
+def test_a_static_is_initialised_by_the_only_thread_inside_its_function(others, owner, certainty):
+    process = Process({DATA: struct.pack("<II", 0x10100, 0)}).thread(1, GUARD, args=(DATA, 0, 0x10100))
+    for tid, frames in enumerate(others, 2):
+        process.thread(tid, frames, args=(DATA, 0, 0x10100))
+    process.symbols[DATA] = ("_ZGVZ4workvE5value",)
+    wait = wait_of(process)
+    assert (wait.resource.kind.value, wait.resource.name) == ("static-init", "work()::value")
+    assert (wait.owner, wait.certainty) == (owner, certainty)

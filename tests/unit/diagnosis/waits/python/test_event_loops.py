@@ -12,6 +12,8 @@ from gdbext.cpython.tasks.library_tasks import has_greenlets
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.event_loops import job_clause
 
+GREENLET = "_greenlet.cpython-311-x86_64-linux-gnu.so"
+
 
 @pytest.mark.parametrize("name", ["asyncio-waits-3.10", "asyncio-waits-3.14", "trio-waits-3.12"])
 def test_what_tasks_await(replay, name):
@@ -34,9 +36,9 @@ def test_tasks_of_trio_that_hold_what_the_other_wants(replay):
 @pytest.mark.parametrize(
     ("module", "file", "expected"),
     [
-        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/eventlet/hubs/poll.py", True),
-        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/gevent/hub.py", True),
-        ("_greenlet.cpython-311-x86_64-linux-gnu.so", "/lib/asyncio/base_events.py", False),
+        (GREENLET, "/lib/eventlet/hubs/poll.py", True),
+        (GREENLET, "/lib/gevent/hub.py", True),
+        (GREENLET, "/lib/asyncio/base_events.py", False),
         ("libc.so.6", "/lib/gevent/hub.py", False),
     ],
 )
@@ -63,7 +65,7 @@ def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file
 )
 def test_the_job_that_a_task_waits_for(jobs: dict[int, int], is_pending: bool, expected: str) -> None:
     """The workers of a pool may all be at other jobs that do not end."""
-    frames = [Frame(0, FrameKind.PYTHON, "read", file=f"/srv/{name}.py", line=8) for name in ("loader",)]
+    frames = [Frame(0, FrameKind.PYTHON, "read", file="/srv/loader.py", line=8)]
     process = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
     python = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
     found = Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)

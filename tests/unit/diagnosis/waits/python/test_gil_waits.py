@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
@@ -20,44 +22,45 @@ def wants_gil():
     return Process({DATA: bytes(256)}).thread(1, GIL_STACK, args=(DATA + 40, BITSET, 0, STACK)).thread(2, [])
 
 
-def test_a_gil_waiter_by_the_condvars_address():
-    wait = wait_of(wants_gil(), python=Python(gil()))
-    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("gil", OwnerThread(2), OwnerCertainty.RECORDED)
+FREE = gil(locked=False, holder=None, holder_tid=None)
 
 
-def test_the_gil_is_free_or_handed_over():
-    for state in (gil(locked=False, holder=None, holder_tid=None), gil(holder=None, holder_tid=None, mutex_owner=2)):
-        wait = wait_of(wants_gil(), python=Python(state))
-        assert wait.being_released
-        assert wait.owner is None
+@pytest.mark.parametrize(
+    ("state", "owner", "certainty", "being_released"),
+    [
+        (gil(), OwnerThread(2), OwnerCertainty.RECORDED, False),  # known by the address of its condition variable
+        (FREE, None, OwnerCertainty.UNKNOWN, True),
+        (gil(holder=None, holder_tid=None, mutex_owner=2), None, OwnerCertainty.UNKNOWN, True),  # handed over
+        # A waiter that has the GIL's mutex for a moment hides no holder.
+        (gil(holder=None, holder_tid=None, mutex_owner=3), OwnerThread(2), OwnerCertainty.INFERRED, False),
+    ],
+)
+def test_who_has_the_gil(state, owner, certainty, being_released):
+    wait = wait_of(wants_gil().thread(3, []), python=Python(state))
+    assert wait.resource.kind.value == "gil"
+    assert (wait.owner, wait.certainty, wait.being_released) == (owner, certainty, being_released)
 
 
-def test_a_waiter_that_has_the_gils_mutex_for_a_moment_hides_no_holder():
-    wait = wait_of(wants_gil().thread(3, []), python=Python(gil(holder=None, holder_tid=None, mutex_owner=3)))
-    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
+def between_two_timed_waits(frames=GIL_STACK):
+    return Process({DATA: bytes(256)}).thread(1, frames, call=(1 << 64) - 1, rax=0)
 
 
 def test_a_waiter_between_two_timed_waits():
-    process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
-    process.thread(2, [], call=(1 << 64) - 1, rax=0)
+    process = between_two_timed_waits().thread(2, [], call=(1 << 64) - 1, rax=0)
     assert wait_of(process, python=Python(gil())).owner == OwnerThread(2)
-    holder = process.snapshot(2, Python(gil()))
-    assert state_of(holder).state is RunState.RUNNING
+    assert state_of(process.snapshot(2, Python(gil()))).state is RunState.RUNNING
 
 
 def test_a_holder_that_waits_for_itself_between_two_timed_waits():
     held = Python(gil(holder_tid=1))
-    process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
-    assert wait_of(process, python=held).owner == OwnerThread(1)
-    taken = Process({DATA: bytes(256)}).thread(1, GIL_STACK[2:], call=(1 << 64) - 1, rax=0)
+    assert wait_of(between_two_timed_waits(), python=held).owner == OwnerThread(1)
+    taken = between_two_timed_waits(GIL_STACK[2:])
     assert state_of(taken.snapshot(1, held)).state is RunState.RUNNING
 
 
 def test_a_sleep_and_a_mutex_of_two_moments():
-    waits = wants_gil()
     for owner, expected in ((1, True), (2, False)):
-        python = Python(gil(holder=None, holder_tid=None, mutex_owner=owner))
-        snapshot = waits.snapshot(1, python)
+        snapshot = wants_gil().snapshot(1, Python(gil(holder=None, holder_tid=None, mutex_owner=owner)))
         snapshot.own_tid = 1
         assert is_of_two_moments(snapshot, state_of(snapshot).wait) is expected
 

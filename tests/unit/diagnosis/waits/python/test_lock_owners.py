@@ -9,18 +9,10 @@ import pytest
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread
 from gdbext.diagnosis.report.wait_kind import SelfWait
-from support.programs.wait_processes import (
-    BITSET,
-    DATA,
-    LOCK_STACK,
-    LOOP,
-    Outside,
-    Process,
-    Python,
-    python_wait,
-    wait_of,
-)
+from support.programs import wait_processes
+from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, LOOP, Process, Python, python_wait, wait_of
 
+FORKED = wait_processes.Outside(parent=7)
 LOCK = {DATA: struct.pack("<IIII", 0, 1, 0, 0)}
 
 
@@ -35,17 +27,27 @@ def lock(**more):
     return Python(wait=python_wait("lock"), **more)
 
 
-def test_a_try_block_tells_the_holder_where_no_with_does():
-    wait = wait_of(waiter(2), 1, python=lock(inside_try=[(2, 0)]))
-    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
-    assert wait_of(waiter(2, 3), 1, python=lock(inside_try=[(2, 0)], inside=[3])).owner == OwnerThread(3)
-    assert wait_of(waiter(2, 3), 1, python=lock(inside_try=[(2, 0), (3, 4)])).owner is None
+def semaphore(*inside):
+    return Python(wait=python_wait("semaphore"), inside_objects={0x9000: inside})
 
 
-def test_the_frame_that_takes_the_lock_does_not_hold_it():
-    assert wait_of(waiter(), python=lock(inside_try=[(1, 0)])).owner is None
-    assert wait_of(waiter(), python=lock(taken_twice=[1])).owner == OwnerThread(1)
-    assert wait_of(waiter(), python=lock(inside_try=[(1, 1)])).owner == OwnerThread(1)
+@pytest.mark.parametrize(
+    ("others", "python", "owner"),
+    [
+        ([2], lock(inside_try=[(2, 0)]), 2),  # a try block tells where no with does
+        ([2, 3], lock(inside_try=[(2, 0)], inside=[3]), 3),
+        ([2, 3], lock(inside_try=[(2, 0), (3, 4)]), None),
+        ([], lock(inside_try=[(1, 0)]), None),  # the frame that takes the lock does not hold it
+        ([], lock(taken_twice=[1]), 1),
+        ([], lock(inside_try=[(1, 1)]), 1),
+        ([2], semaphore(2), 2),
+        ([2, 3], semaphore(2, 3), None),
+    ],
+)
+def test_who_holds_it(others, python, owner):
+    wait = wait_of(waiter(*others), 1, python=python)
+    assert wait.owner == (owner and OwnerThread(owner))
+    assert wait.certainty is (OwnerCertainty.INFERRED if owner else OwnerCertainty.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +71,7 @@ def test_a_finaliser_by_its_python_frame():
 
 
 def test_a_lock_without_holder_in_a_forked_child_is_the_parents():
-    wait = wait_of(waiter(), python=lock(), outside=Outside(parent=7))
+    wait = wait_of(waiter(), python=lock(), outside=FORKED)
     assert (wait.owners, wait.owner_tids, wait.gone_owner) == ((ParentsThread(),), (), ParentsThread())
     assert wait_of(waiter(), python=lock()).owner is None
-    assert wait_of(waiter(2), 1, python=lock(), outside=Outside(parent=7)).owner is None
-
-
-def test_a_semaphore_is_held_by_the_only_thread_inside_of_it():
-    semaphore = python_wait("semaphore")
-    assert wait_of(waiter(2), 1, python=Python(wait=semaphore, inside_objects={0x9000: [2]})).owner == OwnerThread(2)
-    assert wait_of(waiter(2, 3), 1, python=Python(wait=semaphore, inside_objects={0x9000: [2, 3]})).owner is None
+    assert wait_of(waiter(2), 1, python=lock(), outside=FORKED).owner is None

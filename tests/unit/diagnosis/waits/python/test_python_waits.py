@@ -41,41 +41,32 @@ def test_every_waitable_has_a_meaning():
     assert set(python_waits._MEANINGS) == set(Waitable)
 
 
-def test_an_rlock_records_its_owner():
+@pytest.mark.parametrize(
+    ("owner_tid", "ended", "has_block", "owner", "certainty"),
+    [
+        (2, (), False, OwnerThread(2), OwnerCertainty.RECORDED),
+        (None, (), False, None, OwnerCertainty.UNKNOWN),  # not every thread was looked at
+        (None, [0xBEE0], False, VanishedThread(None, 0xBEE0), OwnerCertainty.INFERRED),
+        (None, [0xBEE0], True, VanishedThread(None, 0xBEE0), OwnerCertainty.RECORDED),  # a thread has had it
+    ],
+)
+def test_an_rlock_records_its_owner(owner_tid, ended, has_block, owner, certainty):
     process = waits_for_lock().thread(2, [])
-    wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEE0, owner_tid=2)))
-    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
-
-
-def test_a_gone_owner_is_recorded_only_where_a_thread_has_had_its_ident():
-    block, ended = 0xBEE0, Python(wait=python_wait("rlock", owner_ident=0xBEE0), ended=[0xBEE0])
-    process = waits_for_lock()
-    wait = wait_of(process, python=ended)
-    assert (wait.owner, wait.certainty) == (VanishedThread(None, block), OwnerCertainty.INFERRED)
-    process.target.regions[0xB000] = bytes(0xEE0) + struct.pack("<QQQ", block, 0, block) + bytes(0x108)
-    wait = wait_of(process, python=ended)
-    assert (wait.owner, wait.certainty) == (VanishedThread(None, block), OwnerCertainty.RECORDED)
-
-
-def test_an_owner_is_gone_only_where_every_thread_was_looked_at():
-    wait = wait_of(waits_for_lock(), python=Python(wait=python_wait("rlock", owner_ident=0xBEE0)))
-    assert (wait.owner, wait.certainty) == (None, OwnerCertainty.UNKNOWN)
-    assert wait.evidence[-1] == "which thread has that ident could not be read"
+    if has_block:
+        process.target.regions[0xB000] = bytes(0xEE0) + struct.pack("<QQQ", 0xBEE0, 0, 0xBEE0) + bytes(0x108)
+    found = python_wait("rlock", owner_ident=0xBEE0, owner_tid=owner_tid)
+    wait = wait_of(process, python=Python(wait=found, ended=ended))
+    assert (wait.owner, wait.certainty) == (owner, certainty)
+    assert (wait.evidence[-1] == "which thread has that ident could not be read") is (owner is None)
 
 
 def test_a_plain_lock_is_held_by_who_is_inside_its_with():
     process = waits_for_lock().thread(2, []).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
-    python = Python(wait=python_wait("lock"), inside=(2, 3))
-    assert (wait_of(process, python=python).owner, wait_of(process, python=python).certainty) == (
-        OwnerThread(2),
-        OwnerCertainty.INFERRED,
-    )
+    wait = wait_of(process, python=Python(wait=python_wait("lock"), inside=(2, 3)))
+    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
     assert wait_of(process, python=Python(wait=python_wait("lock"))).owner is None
     alone = Python(wait=python_wait("lock"), inside=(1,))
     assert wait_of(waits_for_lock(), python=alone).owner == OwnerThread(1)
-
-
-def test_a_lock_that_is_free_again():
     assert wait_of(waits_for_lock(value=1), python=Python(wait=python_wait("lock"))).being_released
 
 

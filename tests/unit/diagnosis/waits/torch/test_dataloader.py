@@ -10,13 +10,9 @@ from gdbext.diagnosis.waits import torch_waits
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
 from support.programs.wait_processes import LOOP, Outside, Process, Python, wait_of
 
+CONNECTION = "/lib/python3.11/multiprocessing/connection.py"
 FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
-
-
-@pytest.fixture
-def workers(monkeypatch):
-    monkeypatch.setattr(torch_waits, "awaited_batch", lambda _runtime, _states: torch_waits.AwaitedBatch((50, 51)))
 
 
 class PythonWithThreads(Python):
@@ -33,26 +29,20 @@ def polls(*files):
     return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
 
 
-@pytest.mark.usefixtures("workers")
-def test_what_ends_the_wait_is_a_worker():
-    wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
-    assert wait.kind is WaitKind.CHILD_PROCESS
-    assert wait.resource.name == "the DataLoader's worker processes 50 (python, stopped) and 51"
-    assert wait.children == (STOPPED, ChildProcess(51))
+@pytest.mark.parametrize(
+    ("batch", "name"),
+    [
+        (((50, 51),), "the DataLoader's worker processes 50 (python, stopped) and 51"),
+        (((51,), 9), "the DataLoader's worker process 51, which makes batch 9"),
+    ],
+)
+def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
+    monkeypatch.setattr(torch_waits, "awaited_batch", lambda *_: torch_waits.AwaitedBatch(*batch))
+    wait = polls(CONNECTION, FILE, "train.py")
+    assert (wait.kind, wait.resource.name) == (WaitKind.CHILD_PROCESS, name)
+    assert [child.pid for child in wait.children] == [*batch[0]]
     assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
-
-
-@pytest.mark.usefixtures("workers")
-def test_a_poll_of_anybody_else_stays_one():
-    assert polls("/lib/python3.11/multiprocessing/connection.py", "train.py").kind is WaitKind.IO
-
-
-def test_the_worker_that_makes_the_next_batch_is_named(monkeypatch):
-    batch = torch_waits.AwaitedBatch((51,), 9)
-    monkeypatch.setattr(torch_waits, "awaited_batch", lambda _runtime, _states: batch)
-    wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
-    assert wait.resource.name == "the DataLoader's worker process 51, which makes batch 9"
-    assert wait.children == (ChildProcess(51),)
+    assert polls(CONNECTION, "train.py").kind is WaitKind.IO, "a poll of anybody else stays one"
 
 
 @pytest.mark.parametrize(
@@ -66,15 +56,7 @@ def test_the_worker_that_makes_the_next_batch_is_named(monkeypatch):
 )
 def test_who_joins_processes_through_their_pipes_waits_for_them(monkeypatch, file, function):
     monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50, 51))
-    wait = polls("/lib/python3.11/multiprocessing/connection.py", (file, function), "train.py")
-    assert wait.kind is WaitKind.CHILD_PROCESS
+    wait = polls(CONNECTION, (file, function), "train.py")
+    assert (wait.kind, wait.children) == (WaitKind.CHILD_PROCESS, (STOPPED, ChildProcess(51)))
     assert wait.resource.name == "child processes 50 (python, stopped) and 51"
-    assert wait.children == (STOPPED, ChildProcess(51))
-
-
-def test_another_function_of_that_file_joins_nothing(monkeypatch):
-    monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50,))
-    wait = polls(
-        "/lib/python3.11/multiprocessing/connection.py", ("/site-packages/torch/multiprocessing/spawn.py", "f")
-    )
-    assert wait.kind is WaitKind.IO
+    assert polls(CONNECTION, (file, "f")).kind is WaitKind.IO, "another function of that file joins nothing"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import pytest
+
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
 from gdbext.diagnosis.waits import pool_table as pools
@@ -39,16 +41,6 @@ def test_a_team_without_workers_after_fork():
     assert wait_of(team(WORKER, total=4)).missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
 
 
-def test_the_master_waits_for_workers_that_are_at_work():
-    process = team(total=3).thread(2, ATWORK, call=(1 << 64) - 1, rax=0).thread(3, WORKER, args=(DATA + 4, PRIVATE, 0))
-    wait = wait_of(process)
-    assert (wait.owners, wait.certainty, wait.missing_workers) == ((OwnerThread(2),), OwnerCertainty.INFERRED, None)
-
-
-def test_nobody_is_late():
-    assert wait_of(team(WORKER)).being_released
-
-
 def test_an_openmp_lock_is_told_by_its_word():
     wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
     assert (wait.resource.kind.value, wait.missing_workers) == ("mutex", None)
@@ -59,16 +51,24 @@ def test_no_workers_are_missed_where_no_barrier_is():
     assert wait.missing_workers is None
 
 
-def test_a_worker_in_an_openmp_lock_is_late():
-    inside = [("libgomp.so.1", None), *ATWORK]
-    process = team(total=3).thread(2, inside, args=(DATA + 0x800, PRIVATE, 0xFFFFFFFF)).thread(3, WORKER)
-    assert wait_of(process).owners == (OwnerThread(2),)
+RUNS = (ATWORK, {"call": (1 << 64) - 1, "rax": 0})
+SLEEPS = (WORKER, {"args": (DATA + 4, PRIVATE, 0)})
+LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, PRIVATE, 0xFFFFFFFF)})
 
 
-def test_more_threads_than_a_barrier_waits_for():
-    process = team(total=3)
-    for tid in (2, 3):
-        process.thread(tid, ATWORK, call=(1 << 64) - 1, rax=0)
+@pytest.mark.parametrize(
+    ("total", "workers", "owners", "being_released"),
+    [
+        (3, [RUNS, SLEEPS], (OwnerThread(2),), False),
+        (3, [LOCKED, SLEEPS], (OwnerThread(2),), False),  # in an OpenMP lock
+        (2, [SLEEPS], (), True),  # nobody is late
+        (3, [RUNS, RUNS], (), False),  # more threads than the barrier waits for
+    ],
+)
+def test_the_master_waits_for_workers_that_are_late(total, workers, owners, being_released):
+    process = team(total=total)
+    for tid, (frames, more) in enumerate(workers, 2):
+        process.thread(tid, frames, **more)
     wait = wait_of(process)
-    assert not wait.owners
-    assert not wait.being_released
+    assert (wait.owners, wait.being_released, wait.missing_workers) == (owners, being_released, None)
+    assert (wait.certainty is OwnerCertainty.INFERRED) is bool(owners)

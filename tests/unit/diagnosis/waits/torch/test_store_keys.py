@@ -24,21 +24,21 @@ def string(text, address):
     return struct.pack("<QQ", start, len(text)) + inside.ljust(16, b"\0")
 
 
+def waits_with(memory):
+    frames = [("libc.so.6", "poll"), ("libtorch_cpu.so", None), ("libtorch_cpu.so", WAIT)]
+    return wait_of(Process({DATA: memory}).thread(1, frames, call=7, args=(0, 0, 5), registers={"rbx": DATA}))
+
+
 @pytest.mark.parametrize("text", [b"worker/0", b"ncclUniqueId/a/long/one/0"])
 def test_the_key_is_the_string_that_the_frames_hold(text):
-    memory = (string(text, DATA)).ljust(0x400, b"\0") + text + b"\0"
-    frames = [("libc.so.6", "poll"), ("libtorch_cpu.so", None), ("libtorch_cpu.so", WAIT)]
-    process = Process({DATA: memory}).thread(1, frames, call=7, args=(0, 0, 5), registers={"rbx": DATA})
-    wait = wait_of(process)
+    wait = waits_with((string(text, DATA)).ljust(0x400, b"\0") + text + b"\0")
     assert (wait.collective.is_store, wait.collective.key, wait.collective.server) == (True, text.decode(), "")
     assert f"the key '{text.decode()}' of the store" in wait.phrase
 
 
 @pytest.mark.parametrize("raw", [string(b"a\nb", DATA), struct.pack("<QQ", DATA, 3), struct.pack("<QQ", DATA + 16, 40)])
 def test_what_is_no_text_is_no_key(raw):
-    frames = [("libc.so.6", "poll"), ("libtorch_cpu.so", None), ("libtorch_cpu.so", WAIT)]
-    process = Process({DATA: raw}).thread(1, frames, call=7, args=(0, 0, 5), registers={"rbx": DATA})
-    assert wait_of(process).collective.key == ""
+    assert waits_with(raw).collective.key == ""
 
 
 @pytest.mark.parametrize(
