@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.live.operator_functions import functions_kept
 
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
-
-
 NOBODY = 65534
 MAPPED = """
 import mmap, os, sys
@@ -50,6 +48,10 @@ def session() -> Iterator[Session]:
         yield session
 
 
+def is_wanted(function: Function) -> bool:
+    return UNWANTED not in function.names
+
+
 class Search:
     """Finds places in a process's libc, each time it is asked to; a later one reads the cache anew."""
 
@@ -65,15 +67,11 @@ class Search:
             assert address is not None
             yield address + 1
 
-    def found(self, what: str, library: str = "libc.so.6") -> list[str]:
-        module = self.session.modules.named(library)
+    def found(self, what: str, is_wanted: Callable[[Function], bool] = is_wanted) -> list[str]:
+        module = self.session.modules.named("libc.so.6")
         assert module is not None
         functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
         return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
-
-
-def is_wanted(function: Function) -> bool:
-    return UNWANTED not in function.names
 
 
 @pytest.fixture
@@ -105,9 +103,7 @@ def test_what_is_damaged_is_searched_again(session: Session, cache: Path) -> Non
 def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
     for times in (1, 0):
         search = Search(session)
-        module = session.modules.named("libc.so.6")
-        assert module is not None
-        assert functions_kept(session.symbolizer, module, "none", search.places, lambda _: False) == []
+        assert search.found("none", is_wanted=lambda _: False) == []
         assert search.times == times
     assert cache.exists()
 
