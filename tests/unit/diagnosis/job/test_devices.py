@@ -6,13 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdbext.diagnosis.job.devices import (
-    DeviceSection,
-    DeviceSystemSection,
-    ReplayedGraph,
-    _trigger,
-    core_settings,
-)
+from gdbext.diagnosis.job.devices import DeviceSection, DeviceSystemSection, ReplayedGraph, _trigger, core_settings
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.targets.system.nvidia import NvidiaFacts, NvidiaFigures
