@@ -20,68 +20,61 @@ def ring(size, kind="mutex", first=1):
     return [thread(first + i, wait(kind, first + (i + 1) % size, address=0x1000 + i)) for i in range(size)]
 
 
-def cycle_tids(graph):
-    return [[edge.tid for edge in cycle] for cycle in graph.cycles()]
+def cycle_tids(graph, **more):
+    return [[edge.tid for edge in cycle] for cycle in graph.cycles(**more)]
 
 
-def test_two_threads():
-    graph = WaitGraph([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))])
-    (cycle,) = graph.cycles()
-    assert [(e.tid, e.wait.kind.value, e.owner) for e in cycle] == [(7, "gil", 9), (9, "mutex", 7)]
+INTO = [thread(100 + i, wait("mutex", 1 + i % 50)) for i in range(200)]
+WANTS_FIRST, LEADS_ON = thread(2, wait("mutex", 1)), thread(1, wait("mutex", 2))
 
 
-def test_a_long_cycle_with_threads_that_lead_into_it():
-    threads = [*ring(50), *(thread(100 + i, wait("mutex", 1 + i % 50)) for i in range(200))]
-    assert cycle_tids(WaitGraph(threads)) == [list(range(1, 51))]
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        ([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))], [[7, 9]]),
+        ([*ring(50), *INTO], [list(range(1, 51))]),
+        ([*ring(3, first=10), *ring(2, first=20)], [[20, 21], [10, 11, 12]]),  # the shortest first
+        ([thread(1, wait("rwlock", 2, others=(3,))), thread(2), thread(3, wait("mutex", 1))], [[1, 3]]),
+        # A timed wait ends by itself, but the GIL is waited for again.
+        ([thread(1, wait("gil", 2, timed=True)), WANTS_FIRST], [[1, 2]]),
+    ],
+)
+def test_cycles(threads, expected):
+    assert cycle_tids(WaitGraph(threads)) == expected
+    (edge, *_), *_ = WaitGraph(threads).cycles()
+    assert (edge.wait, edge.owner in edge.wait.owner_tids) == (next(t for t in threads if t.tid == edge.tid).wait, True)
 
 
-def test_separate_cycles_are_all_found_shortest_first():
-    assert cycle_tids(WaitGraph([*ring(3, first=10), *ring(2, first=20)])) == [[20, 21], [10, 11, 12]]
+MISSING = MissingWorkers(pools.OPENMP, forked=True)
 
 
-def test_no_cycle_where_the_chain_ends():
-    graph = WaitGraph([thread(1, wait("mutex", 2)), thread(2, wait("gil", 3)), thread(3)])
-    assert graph.cycles() == []
-    chain = graph.chain(1)
-    assert (chain.end, chain.reason, [e.tid for e in chain.edges]) == (3, ChainEnd.RUNNING, [1, 2])
-
-
-def test_one_of_several_owners_closes_the_cycle_or_is_stuck():
-    graph = WaitGraph([thread(1, wait("rwlock", 2, others=(3,))), thread(2), thread(3, wait("mutex", 1))])
-    assert cycle_tids(graph) == [[1, 3]]
-    chain = WaitGraph([thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("condvar"))]).chain(1)
-    assert (chain.end, chain.reason) == (3, ChainEnd.UNKNOWN)
-
-
-def test_timed_waits_end_by_themselves_but_the_gil_is_waited_for_again():
-    lock = [thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))]
-    assert WaitGraph(lock).cycles() == []
-    assert len(WaitGraph(lock).cycles(with_timed=True)) == 1
-    assert WaitGraph(lock).chain(2).reason is ChainEnd.TIMED
-    gil = [thread(1, wait("gil", 2, timed=True)), thread(2, wait("mutex", 1))]
-    assert cycle_tids(WaitGraph(gil)) == [[1, 2]]
-
-
-def test_a_lock_that_is_being_handed_on_holds_nobody_up():
-    graph = WaitGraph([thread(1, wait("mutex", 2, being_released=True)), thread(2, wait("mutex", 1))])
-    assert graph.cycles() == []
-    assert graph.chain(2).reason is ChainEnd.HANDOVER
-
-
-def test_ends():
-    missing = MissingWorkers(pools.OPENMP, forked=True)
-    threads = [
-        thread(1, wait("mutex", 99, gone=True)),
-        thread(2, wait("barrier", missing_workers=missing)),
-        thread(3, wait("futex")),
-        thread(4, wait("mutex", 1234)),
-        thread(5, wait("mutex", 5)),
-    ]
+@pytest.mark.parametrize(
+    ("threads", "tid", "end", "reason", "tids"),
+    [
+        ([LEADS_ON, thread(2, wait("gil", 3)), thread(3)], 1, 3, ChainEnd.RUNNING, [1, 2]),
+        (
+            [thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("futex"))],
+            1,
+            3,
+            ChainEnd.UNKNOWN,
+            [1],
+        ),
+        ([thread(1, wait("mutex", 2, timed=True)), WANTS_FIRST], 2, 1, ChainEnd.TIMED, [2]),
+        ([thread(1, wait("mutex", 2, being_released=True)), WANTS_FIRST], 2, 1, ChainEnd.HANDOVER, [2]),
+        ([thread(1, wait("mutex", 99, gone=True))], 1, 1, ChainEnd.GONE, []),
+        ([thread(1, wait("barrier", missing_workers=MISSING))], 1, 1, ChainEnd.MISSING, []),
+        ([thread(1, wait("futex"))], 1, 1, ChainEnd.UNKNOWN, []),
+        ([thread(1, wait("mutex", 1234))], 1, 1234, ChainEnd.ABSENT, [1]),
+        ([thread(1, wait("mutex", 1))], 1, 1, ChainEnd.CYCLE, [1]),
+    ],
+)
+def test_ends_of_chains(threads, tid, end, reason, tids):
     graph = WaitGraph(threads)
-    ends = [ChainEnd.GONE, ChainEnd.MISSING, ChainEnd.UNKNOWN, ChainEnd.ABSENT, ChainEnd.CYCLE]
-    assert [graph.chain(tid).reason for tid in range(1, 6)] == ends
-    assert [edge.tid for edge in graph.self_loops()] == [5]
+    chain = graph.chain(tid)
+    assert (chain.end, chain.reason, [edge.tid for edge in chain.edges]) == (end, reason, tids)
     assert graph.cycles() == []
+    assert len(graph.cycles(with_timed=True)) == (reason is ChainEnd.TIMED)
+    assert [edge.tid for edge in graph.self_loops()] == [1] * (reason is ChainEnd.CYCLE)
 
 
 def test_thousands_of_threads_in_linear_time():
@@ -170,42 +163,36 @@ def finding(event_loop, waits=SLEEPS, **more):
     return judge(Observations([thread(1, waits, loop=event_loop)], 1, **more)).verdict.finding
 
 
-def test_a_cycle_is_a_deadlock_of_the_thread_that_runs_the_loop():
-    found = finding(loop(task(1, 2), task(2, 1, inferred=True)))
-    assert (found.kind, found.threads, found.cycle) == (FindingKind.DEADLOCK, (1,), ())
-    assert "task-1 waits for (2,); task-2 waits for (1,)" in found.summary
-    assert "inferred" in found.summary
+CYCLE = loop(task(1, 2), task(2, 1, inferred=True))
+TIMED = SLEEPS._replace(timed=True)
+POLLS = loop(task(1, only_from_here=True), task(2, sleeps=True, timed=True))
+LATE = loop(task(1))._replace(ready=2)
+RUNS = loop(task(1, state=TaskState.RUNNING), task(2), task(3))
 
 
-def test_what_a_loop_waits_for_stands_behind_the_wait_of_its_thread():
-    found = finding(loop(task(1), task(2, state=TaskState.READY)))
-    assert found.kind is FindingKind.WAITING_EXTERNAL
-    assert found.summary.endswith("its event loop has 2 tasks, 1 of them ready: task-1 waits for ().")
+@pytest.mark.parametrize(
+    ("event_loop", "waits", "kind", "part"),
+    [
+        (CYCLE, SLEEPS, "deadlock", "task-1 waits for (2,); task-2 waits for (1,)"),
+        (CYCLE, SLEEPS, "deadlock", "inferred"),
+        (loop(task(1), task(2, state=TaskState.READY)), SLEEPS, "waiting-external", "2 tasks, 1 of them ready: task-1"),
+        # A loop that only other threads could wake is stuck also where it always sleeps for a time.
+        (STUCK._replace(always_timed=True), TIMED, "blocked", ""),
+        (STUCK, TIMED, "waiting-external", ""),
+        # A loop calls what is due before it sleeps: what is due now was put there by somebody else.
+        (LATE, SLEEPS, "blocked", "sleeps, although 2 callbacks are due"),
+        (LATE, TIMED, "waiting-external", ""),
+        (RUNS, None, "busy", "the task task-1 runs in its event loop; until it awaits, 2 other tasks cannot run."),
+    ],
+)
+def test_event_loops(event_loop, waits, kind, part):
+    found = finding(event_loop, waits, has_torch=event_loop is not RUNS)
+    assert (found.kind.value, found.threads, found.cycle) == (kind, (1,), ())
+    assert part in found.summary
 
 
-def test_a_loop_that_only_other_threads_could_wake_is_stuck_also_where_it_always_sleeps_for_a_time():
-    timed = SLEEPS._replace(timed=True)
-    assert finding(STUCK._replace(always_timed=True), timed).kind is FindingKind.BLOCKED
-    assert finding(STUCK, timed).kind is FindingKind.WAITING_EXTERNAL
-
-
-def test_a_loop_of_which_nothing_outside_is_awaited_does_not_wait_for_input():
-    polls = loop(task(1, only_from_here=True), task(2, sleeps=True, timed=True))
-    assert finding(polls).heading == "the tasks of an event loop wait"
+def test_what_an_event_loop_does_not_wait_for():
+    assert finding(LATE, has_run=lambda _: True).kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
+    assert finding(POLLS).heading == "the tasks of an event loop wait"
     assert finding(loop(task(1, only_from_here=True), task(2))).heading == "waits for input or output"
-
-
-def test_a_loop_that_sleeps_with_callbacks_due_was_not_woken():
-    """A loop calls what is due before it sleeps: what is due now was put there by somebody else."""
-    late = loop(task(1))._replace(ready=2)
-    found = finding(late)
-    assert found.kind is FindingKind.BLOCKED
-    assert "sleeps, although 2 callbacks are due" in found.summary
-    assert finding(late, has_run=lambda _: True).kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
-    assert finding(late, SLEEPS._replace(timed=True)).kind is not FindingKind.BLOCKED
-
-
-def test_a_task_that_runs_keeps_the_others_from_running():
-    busy = finding(loop(task(1, state=TaskState.RUNNING), task(2), task(3)), None, has_torch=False)
-    assert busy.summary.endswith("the task task-1 runs in its event loop; until it awaits, 2 other tasks cannot run.")
     assert "event loop" not in finding(loop(task(1, state=TaskState.RUNNING)), None).summary

@@ -15,13 +15,8 @@ def equal(positions, period):
     return len(positions) % period == 0
 
 
-def redispatches(count, op="my::op", bits=0x10):
-    return [step(op, level=i * 3, bits=bits, event="redispatchBoxed") for i in range(count)]
-
-
-def test_a_redispatch_with_the_same_keyset():
-    found = recursion.detect([*redispatches(40), step("my::op", 200, 0x30)])
-    assert (found.innermost.op, found.depth, len(found.group)) == ("my::op", 40, 1)
+def redispatches(count):
+    return [step("my::op", level=i * 3, bits=0x10, event="redispatchBoxed") for i in range(count)]
 
 
 @pytest.mark.parametrize("period", [2, 3, 5])
@@ -33,10 +28,12 @@ def test_a_group_of_operators(period):
     assert (len(found.group), found.depth) == (period, 1000 // period)
 
 
-def test_a_keyset_that_is_unknown_in_some_frames():
-    steps = [step("my::op", i, bits=None if i % 7 == 0 else 0x10, event="redispatch") for i in range(60)]
-    found = recursion.detect(steps)
-    assert found.depth == 60
+def test_a_redispatch_with_the_same_keyset():
+    """It may be unknown in some frames."""
+    steps = redispatches(40)
+    steps[::7] = [each._replace(keyset=None) for each in steps[::7]]
+    found = recursion.detect([*steps, step("my::op", 200, 0x30)])
+    assert (found.innermost.op, found.depth, len(found.group)) == ("my::op", 40, 1)
     assert found.innermost.keyset is not None
 
 
@@ -47,37 +44,47 @@ def test_thousands_of_steps_in_linear_time():
     assert found[0].depth == 3_000
 
 
-def test_honest_nesting_is_normal():
-    autograd = [
-        step("aten::mm", 0, 0x1, "CPU", "redispatch"),
-        step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
-        step("aten::mm", 6, 0x111, "AutogradCPU"),
-    ]
-    assert recursion.detect(autograd * 3) is None
-    shrinking = [step("aten::mm", i, (1 << i) - 1, event="redispatch") for i in range(1, 60)]
-    assert recursion.detect(shrinking, overflown=True) is None
-    modules = [step("my::block", i * 4, 0x10) for i in range(30)]
-    assert recursion.detect(modules, list(range(1, 200, 4))) is None
-    vmap = [step("aten::mm", i, 0x100 if i % 2 else 0x200) for i in range(60)]
-    assert recursion.detect(vmap) is None
-    through_python = [level + 1 for level in range(0, 90, 3)]
-    assert recursion.detect(redispatches(30), through_python) is None
+TREE = [step("my::tree", i * 10, 0x10) for i in range(3000)]
+AUTOGRAD = [
+    step("aten::mm", 0, 0x1, "CPU", "redispatch"),
+    step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
+    step("aten::mm", 6, 0x111, "AutogradCPU"),
+]
+SHRINKING = [step("aten::mm", i, (1 << i) - 1, event="redispatch") for i in range(1, 60)]
+VMAP = [step("aten::mm", i, 0x100 if i % 2 else 0x200) for i in range(60)]
+MODULES = [step("my::block", i * 4, 0x10) for i in range(30)]
+OTHERS = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
+HALF = [step("my::op", i, 0x10) for i in range(60)]
 
 
-def test_arguments_that_differ_or_cannot_be_read_prove_nothing():
-    steps = [step("my::tree", i * 10, 0x10) for i in range(3000)]
-    assert recursion.detect(steps) is None
-    assert recursion.detect(steps, list(range(5, 30000, 10))) is None
-    assert recursion.detect(steps, same_arguments=equal) is not None
-    assert recursion.detect(steps, same_arguments=equal, complete=False) is None
-    assert recursion.detect(steps, overflown=True, complete=False) is not None
+@pytest.mark.parametrize(
+    ("steps", "more", "is_found"),
+    [
+        (AUTOGRAD * 3, {}, False),
+        (SHRINKING, {"overflown": True}, False),
+        (VMAP, {}, False),
+        (MODULES, {"python_levels": list(range(1, 200, 4))}, False),
+        (redispatches(30), {"python_levels": [level + 1 for level in range(0, 90, 3)]}, False),
+        # Arguments that differ or cannot be read prove nothing.
+        (TREE, {}, False),
+        (TREE, {"python_levels": list(range(5, 30000, 10))}, False),
+        (TREE, {"same_arguments": equal}, True),
+        (TREE, {"same_arguments": equal, "complete": False}, False),
+        (TREE, {"overflown": True, "complete": False}, True),
+        # A stack overflow needs fewer repetitions, but most of the stack.
+        (HALF, {"overflown": True}, True),
+        (HALF, {}, False),
+        ([*HALF, *OTHERS], {"overflown": True}, False),
+    ],
+)
+def test_honest_nesting_is_normal(steps, more, is_found):
+    assert (recursion.detect(steps, **more) is not None) is is_found
 
 
 def test_the_depth_is_told_where_nothing_runs_away():
-    steps = [step("my::tree", i * 10, 0x10) for i in range(20)]
-    group, times = recursion.repeating([*steps, step("aten::mm", 500, 0x1)])
+    group, times = recursion.repeating([*TREE[:20], step("aten::mm", 500, 0x1)])
     assert ([each.op for each in group], times) == (["my::tree"], 20)
-    assert recursion.repeating(steps[:5]) == ((), 0)
+    assert recursion.repeating(TREE[:5]) == ((), 0)
 
 
 def through_python(period, turns, frames):
@@ -101,14 +108,6 @@ def test_two_python_operators_that_call_each_other():
 @pytest.mark.parametrize(("period", "turns", "frames"), [(1, 50, 5), (2, 25, 5), (14, 2, 10), (1, 140, 2)])
 def test_some_python_nesting_is_normal(period, turns, frames):
     assert recursion.detect(*through_python(period, turns, frames), same_arguments=equal) is None
-
-
-def test_a_stack_overflow_needs_fewer_repetitions_but_most_of_the_stack():
-    half = [step("my::op", i, 0x10) for i in range(60)]
-    assert recursion.detect(half, overflown=True) is not None
-    assert recursion.detect(half) is None
-    others = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
-    assert recursion.detect([*half, *others], overflown=True) is None
 
 
 @pytest.mark.parametrize(

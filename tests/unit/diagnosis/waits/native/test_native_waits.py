@@ -11,28 +11,8 @@ from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
-from support.programs.wait_processes import (
-    BITSET,
-    DATA,
-    MUTEX_STACK,
-    PRIVATE,
-    RESTART,
-    TLS,
-    Outside,
-    Process,
-    mutex,
-    pages,
-    wait_of,
-)
-
-
-def test_a_mutex_with_its_owner():
-    process = Process({DATA: mutex(owner=2)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)).thread(2, [])
-    process.symbols[DATA] = ("config_lock",)
-    wait = wait_of(process)
-    assert (wait.resource.kind.value, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
-    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.RECORDED)
-
+from support.programs import wait_processes
+from support.programs.wait_processes import BITSET, DATA, MUTEX_STACK, PRIVATE, TLS, Outside, Process, mutex, wait_of
 
 RECORDED, INFERRED, UNKNOWN = OwnerCertainty.RECORDED, OwnerCertainty.INFERRED, OwnerCertainty.UNKNOWN
 ROBUST, INHERITS = {"lock": 0x80000002, "kind": 16}, {"lock": 0x80000002, "kind": 32}
@@ -41,6 +21,7 @@ ROBUST, INHERITS = {"lock": 0x80000002, "kind": 16}, {"lock": 0x80000002, "kind"
 @pytest.mark.parametrize(
     ("facts", "args", "owner", "certainty", "being_released"),
     [
+        ({"owner": 2}, (PRIVATE, 2), OwnerThread(2), RECORDED, False),
         ({"owner": 1}, (PRIVATE, 2), OwnerThread(1), INFERRED, False),  # it waits for itself
         ({"owner": 99}, (PRIVATE, 2), VanishedThread(99), RECORDED, False),
         ({"owner": 32_663}, (PRIVATE, 2), VanishedThread(32_663), INFERRED, False),  # far from those of the process
@@ -62,19 +43,11 @@ ROBUST, INHERITS = {"lock": 0x80000002, "kind": 16}, {"lock": 0x80000002, "kind"
 )
 def test_owners(facts, args, owner, certainty, being_released):
     process = Process({DATA: mutex(**facts)}).thread(1, MUTEX_STACK, args=(DATA, *args)).thread(2, [])
+    process.symbols[DATA] = ("config_lock",)
     wait = wait_of(process.thread(3, []))
+    assert (wait.resource.kind.value, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
     assert (wait.owner, wait.certainty, wait.being_released) == (owner, certainty, being_released)
     assert ("taken again" in " ".join(wait.evidence)) == (facts.get("lock") == 1)
-
-
-def _own_words(words, owner):
-    """The owner of a mutex where the threads' own words in struct pthread are these."""
-    process = Process({DATA: mutex(owner=owner)})
-    for number, word in enumerate(words):
-        tid = 101 + number
-        process.thread(tid, [] if number else MUTEX_STACK, args=() if number else (DATA, PRIVATE, 2))
-        process.target.regions[TLS + tid * 0x1000] = pages(bytes(0x2D0) + struct.pack("<I", word))
-    return wait_of(process).owner
 
 
 @pytest.mark.parametrize(
@@ -89,22 +62,21 @@ def _own_words(words, owner):
     ],
 )
 def test_an_owner_in_another_pid_namespace_is_gone_only_if_all_threads_are_known(words, owner, expected):
-    assert _own_words(words, owner) == expected
+    process = Process({DATA: mutex(owner=owner)})
+    for tid, word in enumerate(words, 101):
+        process.thread(tid, MUTEX_STACK if tid == 101 else [], args=(DATA, PRIVATE, 2))
+        process.target.regions[TLS + tid * 0x1000] = wait_processes.pages(bytes(0x2D0) + struct.pack("<I", word))
+    assert wait_of(process).owner == expected
 
 
-def _moment(rax):
-    process = Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=rax)
-    return state_of(process.thread(2, []).snapshot())
-
-
-@pytest.mark.parametrize("result", [0, -11 & (1 << 64) - 1])
-def test_a_thread_that_the_kernel_lets_go_waits_no_more(result):
-    assert _moment(result).state is RunState.RUNNING
-
-
-@pytest.mark.parametrize("result", [RESTART, -4 & (1 << 64) - 1, -38 & (1 << 64) - 1])
-def test_a_thread_in_the_call_that_owns_the_locked_mutex_waits_for_itself(result):
-    assert _moment(result).wait.owner == OwnerThread(1)
+@pytest.mark.parametrize(("result", "waits"), [(0, False), (-11, False), (-516, True), (-4, True), (-38, True)])
+def test_a_thread_that_the_kernel_lets_go_waits_no_more(result, waits):
+    process = Process({DATA: mutex(owner=1)}).thread(
+        1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=result & (1 << 64) - 1
+    )
+    found = state_of(process.thread(2, []).snapshot())
+    assert found.state is (RunState.WAITING if waits else RunState.RUNNING)
+    assert not waits or found.wait.owner == OwnerThread(1)
 
 
 def test_a_lock_inside_malloc_has_no_owner():
@@ -136,13 +108,14 @@ def test_the_loader_lock_is_a_mutex_with_an_owner():
 
 
 GUARD = [("libc.so.6", "syscall"), ("app.so", "__cxa_guard_acquire"), ("app.so", "_Z4workv")]
+INITIALISES = [("libc.so.6", "pause"), ("app.so", "_Z4workv")]
 
 
 @pytest.mark.parametrize(
     ("others", "owner", "certainty"),
     [
-        ([[("libc.so.6", "pause"), ("app.so", "_Z4workv")]], OwnerThread(2), INFERRED),
-        ([[("libc.so.6", "pause"), ("app.so", "_Z4workv")]] * 2, None, UNKNOWN),
+        ([INITIALISES], OwnerThread(2), INFERRED),
+        ([INITIALISES, INITIALISES], None, UNKNOWN),
         ([GUARD], None, UNKNOWN),  # it waits, too
     ],
 )

@@ -24,8 +24,6 @@ from support.programs.wait_processes import (
     DATA,
     LOCK_STACK,
     LOOP,
-    PRIVATE,
-    STACK,
     Outside,
     Process,
     Python,
@@ -61,7 +59,7 @@ def test_autograd_workers_idle_and_at_work():
     [
         ({}, False),
         ({"python": Python(natives={3: 3})}, False),
-        ({"outside": wait_processes.Outside(parent=7)}, True),
+        ({"outside": Outside(parent=7)}, True),
         ({"python": Python(natives={3: 9})}, True),
     ],
 )
@@ -89,8 +87,12 @@ def test_a_python_hook_inside_backward_is_its_own_wait():
 def test_collectives_but_not_the_event_loop_of_gloo():
     receive = "_ZN4gloo9transport3tcp13UnboundBuffer8waitRecvEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE"
     loop = "_ZN4gloo9transport3tcp4Loop3runEv"
-    process = Process({DATA: bytes(64)}).thread(1, torch_frames(receive), args=(DATA + 40, BITSET, 0, STACK))
-    process.thread(2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, STACK, 1, 10))
+    process = Process({DATA: bytes(64)}).thread(
+        1, torch_frames(receive), args=(DATA + 40, BITSET, 0, wait_processes.STACK)
+    )
+    process.thread(
+        2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, wait_processes.STACK, 1, 10)
+    )
     assert wait_of(process).resource.kind.value == "collective"
     assert state_of(process.snapshot(2)).pool is pools.GLOO_LOOP
 
@@ -103,16 +105,14 @@ def test_a_device_synchronisation_may_spin():
 WORKER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
 MASTER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libtorch_cpu.so", "kernel"), LOOP]
 ATWORK = [("libtorch_cpu.so", "kernel"), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
+AT_BARRIER = (DATA + 4, wait_processes.PRIVATE, 0)
 
 
-def gomp_barrier(total, awaited=1):
-    return struct.pack("<II", total, 0) + bytes(56) + struct.pack("<I", awaited) + bytes(60)
-
-
-def team(*workers, total=2):
-    process = Process({DATA: gomp_barrier(total)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0))
-    for number, frames in enumerate(workers):
-        process.thread(2 + number, frames, args=(DATA + 4, PRIVATE, 0))
+def team(*workers, total=2, awaited=1):
+    raw = struct.pack("<II", total, 0) + bytes(56) + struct.pack("<I", awaited) + bytes(60)
+    process = Process({DATA: raw}).thread(1, MASTER, args=AT_BARRIER)
+    for tid, frames in enumerate(workers, 2):
+        process.thread(tid, frames, args=AT_BARRIER)
     return process
 
 
@@ -129,18 +129,17 @@ def test_a_team_without_workers_after_fork():
 
 
 def test_an_openmp_lock_is_told_by_its_word():
-    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
+    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, wait_processes.PRIVATE, 0xFFFFFFFF)))
     assert (wait.resource.kind.value, wait.missing_workers) == ("mutex", None)
 
 
 def test_no_workers_are_missed_where_no_barrier_is():
-    wait = wait_of(Process({DATA: gomp_barrier(0, awaited=0)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0)))
-    assert wait.missing_workers is None
+    assert wait_of(team(total=0, awaited=0)).missing_workers is None
 
 
 RUNS = (ATWORK, {"call": (1 << 64) - 1, "rax": 0})
-SLEEPS = (WORKER, {"args": (DATA + 4, PRIVATE, 0)})
-LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, PRIVATE, 0xFFFFFFFF)})
+SLEEPS = (WORKER, {"args": AT_BARRIER})
+LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, wait_processes.PRIVATE, 0xFFFFFFFF)})
 
 
 @pytest.mark.parametrize(
