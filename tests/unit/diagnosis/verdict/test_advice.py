@@ -57,11 +57,7 @@ def test_deadlocks(threads, parts, lacks):
     assert -1 not in places
     assert places == sorted(places)
     assert lacks not in text
-
-
-def outside(**more):
-    found = Finding(FindingKind.WAITING_EXTERNAL, "", wait=wait(more.pop("kind"), **more))
-    return "\n".join(advice(found, (), 1, is_core=False))
+    assert "gcore" not in told(*threads, is_core=True), "a core is kept already"
 
 
 LISTENS = Peer(PeerKind.SOCKET, address="0.0.0.0:0", state="LISTEN")
@@ -69,43 +65,37 @@ WRITER = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
 
 
 @pytest.mark.parametrize(
-    ("facts", "part", "lacks"),
+    ("waits", "part", "lacks"),
     [
-        ({"kind": "semaphore", "external": True}, "killed", "peer"),
-        ({"kind": "io", "peer": LISTENS}, "--tasks", "0.0.0.0"),
-        ({"kind": "io", "peer": Peer(PeerKind.PIPE, processes=(WRITER,))}, "communicate()", "--tasks"),
+        (wait("semaphore", external=True), "killed", "peer"),
+        (wait("io", peer=LISTENS), "--tasks", "0.0.0.0"),
+        (wait("io", peer=Peer(PeerKind.PIPE, processes=(WRITER,))), "communicate()", "--tasks"),
     ],
 )
-def test_who_is_at_the_other_end(facts, part, lacks):
-    text = outside(**facts)
+def test_who_is_at_the_other_end(waits, part, lacks):
+    text = "\n".join(advice(Finding(FindingKind.WAITING_EXTERNAL, "", wait=waits), (), 1, is_core=False))
     assert part in text
     assert lacks not in text
 
 
 @pytest.mark.parametrize(
-    ("debugger", "command"),
-    [("none", "gcore 1"), ("gdb", "generate-core-file core.1"), ("lldb", "scripts/dispatch -p 1 --record hang.1.rec")],
-)
-def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
-    finding = Finding(FindingKind.DEADLOCK, "It is so.")
-    assert advice(finding, (), 1, False, debugger=debugger)[-1].endswith(f": {command}")
-    outside = advice(finding, (), 1, False, CommandLine(source="-p 1"), debugger)
-    assert outside[-1].endswith(": gcore 1")
-
-
-@pytest.mark.parametrize(
-    ("stop", "last"),
+    ("source", "more", "last"),
     [
-        (ProcessStop(tracer="7 (gdb)"), ", in process 7 (gdb): generate-core-file core.1"),
-        (ProcessStop(tracer="7 (strace)"), ", in process 7 (strace): gcore 1, once it let go"),
-        (ProcessStop(group="/a"), None),
-        (ProcessStop("SIGSTOP"), ": gcore 1"),
+        ("", {"debugger": "none"}, ": gcore 1"),
+        ("", {"debugger": "gdb"}, ": generate-core-file core.1"),
+        ("", {"debugger": "lldb"}, ": scripts/dispatch -p 1 --record hang.1.rec"),
+        ("-p 1", {"debugger": "gdb"}, ": gcore 1"),
+        ("-p 1", {"debugger": "lldb"}, ": gcore 1"),
+        ("-p 1", {"stop": ProcessStop(tracer="7 (gdb)")}, ", in process 7 (gdb): generate-core-file core.1"),
+        ("-p 1", {"stop": ProcessStop(tracer="7 (strace)")}, ", in process 7 (strace): gcore 1, once it let go"),
+        ("-p 1", {"stop": ProcessStop(group="/a")}, None),
+        ("-p 1", {"stop": ProcessStop("SIGSTOP")}, ": gcore 1"),
     ],
 )
-def test_nobody_can_keep_a_core_of_a_process_that_another_one_holds(stop, last):
-    told = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source="-p 1"), stop=stop)
+def test_the_debugger_that_has_the_process_keeps_the_core(source, more, last):
+    found = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source=source), **more)
     kept = [] if last is None else [f"Keep the evidence before you kill it{last}"]
-    assert [line for line in told if line.startswith("Keep")] == kept
+    assert [line for line in found if line.startswith("Keep")] == kept
 
 
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
@@ -128,10 +118,6 @@ def test_options_in_use_are_not_recommended():
     assert each in advice(parent, (), 1, is_core=False)
     assert each not in advice(parent, (), 1, is_core=False, used=["--children"])
     assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1"), ["--children"]) == ()
-
-
-def test_a_core_is_kept_already():
-    assert "gcore" not in told(*GIL, is_core=True)
 
 
 @pytest.mark.parametrize("kind", ["child-process", "io"])
@@ -227,7 +213,5 @@ def test_what_only_the_system_knows(found, what):
 )
 def test_what_is_in_memory_is_not_missed(waits):
     assert unknown(*waits) == ""
-
-
-def test_nobody_asks_what_an_idle_thread_waits_for():
-    assert unknown_in_core([thread(1, wait("io"), state=RunState.IDLE), thread(2)]) == []
+    idle = [thread(number, each, state=RunState.IDLE) for number, each in enumerate((wait("io"), *waits), 1)]
+    assert unknown_in_core([*idle, thread(9)]) == []

@@ -16,12 +16,8 @@ from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
-GIL_STACK = [
-    ("libc.so.6", None),
-    ("libc.so.6", "pthread_cond_timedwait"),
-    ("libpython3.11.so.1.0", None),
-    ("libpython3.11.so.1.0", "PyEval_RestoreThread"),
-]
+LIBC, PYTHON = "libc.so.6", "libpython3.11.so.1.0"
+GIL_STACK = [(LIBC, None), (LIBC, "pthread_cond_timedwait"), (PYTHON, None), (PYTHON, "PyEval_RestoreThread")]
 
 
 def wants_gil():
@@ -55,13 +51,9 @@ def test_a_waiter_between_two_timed_waits():
     process = between_two_timed_waits().thread(2, [], call=(1 << 64) - 1, rax=0)
     assert wait_of(process, python=Python(gil())).owner == OwnerThread(2)
     assert state_of(process.snapshot(2, Python(gil()))).state is RunState.RUNNING
-
-
-def test_a_holder_that_waits_for_itself_between_two_timed_waits():
     held = Python(gil(holder_tid=1))
-    assert wait_of(between_two_timed_waits(), python=held).owner == OwnerThread(1)
-    taken = between_two_timed_waits(GIL_STACK[2:])
-    assert state_of(taken.snapshot(1, held)).state is RunState.RUNNING
+    assert wait_of(between_two_timed_waits(), python=held).owner == OwnerThread(1), "it waits for itself"
+    assert state_of(between_two_timed_waits(GIL_STACK[2:]).snapshot(1, held)).state is RunState.RUNNING
 
 
 def test_a_sleep_and_a_mutex_of_two_moments():

@@ -6,17 +6,25 @@ import struct
 
 import pytest
 
-from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread, ParentsThread, VanishedThread
 from gdbext.diagnosis.report.wait_kind import SelfWait
-from gdbext.diagnosis.waits import python_waits
 from support.programs import wait_processes
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, LOOP, Process, Python, python_wait, wait_of
 
+FORKED = wait_processes.Outside(parent=7)
 
-def waits_for_lock(value=0):
-    return Process({DATA: struct.pack("<IIII", value, 1, 0, 0)}).thread(1, LOCK_STACK, args=(DATA, BITSET, 0))
+
+def waiter(*others, frames=LOCK_STACK, python=(), value=0):
+    process = Process({DATA: struct.pack("<IIII", value, 1, 0, 0)})
+    process.thread(1, frames, args=(DATA, BITSET, 0), python=python)
+    for tid in others:
+        process.thread(tid, [LOOP], call=0, args=(5,))
+    return process
+
+
+def lock(**more):
+    return Python(wait=python_wait("lock"), **more)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +44,7 @@ def waits_for_lock(value=0):
     ],
 )
 def test_python_objects_name_the_wait(kind, expected):
-    assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
-
-
-def test_every_waitable_has_a_meaning():
-    assert set(python_waits._MEANINGS) == set(Waitable)
+    assert wait_of(waiter(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_every_waitable_has_a_meaning():
     ],
 )
 def test_an_rlock_records_its_owner(owner_tid, ended, has_block, owner, certainty):
-    process = waits_for_lock().thread(2, [])
+    process = waiter(2)
     if has_block:
         process.target.regions[0xB000] = bytes(0xEE0) + struct.pack("<QQQ", 0xBEE0, 0, 0xBEE0) + bytes(0x108)
     found = python_wait("rlock", owner_ident=0xBEE0, owner_tid=owner_tid)
@@ -63,17 +67,16 @@ def test_an_rlock_records_its_owner(owner_tid, ended, has_block, owner, certaint
 
 
 def test_a_plain_lock_is_held_by_who_is_inside_its_with():
-    process = waits_for_lock().thread(2, []).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
-    wait = wait_of(process, python=Python(wait=python_wait("lock"), inside=(2, 3)))
+    process = waiter(2).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
+    wait = wait_of(process, python=lock(inside=(2, 3)))
     assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
-    assert wait_of(process, python=Python(wait=python_wait("lock"))).owner is None
-    alone = Python(wait=python_wait("lock"), inside=(1,))
-    assert wait_of(waits_for_lock(), python=alone).owner == OwnerThread(1)
-    assert wait_of(waits_for_lock(value=1), python=Python(wait=python_wait("lock"))).being_released
+    assert wait_of(process, python=lock()).owner is None
+    assert wait_of(waiter(), python=lock(inside=(1,))).owner == OwnerThread(1)
+    assert wait_of(waiter(value=1), python=lock()).being_released
 
 
 def test_a_future_that_an_event_loop_has_to_complete():
-    process = waits_for_lock().thread(2, [])
+    process = waiter(2)
     other = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 2}))
     assert (other.owner, other.certainty, other.self_wait) == (OwnerThread(2), OwnerCertainty.RECORDED, None)
     own = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 1}))
@@ -84,26 +87,11 @@ def test_a_future_that_an_event_loop_has_to_complete():
 
 
 def test_the_end_of_the_interpreter_waits_for_threads_that_are_no_daemons():
-    process = waits_for_lock().thread(2, []).thread(3, [])
+    process = waiter(2, 3)
     wait = wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1, 2, 3))))
     assert [owner.tid for owner in wait.owners] == [2, 3]
     assert wait.resource.name.startswith("all threads that are not daemons")
     assert wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1,)))).owner is None
-
-
-FORKED = wait_processes.Outside(parent=7)
-LOCK = {DATA: struct.pack("<IIII", 0, 1, 0, 0)}
-
-
-def waiter(*others, frames=LOCK_STACK, python=()):
-    process = Process(LOCK).thread(1, frames, args=(DATA, BITSET, 0), python=python)
-    for tid in others:
-        process.thread(tid, [LOOP], call=0, args=(5,))
-    return process
-
-
-def lock(**more):
-    return Python(wait=python_wait("lock"), **more)
 
 
 def semaphore(*inside):
@@ -130,23 +118,20 @@ def test_who_holds_it(others, python, owner):
 
 
 @pytest.mark.parametrize(
-    ("function", "reason"),
+    ("function", "python", "reason"),
     [
-        ("PyErr_CheckSignals", SelfWait.SIGNAL),
-        ("PyObject_ClearWeakRefs", SelfWait.WEAKREF),
-        ("PyObject_CallFinalizerFromDealloc", SelfWait.FINALIZER),
-        ("PyObject_Vectorcall", None),
+        ("PyErr_CheckSignals", "f", SelfWait.SIGNAL),
+        ("PyObject_ClearWeakRefs", "f", SelfWait.WEAKREF),
+        ("PyObject_CallFinalizerFromDealloc", "f", SelfWait.FINALIZER),
+        ("PyObject_Vectorcall", "Item.__del__", SelfWait.FINALIZER),
+        ("PyObject_Vectorcall", "f", None),
     ],
 )
-def test_what_interrupted_the_holder(function, reason):
+def test_what_interrupted_the_holder(function, python, reason):
     frames = [*LOCK_STACK, ("libpython3.11.so.1.0", function), LOOP]
-    wait = wait_of(waiter(frames=frames), python=lock(inside=[1]))
+    process = waiter(frames=frames, python=[Frame(3, FrameKind.PYTHON, python, file="/app/items.py", line=1)])
+    wait = wait_of(process, python=lock(inside=[1]))
     assert (wait.owner, wait.self_wait) == (OwnerThread(1), reason)
-
-
-def test_a_finaliser_by_its_python_frame():
-    frame = Frame(3, FrameKind.PYTHON, "Item.__del__", file="/app/items.py", line=1)
-    assert wait_of(waiter(python=[frame]), python=lock(inside=[1])).self_wait is SelfWait.FINALIZER
 
 
 def test_a_lock_without_holder_in_a_forked_child_is_the_parents():
