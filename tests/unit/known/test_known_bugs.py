@@ -37,6 +37,7 @@ def told(bug: KnownBug = BUG, **facts: Any) -> KnownMatch:
 
 BRANCHES = (Affected("torch", "3.11", "3.13.9"), Affected("torch", "3.14", "3.14.2"))
 """As where a correction came to several branches."""
+UNTIL = Affected("torch", "2.1", until="2.3.1")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ BRANCHES = (Affected("torch", "3.11", "3.13.9"), Affected("torch", "3.14", "3.14
     [
         (BUG.affected, "2.1.0+cpu 2.2.2 2.3.0a0", "2.0.1 2.1.0rc1 2.3 2.10.0rc1 2.10.0"),
         (BRANCHES, "3.13.8 3.14.1", "3.10.1 3.13.9 3.14.2"),
-        ((Affected("torch", "2.1", until="2.3.1"),), "2.1 2.3.1", "2.0 2.3.2"),
+        ((UNTIL,), "2.1 2.3.1", "2.0 2.3.2"),
         ((Affected("torch", "2.10.0rc1", "2.10.1"),), "2.10 2.10.0+cpu", "2.9 2.10.1"),
         ((Affected("torch"),), "1 3", ""),
     ],
@@ -60,13 +61,7 @@ def test_a_version_outside_of_its_ranges_has_not_got_it(affected: tuple[Affected
     [
         (BUG.affected, (), "2.1 or newer and is older than 2.3", "torch from 2.1 on before 2.3", ("torch 2.3",)),
         (BUG.affected, ("A",), "2.1 or newer and is older than 2.3 and A is set", "torch from 2.1", ("torch 2.3",)),
-        (
-            (Affected("torch", "2.1", until="2.3.1"),),
-            (),
-            "2.1 or newer and is 2.3.1 or older",
-            "torch from 2.1 on up to 2.3.1 at least",
-            (),
-        ),
+        ((UNTIL,), (), "2.1 or newer and is 2.3.1 or older", "torch from 2.1 on up to 2.3.1 at least", ()),
     ],
 )
 def test_where_the_version_is_unknown_the_line_says_so(

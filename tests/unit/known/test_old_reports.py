@@ -118,29 +118,20 @@ def test_a_sites_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, di
     config = home / ".config" / "gdbext" / "known"
     named.mkdir(mode=0o700)
     config.mkdir(parents=True, mode=0o700)
-    entry = {
-        "id": "gcc#52303",
-        "title": "our title",
-        "url": "https://site",
-        "affected": [{"package": "libgomp"}],
-        "cure": "ask us",
-        "threads": [{"library": "libgomp"}],
-    }
+    entry: dict[str, Any] = {"id": "gcc#52303", "title": "our title", "url": "https://site", "cure": "ask us"}
+    entry.update(affected=[{"package": "libgomp"}], threads=[{"library": "libgomp"}])
     (named / "a.json").write_text(json.dumps([entry, {**entry, "id": "site#1"}]))
     (config / "b.json").write_text(json.dumps({**entry, "id": "site#1", "title": "not this one"}))
     (config / "c.json").write_text("{")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("GDBEXT_KNOWN", f"/nowhere:{named}")
-    monkeypatch.setattr(
-        "gdbext.cache.is_ours", lambda path: Path(path).exists() and not Path(path).stat().st_mode & 0o22
-    )
+    safe = lambda path: Path(path).exists() and not Path(path).stat().st_mode & 0o22  # noqa: E731
+    monkeypatch.setattr("gdbext.cache.is_ours", safe)
     status, text, error = dispatch("known", str(report))
     assert status == 0, error
-    assert [line.split(" (")[0] for line in text.splitlines()] == [
-        "Known: gcc#52303, our title",
-        "Known: site#1, our title",
-    ]
+    titles = [line.split(" (")[0] for line in text.splitlines()]
+    assert titles == ["Known: gcc#52303, our title", "Known: site#1, our title"]
     assert "c.json has no entry of a known bug: it is not JSON" in error
     (named / "a.json").chmod(0o666)
     status, text, error = dispatch("known", str(report))

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any, cast
 
 import pytest
 
@@ -31,11 +32,10 @@ sys.stdin.read()
 def session_of(*command: str, user: int | None = None) -> Iterator[Session]:
     """Of a process that has libc mapped, and nothing to do once it has printed a line."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.readline()
+        stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        stdin.write(b"\n")
+        stdin.flush()
+        stdout.readline()
         target = RunningProcess(process.pid)
         yield Session(target)
         target.close()
@@ -63,13 +63,11 @@ class Search:
     def places(self) -> Iterator[int]:
         self.times += 1
         for name in (*WANTED, UNWANTED, *WANTED):
-            address = self.session.symbolizer.address_of(name)
-            assert address is not None
+            address: Any = self.session.symbolizer.address_of(name)
             yield address + 1
 
     def found(self, what: str, is_wanted: Callable[[Function], bool] = is_wanted) -> list[str]:
-        module = self.session.modules.named("libc.so.6")
-        assert module is not None
+        module: Any = self.session.modules.named("libc.so.6")
         functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
         return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
 
@@ -110,13 +108,11 @@ def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
 
 def test_a_copy_with_the_same_build_id_has_answers_of_its_own(session: Session, cache: Path, tmp_path: Path) -> None:
     """Of one in which others stand at these places, the real library gets none."""
-    libc = session.modules.named("libc.so.6")
-    assert libc is not None
+    libc: Any = session.modules.named("libc.so.6")
     copy = tmp_path / "copy.so"
     shutil.copyfile(libc.path, copy)
     with session_of("/usr/bin/python3", "-c", MAPPED, str(copy)) as other:
-        module = other.modules.named("copy.so")
-        assert module is not None
+        module: Any = other.modules.named("copy.so")
         assert module.build_id == libc.build_id
         places = [module.base + libc.vaddr(address) for address in Search(session).places()]
         kept = functions_kept(other.symbolizer, module, "callers", lambda: places, lambda each: not is_wanted(each))

@@ -86,14 +86,11 @@ def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     assert revised(crash, moved, threads) is crash
 
 
-def test_the_summary_leaves_idle_workers_out():
+def test_summaries():
     threads = [thread(1, name="main"), thread(2, wait("worker-pool"), state=RunState.IDLE, name="pool")]
     note = summary(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
-
-
-def test_dispatches_between_samples() -> None:
     assert steps.dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
     assert steps.dispatches(0, 2.0).summary == "No operator was called meanwhile."
 
@@ -106,26 +103,20 @@ STATES = {
 PLACES = {"moves": place(line=2), "stays": place()}
 
 
-def sampled(first, second, moves, done, calls):
-    """Two looks at two threads, as one judgement: the first may move, the second stays where it is."""
-    threads = (STATES[first], STATES[second]._replace(tid=2))
-    looks = [{1: place(), 2: place()}, {1: PLACES[moves], 2: place()}]
-    judgement = judge(Observations(threads, 1))
-    inspection = Inspection(threads, judgement)
-    progress = found(*looks, done=done)
-    made = agreeing(judgement, progress, threads)
-    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
-    section = SamplesSection(2, 2.0, tuple(progress))
-    return Sampled(inspection._replace(judgement=made), section).with_calls(calls)
-
-
 @pytest.mark.parametrize("calls", [0, 174])
 @pytest.mark.parametrize("done", [NOTHING, SPINS])
 @pytest.mark.parametrize("moves", PLACES)
 @pytest.mark.parametrize("second", STATES)
 @pytest.mark.parametrize("first", STATES)
 def test_findings_of_one_report_do_not_contradict_each_other(first, second, moves, done, calls):
-    result = sampled(first, second, moves, done, calls)
+    """Two looks at two threads, as one judgement: the first may move, the second stays where it is."""
+    threads = (STATES[first], STATES[second]._replace(tid=2))
+    judgement = judge(Observations(threads, 1))
+    progress = found({1: place(), 2: place()}, {1: PLACES[moves], 2: place()}, done=done)
+    made = agreeing(judgement, progress, threads)
+    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
+    inspection = Inspection(threads, judgement)._replace(judgement=made)
+    result = Sampled(inspection, SamplesSection(2, 2.0, tuple(progress))).with_calls(calls)
     verdict, findings = result.inspection.judgement.verdict, result.inspection.judgement.findings
     text = " ".join(finding.summary for finding in findings)
     moved = {each.tid for each in result.section.threads if each.progress.value == "moved"}

@@ -6,27 +6,19 @@ import pytest
 
 from gdbext.diagnosis.report.wait import OwnerThread, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
-from gdbext.diagnosis.waits import (
-    gil_waits,
-    mutex_waits,
-    pthread_waits,
-    python_waits,
-    recognise,
-    syscall_waits,
-    torch_waits,
-)
+from gdbext.diagnosis.waits import recognise
 from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of
 from gdbext.diagnosis.waits.pool_table import AUTOGRAD, NCCL, POOLS, Pool, PoolIndex, PoolPart
-from gdbext.diagnosis.waits.recognise import held_resources
 from gdbext.torch import assumed_symbols
 
 
 def test_what_proves_more_comes_first():
-    order = {recogniser: rank for rank, recogniser in enumerate(recognise.RECOGNISERS)}
-    assert order[gil_waits.gil_wait] < order[pthread_waits.condvar_wait]
-    assert order[mutex_waits.mutex_wait] < order[torch_waits.classify] < order[pthread_waits.condvar_wait]
-    assert order[python_waits.classify] < order[pthread_waits.condvar_wait]
-    assert recognise.RECOGNISERS[-1] is syscall_waits.unknown_futex
+    names = [f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for each in recognise.RECOGNISERS]
+    condvar = names.index("pthread_waits.condvar_wait")
+    assert names.index("gil_waits.gil_wait") < condvar
+    assert names.index("mutex_waits.mutex_wait") < names.index("torch_waits.classify") < condvar
+    assert names.index("python_waits.classify") < condvar
+    assert names[-1] == "syscall_waits.unknown_futex"
 
 
 POP = "_ZN5torch8autograd10ReadyQueue3popEv"
@@ -63,12 +55,12 @@ HELD = [kind for kind in WaitKind if kind.traits.relation in (Relation.HOLDS, Re
 @pytest.mark.parametrize("kind", WaitKind, ids=lambda kind: kind.value)
 def test_who_owes_a_notification_or_its_own_end_holds_nothing(kind: WaitKind) -> None:
     resource = Resource(kind, 0x7F00, "")
-    held = held_resources([Wait(resource, OwnerThread(7))], [])
+    held = recognise.held_resources([Wait(resource, OwnerThread(7))], [])
     assert held == ({7: (resource,)} if kind in HELD else {})
 
 
 def test_what_two_wait_for_is_held_once() -> None:
     wait = Wait(Resource(WaitKind.MUTEX, 0x7F00, "a"), OwnerThread(7))
     other = Wait(Resource(WaitKind.MUTEX, 0x7F80, "b"), OwnerThread(7))
-    assert held_resources([wait, None, wait, other], []) == {7: (wait.resource, other.resource)}
-    assert held_resources([wait._replace(being_released=True)], []) == {}
+    assert recognise.held_resources([wait, None, wait, other], []) == {7: (wait.resource, other.resource)}
+    assert recognise.held_resources([wait._replace(being_released=True)], []) == {}

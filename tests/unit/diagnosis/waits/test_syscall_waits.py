@@ -62,8 +62,6 @@ def waits_in(call, *args, outside=None):
 
 
 STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
-
-
 TWO = Outside(STOPPED, ChildProcess(51))
 PIPE = Outside(other_ends={5: [STOPPED]})
 PIPE_TEXT = "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
@@ -91,18 +89,6 @@ def test_an_open_names_the_file():
     assert waits_in(257, 0, 8).resource.name == "openat"
 
 
-class AskedToSleep:
-    """A Python whose innermost frame called time.sleep(60)."""
-
-    runtime = None
-
-    def gils(self):
-        return ()
-
-    def asked_to_sleep(self, _tid):
-        return 60.0
-
-
 @pytest.mark.parametrize(
     ("call", "args", "rest", "seconds"),
     [
@@ -114,30 +100,28 @@ class AskedToSleep:
     ],
 )
 def test_how_long_a_sleep_lasts(call, args, rest, seconds):
-    wait = wait_of(
-        Process({DATA: struct.pack("<QQ", 3, rest)}).thread(1, [("libc.so.6", "call")], call=call, args=args)
-    )
+    process = Process({DATA: struct.pack("<QQ", 3, rest)})
+    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=call, args=args))
     assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)
     assert wait.resource.name == f"sleeps ({seconds:g} s)"
 
 
 def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
     """An absolute time, in a core."""
-    sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)}).thread(
-        1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA)
-    )
+    sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)})
+    sleeping.thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
+    python = SimpleNamespace(runtime=None, gils=tuple, asked_to_sleep=lambda _: 60.0)
     assert wait_of(sleeping).seconds is None
-    assert wait_of(sleeping, python=AskedToSleep()).seconds == 60
+    assert wait_of(sleeping, python=python).seconds == 60
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(0.001, False), (10.0, True)])
 def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
     """A thread that computes waits for a page, or for the lock of the memory map."""
     side = KernelSide("D", -1, "rwsem_down_read_slowpath", seconds=seconds)
-    thread = SimpleNamespace(kernel_state="D", kernel_side=side)
-    assert (uninterruptible(thread) is not None) is waits
-    core = SimpleNamespace(kernel_state="D", kernel_side=None)
-    assert uninterruptible(core) is not None, "of a core nobody knows for how long"
+    for kernel_side, expected in ((side, waits), (None, True)):  # of a core nobody knows for how long
+        thread = SimpleNamespace(kernel_state="D", kernel_side=kernel_side)
+        assert (uninterruptible(thread) is not None) is expected
 
 
 class Listens(Outside):
