@@ -22,7 +22,6 @@ class MovingTarget(ReplayTarget):
     looks = 1
 
     def retake(self, in_doubt: bool = False) -> bool:  # noqa: ARG002
-        """Once."""
         self.looks += 1
         return self.looks == 2
 
@@ -38,7 +37,6 @@ def test_what_is_read_is_read_again_and_carries_the_extras() -> None:
 
 
 def execute(recording: str, *words: str) -> None:
-    """The command in a process that moves during the first look only."""
     target = MovingTarget(recordings.recording(recording))
     outcome = table.execute(words[0], words[1:], lambda: Session(target))
     assert outcome.status == 0, outcome.error

@@ -189,7 +189,6 @@ def test_environment_variables(
 
 
 def test_architecture_and_relations() -> None:
-    """What is not known does not fit."""
     bug = BUG._replace(architecture="aarch64", process=("forked",))
     assert judged(bug, architecture="aarch64", relation={"forked": True}.get) is not None
     assert judged(bug, architecture="x86_64", relation={"forked": True}.get) is None

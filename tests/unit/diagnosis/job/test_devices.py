@@ -25,7 +25,6 @@ WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
 
 @pytest.fixture(scope="module", params=WAITS)
 def hung(request: pytest.FixtureRequest) -> Replay:
-    """Nobody here changes it: each recording is judged once."""
     return Replay(request.param)
 
 
@@ -204,7 +203,6 @@ def test_the_command_that_asks_for_a_core_of_the_device(hung: Replay, pipe: str,
 
 
 def test_the_systems_words_in_the_report(hung: Replay) -> None:
-    """Nobody asks this machine's driver of a recording."""
     section = hung.document("dispatch-diagnose", "--device")["device_system"]
     assert section["facts"]["problems"] == ["the driver is asked of a live process only"]
     text = DeviceSystemSection(NvidiaFacts("580.65", (FIRST, SECOND), ("NVRM: Xid 79",), (), ("NVML: …",))).lines

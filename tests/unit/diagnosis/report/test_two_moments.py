@@ -20,8 +20,6 @@ from support.recorded import recordings
 
 
 class RunningTarget(ReplayTarget):
-    """All threads of the recording ran on."""
-
     def threads_that_ran(self) -> Sequence[int]:
         return tuple(thread.tid for thread in self.threads())
 

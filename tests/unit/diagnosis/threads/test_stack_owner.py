@@ -115,7 +115,6 @@ def test_the_first_thread_of_a_child_stands_on_the_stack_of_the_thread_that_fork
 
 
 def test_a_file_without_thread_pointers() -> None:
-    """Some debuggers do not give them: that contradicts nobody."""
     whole = recording(NAME)
     threads = [
         each._replace(registers={name: value for name, value in each.registers.items() if name != "fs_base"})

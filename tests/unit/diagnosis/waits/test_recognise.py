@@ -44,7 +44,6 @@ def test_a_row_of_somebody_else_is_asked_as_ours_are():
     "name", [*assumed_symbols.NCCL_WATCHDOG.examples, "_ZN4c10d5nccl216ProcessGroupNCCL15timeoutWatchdogEv"]
 )
 def test_a_name_whose_last_letter_looks_like_internal_linkage(name: str) -> None:
-    """ProcessGroupNCCL, before the length of the next name."""
     (function,) = PoolIndex(POOLS).functions_of([name])
     assert function.pool is NCCL
 

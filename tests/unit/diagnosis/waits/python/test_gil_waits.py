@@ -82,7 +82,6 @@ def test_what_tasks_await(replay, name):
 
 
 def test_tasks_of_trio_that_hold_what_the_other_wants(replay):
-    """The lock itself keeps its owner, so that nothing is inferred."""
     found = replay("trio-waits-3.12").document("dispatch-diagnose")
     assert found["verdict"]["kind"] == "deadlock"
     assert "first waits for the lock" in found["verdict"]["summary"]
