@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,11 @@ from gdbext.tools.known import report_facts
 from support.recorded import recordings
 from support.recorded.recordings import Replay
 
+Dispatch = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
-def dispatch(capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[int, str, str]]:
+def dispatch(capfdbinary: pytest.CaptureFixture[bytes]) -> Dispatch:
     """scripts/dispatch in this process."""
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -32,14 +33,14 @@ def dispatch(capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[i
 
 
 @pytest.fixture
-def report(replay: Callable[[str], Replay], tmp_path: Path) -> Path:
+def report(tmp_path: Path) -> Path:
     """A report with native frames of a process that has a known bug."""
     file = tmp_path / "report.json"
-    file.write_text(json.dumps(replay("fork-openmp").document("all-threads", "--stacks")))
+    file.write_text(json.dumps(Replay("fork-openmp").document("all-threads", "--stacks")))
     return file
 
 
-def test_a_report_is_judged_again(report: Path, dispatch: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_report_is_judged_again(report: Path, dispatch: Dispatch) -> None:
     status, text, _ = dispatch("known", str(report), "--why")
     assert status == 0
     line, *evidence = text.splitlines()
@@ -48,7 +49,7 @@ def test_a_report_is_judged_again(report: Path, dispatch: Callable[..., tuple[in
     assert evidence[0].endswith("inside libgomp, OpenMP has no workers here")
 
 
-def test_a_recording_is_judged_again(dispatch: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_recording_is_judged_again(dispatch: Dispatch) -> None:
     files = [str(recordings.FOLDER / f"{name}.rec") for name in ("fork-openmp", "mutex-abba")]
     status, text, _ = dispatch("known", *files)
     assert status == 0
@@ -59,23 +60,18 @@ def test_a_recording_is_judged_again(dispatch: Callable[..., tuple[int, str, str
     assert [[match["id"] for match in document[file]] for file in files] == [["gcc#52303"], []]
 
 
-def test_a_report_without_native_frames_says_what_was_not_compared(
-    replay: Callable[[str], Replay], tmp_path: Path, dispatch: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_report_without_native_frames_says_what_was_not_compared(tmp_path: Path, dispatch: Dispatch) -> None:
     file = tmp_path / "report.json"
-    file.write_text(json.dumps(replay("fork-openmp").diagnosis))
+    file.write_text(json.dumps(Replay("fork-openmp").diagnosis))
     assert "no known bug fits; it has no native frames" in dispatch("known", str(file))[1]
 
 
 def test_the_report_has_the_facts(report: Path) -> None:
-    document = json.loads(report.read_text())
-    facts = report_facts(document, "report")
+    facts = report_facts(json.loads(report.read_text()), "report")
     (thread,) = facts.threads
     assert (thread.waits_for, thread.missing_workers, thread.roles) == ("worker-pool", "OpenMP", ["main"])
     assert (facts.architecture, facts.version("python"), facts.version("torch")) == ("x86_64", "3.11.7", "2.13.0+cpu")
-    assert facts.relation("forked") is True
-    assert facts.relation("one-thread") is True
-    assert facts.relation("children") is None, "all-threads does not look for them"
+    assert [facts.relation(word) for word in ("forked", "one-thread", "children")] == [True, True, None]
     assert thread.native[0][1] == "libgomp.so.1"
 
 
@@ -92,13 +88,13 @@ def test_the_report_has_the_facts(report: Path) -> None:
     ],
 )
 def test_a_damaged_report_is_refused(report: Path, damage: Callable[[dict[str, Any]], object]) -> None:
-    document = copy.deepcopy(json.loads(report.read_text()))
+    document = json.loads(report.read_text())
     damage(document)
     with pytest.raises(BadData):
         list(matches(own_entries(), report_facts(document, "report")))
 
 
-def test_the_catalogue_is_listed_and_searched(dispatch: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_catalogue_is_listed_and_searched(dispatch: Dispatch) -> None:
     status, text, _ = dispatch("known", "--list")
     assert status == 0
     assert [line.split(": ")[0] for line in text.splitlines()[::2]] == [bug.id for bug in own_entries()]
@@ -109,44 +105,33 @@ def test_the_catalogue_is_listed_and_searched(dispatch: Callable[..., tuple[int,
     assert [each["id"] for each in listed] == ["gcc#52303"]
 
 
-def test_known_needs_a_file(dispatch: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_known_needs_a_file(dispatch: Dispatch, tmp_path: Path) -> None:
     assert dispatch("known")[0] == 2
     status, _, error = dispatch("known", str(tmp_path / "none.json"))
     assert status != 0
     assert "none.json cannot be read: No such file" in error
 
 
-def test_a_sites_own_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: Callable[..., tuple[int, str, str]], report: Path
-) -> None:
+def test_a_sites_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: Dispatch, report: Path) -> None:
     """Those of $GDBEXT_KNOWN before those of ~/.config before ours; what others can change is not read."""
     named, home = tmp_path / "site", tmp_path / "home"
     config = home / ".config" / "gdbext" / "known"
     named.mkdir(mode=0o700)
     config.mkdir(parents=True, mode=0o700)
-    entry = {
-        "id": "gcc#52303",
-        "title": "our title",
-        "url": "https://site",
-        "affected": [{"package": "libgomp"}],
-        "cure": "ask us",
-        "threads": [{"library": "libgomp"}],
-    }
+    entry: dict[str, Any] = {"id": "gcc#52303", "title": "our title", "url": "https://site", "cure": "ask us"}
+    entry.update(affected=[{"package": "libgomp"}], threads=[{"library": "libgomp"}])
     (named / "a.json").write_text(json.dumps([entry, {**entry, "id": "site#1"}]))
     (config / "b.json").write_text(json.dumps({**entry, "id": "site#1", "title": "not this one"}))
     (config / "c.json").write_text("{")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("GDBEXT_KNOWN", f"/nowhere:{named}")
-    monkeypatch.setattr(
-        "gdbext.cache.is_ours", lambda path: Path(path).exists() and not Path(path).stat().st_mode & 0o22
-    )
+    safe = lambda path: Path(path).exists() and not Path(path).stat().st_mode & 0o22  # noqa: E731
+    monkeypatch.setattr("gdbext.cache.is_ours", safe)
     status, text, error = dispatch("known", str(report))
     assert status == 0, error
-    assert [line.split(" (")[0] for line in text.splitlines()] == [
-        "Known: gcc#52303, our title",
-        "Known: site#1, our title",
-    ]
+    titles = [line.split(" (")[0] for line in text.splitlines()]
+    assert titles == ["Known: gcc#52303, our title", "Known: site#1, our title"]
     assert "c.json has no entry of a known bug: it is not JSON" in error
     (named / "a.json").chmod(0o666)
     status, text, error = dispatch("known", str(report))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any, cast
 
 import pytest
 
@@ -18,8 +19,6 @@ from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.live.operator_functions import functions_kept
 
 WANTED, UNWANTED = ("qsort", "bsearch"), "strtol"
-
-
 NOBODY = 65534
 MAPPED = """
 import mmap, os, sys
@@ -33,11 +32,10 @@ sys.stdin.read()
 def session_of(*command: str, user: int | None = None) -> Iterator[Session]:
     """Of a process that has libc mapped, and nothing to do once it has printed a line."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.readline()
+        stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        stdin.write(b"\n")
+        stdin.flush()
+        stdout.readline()
         target = RunningProcess(process.pid)
         yield Session(target)
         target.close()
@@ -48,6 +46,10 @@ def session_of(*command: str, user: int | None = None) -> Iterator[Session]:
 def session() -> Iterator[Session]:
     with session_of("cat") as session:
         yield session
+
+
+def is_wanted(function: Function) -> bool:
+    return UNWANTED not in function.names
 
 
 class Search:
@@ -61,19 +63,13 @@ class Search:
     def places(self) -> Iterator[int]:
         self.times += 1
         for name in (*WANTED, UNWANTED, *WANTED):
-            address = self.session.symbolizer.address_of(name)
-            assert address is not None
+            address: Any = self.session.symbolizer.address_of(name)
             yield address + 1
 
-    def found(self, what: str, library: str = "libc.so.6") -> list[str]:
-        module = self.session.modules.named(library)
-        assert module is not None
+    def found(self, what: str, is_wanted: Callable[[Function], bool] = is_wanted) -> list[str]:
+        module: Any = self.session.modules.named("libc.so.6")
         functions = functions_kept(self.session.symbolizer, module, what, self.places, is_wanted)
         return [next(name for name in (*WANTED, UNWANTED) if name in each.names) for each in functions]
-
-
-def is_wanted(function: Function) -> bool:
-    return UNWANTED not in function.names
 
 
 @pytest.fixture
@@ -105,22 +101,18 @@ def test_what_is_damaged_is_searched_again(session: Session, cache: Path) -> Non
 def test_that_there_are_none_is_kept_too(session: Session, cache: Path) -> None:
     for times in (1, 0):
         search = Search(session)
-        module = session.modules.named("libc.so.6")
-        assert module is not None
-        assert functions_kept(session.symbolizer, module, "none", search.places, lambda _: False) == []
+        assert search.found("none", is_wanted=lambda _: False) == []
         assert search.times == times
     assert cache.exists()
 
 
 def test_a_copy_with_the_same_build_id_has_answers_of_its_own(session: Session, cache: Path, tmp_path: Path) -> None:
     """Of one in which others stand at these places, the real library gets none."""
-    libc = session.modules.named("libc.so.6")
-    assert libc is not None
+    libc: Any = session.modules.named("libc.so.6")
     copy = tmp_path / "copy.so"
     shutil.copyfile(libc.path, copy)
     with session_of("/usr/bin/python3", "-c", MAPPED, str(copy)) as other:
-        module = other.modules.named("copy.so")
-        assert module is not None
+        module: Any = other.modules.named("copy.so")
         assert module.build_id == libc.build_id
         places = [module.base + libc.vaddr(address) for address in Search(session).places()]
         kept = functions_kept(other.symbolizer, module, "callers", lambda: places, lambda each: not is_wanted(each))

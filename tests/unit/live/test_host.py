@@ -1,8 +1,9 @@
-"""The host of live commands: one at a time, and only where there is a process to run."""
+"""The host of live commands: one at a time, only where there is a process to run, and interrupted at a good moment."""
 
 from __future__ import annotations
 
 import os
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from gdbext.engine.targets.base_target import MemoryMapping
 from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.errors import ProbesRefused, TargetError, UsageError
+from gdbext.live import timed_run
 from gdbext.live.host import BREAKPOINTS, PROBES, NoDebugger
+from gdbext.live.timed_run import DeferredInterrupt, SilenceNotice
 from gdbext.live.waiting import NoProcess
 
 
@@ -20,15 +23,9 @@ def test_only_one_live_command_at_a_time() -> None:
     already = pytest.raises(UsageError, match="dispatch-trace is running already")
     with host.running("dispatch-trace"), already, host.running("dispatch-break"):
         pytest.fail("two of them run")
-    with host.running("dispatch-break"):
-        pass
-
-
-def test_a_command_that_fails_makes_room_for_the_next() -> None:
-    host = NoDebugger()
     with pytest.raises(ValueError, match="on purpose"), host.running("dispatch-trace"):
         raise ValueError("on purpose")
-    with host.running("dispatch-trace"):
+    with host.running("dispatch-break"):
         pass
 
 
@@ -69,3 +66,48 @@ def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:
         NoDebugger().run_control(process)
     with pytest.raises(UsageError, match="needs a debugger"):
         NoDebugger().breakpoint_setter()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its time is ``now``."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(timed_run, "time", clock)
+    return clock
+
+
+def test_two_signals_of_one_wish_end_it_once(clock: SimpleNamespace) -> None:
+    """As ``timeout -s INT`` sends them: to its child, and to the group that the child is in."""
+    with DeferredInterrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        clock.now += 0.9
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not interrupt.sleep(10)
+    assert interrupt.came
+
+
+def test_a_later_one_interrupts_at_once(clock: SimpleNamespace) -> None:
+    with DeferredInterrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not interrupt.sleep(10)
+        clock.now += 1.1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("is_here", "has_come", "said"), [(False, False, ["no dispatch in 0 s"]), (True, False, ["ran"]), (False, True, [])]
+)
+def test_a_run_that_shows_nothing_says_so_once(
+    is_here: bool, has_come: bool, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_run, "SILENT_AFTER", 0.03)
+    monkeypatch.setattr(timed_run, "_SETTLED", 0.01)
+    shown: list[str] = []
+    pid = os.getpid() if is_here else 0
+    with SilenceNotice(pid, "dispatch", "did something else", lambda: has_come, shown.append) as notice:
+        notice._thread.join()
+    assert len(shown) == len(said)
+    assert all(words in text for words, text in zip(said, shown))
+    assert notice.text == "".join(shown)

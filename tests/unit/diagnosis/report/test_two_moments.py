@@ -1,8 +1,4 @@
-"""What is said of a thread that ran on: nothing that was read after its stack may be shown as if it belonged to it.
-
-The law: every field of a thread's report, of a frame and of a pass through the dispatcher is declared here, either as
-of the copied moment (or proven by itself), or as late; a late one is unknown where the thread has moved.
-"""
+"""Threads that ran on, and stops: nothing that was read after a thread's stack is shown as if it belonged to it."""
 
 from __future__ import annotations
 
@@ -12,32 +8,18 @@ from typing import Any
 
 import pytest
 
+from gdbext.diagnosis import all_threads
+from gdbext.diagnosis.report import Report, TargetReport, json_report, render_text
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, LocalVariable, ThreadReport
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.engine.vocabulary import Certainty
 from gdbext.tools import table
-from gdbext.torch.stack import (
-    Argument,
-    ArgumentTensor,
-    DispatchFrame,
-    DispatchStage,
-)
+from gdbext.torch.stack import Argument, ArgumentTensor, DispatchFrame, DispatchStage
 from support.recorded import recordings
-
-OF_THE_MOMENT = {
-    ThreadReport: "tid name python_name number signal state wait holds unseen_dispatch frame_count notes pool tls loop "
-    "nodes native_place stack_key",
-    Frame: "level kind function module file line pc role hidden_variables",
-    DispatchFrame: "level event op overload keyset key table_index kernel stage confidence evidence never_entered "
-    "backend unread_inside",
-}
-LATE = {ThreadReport: "dispatch frames python", Frame: "variables", DispatchFrame: "arguments"}
 
 
 class RunningTarget(ReplayTarget):
-    """All threads of the recording ran on."""
-
     def threads_that_ran(self) -> Sequence[int]:
         return tuple(thread.tid for thread in self.threads())
 
@@ -50,11 +32,6 @@ def document(name: str, command: str, *words: str, kind: type[ReplayTarget] = Ru
     outcome = table.execute(command, ["--json", *words], lambda: Session(target))
     found: dict[str, Any] = json.loads(outcome.output)
     return found
-
-
-@pytest.mark.parametrize("kind", OF_THE_MOMENT)
-def test_every_field_is_declared(kind: type[Any]) -> None:
-    assert {*kind._fields} == {*OF_THE_MOMENT[kind].split(), *LATE[kind].split()}
 
 
 def test_late_facts_of_a_thread_that_moved_are_unknown() -> None:
@@ -86,3 +63,37 @@ def test_arguments_of_operators(kind: type[ReplayTarget]) -> None:
     values = [each["value"] for thread in found["threads"] for step in thread["dispatch"] for each in step["arguments"]]
     assert values
     assert all((value is None) == (kind is RunningTarget) for value in values), values
+
+
+def told(**more: Any) -> tuple[str, dict[str, Any]]:
+    """The text, and the target of the document."""
+    target = TargetReport("live", 100, "none", **more)
+    report = Report("all-threads", target, view=all_threads.render, threads=(ThreadReport(100),))
+    return render_text(report), json.loads(json_report.render(report))["target"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "named"), [((101, 102), "101, 102"), (tuple(range(1, 12)), "1, 2, 3, 4, 5, 6, 7, 8, …")]
+)
+def test_threads_that_ran_on_are_named(moved: tuple[int, ...], named: str) -> None:
+    text, target = told(moved=moved)
+    assert f"may mix two moments: {named}\n" in text
+    assert target["moved"] == list(moved)
+
+
+@pytest.mark.parametrize("stops", [0, 1, None])
+def test_nothing_moved_and_no_call_was_cut_short(stops: int | None) -> None:
+    text, target = told(stops=stops)
+    assert ("Nothing was stopped: every thread slept" in text) is (stops == 0)
+    assert ("stood still" in text) is (stops == 1)
+    assert not [words for words in ("moments", "ended system calls") if words in text]
+    assert target.get("stops") == stops
+    assert not {"moved", "cut_short"} & {*target}
+
+
+def test_calls_that_a_stop_may_have_ended_are_named() -> None:
+    text, target = told(stops=2, cut_short=((101, "epoll_wait"), (102, "write")), paused_ms=3.25)
+    assert "stood still for 3.2 ms, 2 stops together" in text
+    assert "epoll_wait of 101, write of 102" in text
+    assert target["cut_short"] == [{"tid": 101, "call": "epoll_wait"}, {"tid": 102, "call": "write"}]
+    assert target["paused_ms"] == 3.25

@@ -7,14 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
-from gdbext.hosts.debugger.frame_source import (
-    AddedFrame,
-    Position,
-    added_frames,
-    frame_function,
-    frame_source,
-    interleaved,
-)
+from gdbext.hosts.debugger import frame_source as source
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, added_frames, frame_function, interleaved
 from support.recorded.recordings import Replay
 
 
@@ -81,7 +75,7 @@ def test_a_recorded_thread(replay: Callable[[str], Replay]) -> None:
     selected = hung.session.target.selected_thread()
     assert selected is not None
     found = added_frames(hung.session.threads.of(selected))
-    shown = [(frame_function(each.frame), *frame_source(each.frame)) for each in found]
+    shown = [(frame_function(each.frame), *source.frame_source(each.frame)) for each in found]
     assert shown == [each[2:] for each in expected]
     assert [hex(each.position[0]) for each in found] == [hex(int(natives[each[0]]["pc"], 16)) for each in expected]
     assert any("op=[aten::mm], key=[Meta]" in frame_function(each.frame) for each in found)

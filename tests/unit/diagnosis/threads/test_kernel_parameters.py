@@ -20,7 +20,6 @@ ITEMS = {REST: (0x41, 0x42, 0x43)}
 def kernel(
     monkeypatch: pytest.MonkeyPatch, count: int, keywords: int, takes_more: bool, names: Sequence[str]
 ) -> FrameLocals:
-    """The reader of a kernel with those parameters, positions first."""
     code = SimpleNamespace(co_flags=0x04 if takes_more else 0)
     monkeypatch.setattr(frame_locals, "PyCodeObject", lambda *_: code)
     monkeypatch.setattr(FrameLocals, "_parameters", lambda *_: (count, keywords))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,17 +16,17 @@ from support.recorded.recordings import Replay, recording
 
 NAME = "python-lock-abba-rlock-3.12"
 """Two threads and the first one, each with a stack of its own."""
+REGISTERS = {thread.tid: thread.registers for thread in recording(NAME).threads}
+FIRST, ONE, OTHER = sorted(REGISTERS)
+HEAP = next(each for each in recording(NAME).maps if each.path == "[heap]")
 
 
-def with_registers(damage: Mapping[int, Mapping[str, int]], memory: SparseBytes | None = None) -> Replay:
-    """Other values in registers of threads, by tid."""
+def with_registers(damage: Mapping[int, Mapping[str, int]], ids: Mapping[int, int] | None = None) -> Replay:
+    """Other values in registers of threads, by tid. Memory with control blocks in it has their ids, by address."""
     whole = recording(NAME)
     threads = [each._replace(registers={**each.registers, **damage.get(each.tid, {})}) for each in whole.threads]
-    return Replay(NAME, whole._replace(threads=tuple(threads), memory=memory or whole.memory))
-
-
-def with_stack_pointer(tid: int, value: int) -> Replay:
-    return with_registers({tid: {"rsp": value}})
+    memory = with_blocks(ids) if ids else whole.memory
+    return Replay(NAME, whole._replace(threads=tuple(threads), memory=memory))
 
 
 def with_blocks(ids: Mapping[int, int]) -> SparseBytes:
@@ -41,116 +42,90 @@ def frames(replay: Replay) -> dict[int, list[str]]:
     return {each["tid"]: [frame["function"] for frame in each.get("frames", [])] for each in found}
 
 
-def test_another_thread_s_stack_is_not_walked() -> None:
-    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    whole = frames(Replay(NAME))
-    for damaged in (first, one):
-        for distance in (0, -4096, 64):
-            replay = with_stack_pointer(damaged.tid, other.registers["rsp"] + distance)
-            found = frames(replay)
-            assert [name for name in found[damaged.tid] if name in ("clone3", "start_thread", "thread_run")] == []
-            assert {tid: found[tid] for tid in found if tid != damaged.tid} == {
-                tid: whole[tid] for tid in whole if tid != damaged.tid
-            }
-            assert f"in the stack of thread {other.tid}" in replay.text("dispatch-bt", "--all")
+@cache
+def whole_frames() -> dict[int, list[str]]:
+    return frames(Replay(NAME))
 
 
-@pytest.mark.parametrize("below", [0, 0x40, 0x400])
-def test_the_thread_pointer_is_damaged_like_the_stack_pointer(below: int) -> None:
-    """The control block at the upper end of that stack has the other's id; what lies below it is no control block."""
-    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    block, whole = other.registers["fs_base"], frames(Replay(NAME))
-    for damaged in (one, first) if below else (one,):
-        damage = {damaged.tid: {"rsp": other.registers["rsp"] - 0x2000, "fs_base": block - below}}
-        replay = with_registers(damage, with_blocks({block: other.tid}))
-        assert frames(replay) == {**whole, damaged.tid: []}
-        assert f"in the stack of thread {other.tid}" in replay.text("dispatch-bt", "--all")
-    unknown = frames(with_registers({one.tid: {"rsp": other.registers["rsp"], "fs_base": block}}))
-    assert unknown == {**whole, one.tid: [], other.tid: []}, "nobody knows whose the block is"
+SP, BLOCK, ITS_BLOCK = REGISTERS[OTHER]["rsp"], REGISTERS[OTHER]["fs_base"], REGISTERS[ONE]["fs_base"]
+THERE = {"rsp": SP, "rip": REGISTERS[OTHER]["rip"], "fs_base": BLOCK}
+OUTSIDE = {"rsp": 0x1000}
+"""A stack pointer that leads nowhere."""
 
 
-def test_the_first_thread_s_stack_is_not_another_s() -> None:
-    first, one, _ = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    moved = with_stack_pointer(one.tid, first.registers["rsp"])
-    assert frames(moved) == {**frames(Replay(NAME)), one.tid: []}
-    nameless = [each._replace(path="") if each.path == "[stack]" else each for each in recording(NAME).maps]
-    core = Replay(NAME, moved.recording._replace(maps=tuple(nameless)))
-    assert frames(core)[one.tid] == [], "the kernel put the bytes of AT_RANDOM there"
+@pytest.mark.parametrize(
+    ("damage", "ids", "lost"),
+    [
+        ({FIRST: {"rsp": SP}}, {}, [FIRST]),
+        ({FIRST: {"rsp": SP - 4096}}, {}, [FIRST]),
+        ({ONE: {"rsp": SP}}, {}, [ONE]),
+        ({ONE: {"rsp": SP - 4096}}, {}, [ONE]),
+        ({ONE: {"rsp": SP + 64}}, {}, [ONE]),
+        ({ONE: {"rsp": REGISTERS[FIRST]["rsp"]}}, {}, [ONE]),
+        # The control block at the upper end of that stack has the other's id; what lies below it is no control block.
+        ({ONE: {"rsp": SP - 0x2000, "fs_base": BLOCK}}, {BLOCK: OTHER}, [ONE]),
+        ({ONE: {"rsp": SP - 0x2000, "fs_base": BLOCK - 0x40}}, {BLOCK: OTHER}, [ONE]),
+        ({FIRST: {"rsp": SP - 0x2000, "fs_base": BLOCK - 0x400}}, {BLOCK: OTHER}, [FIRST]),
+        # Nobody knows whose the block is, or where the other's is.
+        ({ONE: {"rsp": SP, "fs_base": BLOCK}}, {}, [ONE, OTHER]),
+        ({ONE: {"rsp": SP}, OTHER: {"fs_base": 0}}, {}, [ONE, OTHER]),
+        # A program gave its threads stacks out of one piece of memory; the ids are those of their namespace.
+        ({OTHER: {"fs_base": ITS_BLOCK + 0x100}}, {ITS_BLOCK: 7, ITS_BLOCK + 0x100: 8}, []),
+        # The other's thread pointer leads nowhere, or to the first thread's block.
+        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": 1}}, {}, [ONE, OTHER]),
+        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": REGISTERS[FIRST]["fs_base"]}}, {}, [ONE, OTHER]),
+        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": 1, **OUTSIDE}}, {}, [ONE]),
+        ({ONE: {"rsp": SP - 8}, OTHER: {"fs_base": REGISTERS[FIRST]["fs_base"], **OUTSIDE}}, {}, [ONE]),
+        # Both of the first one's registers lie in a stack whose owner's thread pointer leads into the heap.
+        (
+            {FIRST: {"rsp": REGISTERS[ONE]["rsp"], "fs_base": ITS_BLOCK}, ONE: {"fs_base": HEAP.start + 4096}},
+            {},
+            [FIRST, ONE],
+        ),
+        # A block names the owner of a stack that the owner seems to have left.
+        ({ONE: THERE, OTHER: {"fs_base": 0x1000, **OUTSIDE}}, {BLOCK: OTHER}, [ONE]),
+        ({ONE: THERE, OTHER: {"fs_base": 0x1000}}, {BLOCK: OTHER}, [ONE]),
+    ],
+)
+def test_another_thread_s_stack_is_not_walked(
+    damage: dict[int, dict[str, int]], ids: dict[int, int], lost: list[int]
+) -> None:
+    replay = with_registers(damage, ids)
+    found = frames(replay)
+    for tid, functions in whole_frames().items():
+        if damage.get(tid, {}).get("rsp") != OUTSIDE["rsp"]:
+            assert found[tid] == ([] if tid in lost else functions)
+    if len(lost) == 1 and OTHER not in damage and damage[lost[0]]["rsp"] != REGISTERS[FIRST]["rsp"]:
+        assert f"in the stack of thread {OTHER}" in replay.text("dispatch-bt", "--all")
 
 
-def test_two_control_blocks_in_one_mapping() -> None:
-    """A program gave its threads stacks out of one piece of memory; the ids are those of the threads' namespace."""
-    _, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    block = one.registers["fs_base"]
-    replay = with_registers({other.tid: {"fs_base": block + 0x100}}, with_blocks({block: 7, block + 0x100: 8}))
-    assert frames(replay) == frames(Replay(NAME))
-
-
-def test_two_threads_at_one_place() -> None:
-    """Where the other's control block is, is not known either: one of them is not there, and nobody knows which."""
-    whole = recording(NAME)
-    _, one, other = sorted(whole.threads, key=lambda thread: thread.tid)
-    found = frames(with_registers({one.tid: {"rsp": other.registers["rsp"]}, other.tid: {"fs_base": 0}}))
-    assert (found[one.tid], found[other.tid]) == ([], [])
-
-
-@pytest.mark.parametrize("pointer", [1, None])
-def test_a_thread_whose_own_stack_nobody_knows(pointer: int | None) -> None:
-    """Its thread pointer leads nowhere, or to the first thread's block: the stack that both stand in may be its own."""
-    whole = recording(NAME)
-    first, one, other = sorted(whole.threads, key=lambda thread: thread.tid)
-    fs_base = first.registers["fs_base"] if pointer is None else pointer
-    damage = {one.tid: {"rsp": other.registers["rsp"] - 8}, other.tid: {"fs_base": fs_base}}
-    found = frames(with_registers(damage))
-    assert found[one.tid] == []
-    elsewhere = {**damage, other.tid: {"fs_base": fs_base, "rsp": 0x1000}}
-    assert frames(with_registers(elsewhere))[one.tid] == [], "nor where it has left its stack"
-
-
-def test_the_first_thread_claims_no_stack_of_another() -> None:
-    """Both of its registers lie in one whose owner's thread pointer leads into the heap: nobody is there for sure."""
-    first, one, _ = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    heap = next(each for each in recording(NAME).maps if each.path == "[heap]")
-    there = {"rsp": one.registers["rsp"], "fs_base": one.registers["fs_base"]}
-    found = frames(with_registers({first.tid: there, one.tid: {"fs_base": heap.start + 4096}}))
-    assert found == {**frames(Replay(NAME)), first.tid: [], one.tid: []}
-
-
-def test_a_block_names_the_owner_of_a_stack_that_the_owner_seems_to_have_left() -> None:
-    _, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
-    block, whole = other.registers["fs_base"], frames(Replay(NAME))
-    there = {"rsp": other.registers["rsp"], "rip": other.registers["rip"], "fs_base": block}
-    damage = {one.tid: there, other.tid: {"rsp": 0x1000, "fs_base": 0x1000}}
-    assert frames(with_registers(damage, with_blocks({block: other.tid})))[one.tid] == []
-    damage[other.tid] = {"fs_base": 0x1000}
-    found = frames(with_registers(damage, with_blocks({block: other.tid})))
-    assert found == {**whole, one.tid: []}, "its own thread pointer is not needed for that"
+def test_the_first_thread_s_stack_is_known_by_what_the_kernel_put_there() -> None:
+    """The bytes of AT_RANDOM, in a core, whose mappings have no names."""
+    moved = with_registers({ONE: {"rsp": REGISTERS[FIRST]["rsp"]}}).recording
+    nameless = [each._replace(path="") if each.path == "[stack]" else each for each in moved.maps]
+    assert frames(Replay(NAME, moved._replace(maps=tuple(nameless))))[ONE] == []
 
 
 def test_the_first_thread_of_a_child_stands_on_the_stack_of_the_thread_that_forked() -> None:
-    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
     whole = recording(NAME)
-    child = whole._replace(pid=one.tid, threads=tuple(each for each in whole.threads if each.tid != first.tid))
-    for memory in (whole.memory, with_blocks({one.registers["fs_base"]: one.tid})):
+    child = whole._replace(pid=ONE, threads=tuple(each for each in whole.threads if each.tid != FIRST))
+    for memory in (whole.memory, with_blocks({REGISTERS[ONE]["fs_base"]: ONE})):
         found = frames(Replay(NAME, child._replace(memory=memory)))
-        assert found == {tid: frames(Replay(NAME))[tid] for tid in (one.tid, other.tid)}
+        assert found == {tid: whole_frames()[tid] for tid in (ONE, OTHER)}
 
 
 def test_a_file_without_thread_pointers() -> None:
-    """Some debuggers do not give them: that contradicts nobody."""
     whole = recording(NAME)
     threads = [
         each._replace(registers={name: value for name, value in each.registers.items() if name != "fs_base"})
         for each in whole.threads
     ]
-    assert frames(Replay(NAME, whole._replace(threads=tuple(threads)))) == frames(Replay(NAME))
+    assert frames(Replay(NAME, whole._replace(threads=tuple(threads)))) == whole_frames()
 
 
 def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
     """The first thread's control block is in no stack; nor is the heap."""
-    one = max(recording(NAME).threads, key=lambda thread: thread.tid)
-    heap = next(each for each in recording(NAME).maps if each.path == "[heap]")
-    assert "in the stack of" not in with_stack_pointer(one.tid, heap.start + 4096).text("dispatch-bt", "--all")
+    assert "in the stack of" not in with_registers({ONE: {"rsp": HEAP.start + 4096}}).text("dispatch-bt", "--all")
 
 
 @pytest.mark.parametrize(

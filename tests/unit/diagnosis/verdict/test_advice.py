@@ -1,10 +1,13 @@
-"""What to try next: for each kind of verdict, and from fields alone."""
+"""What to try next, and what a core lacks: for each kind of verdict and wait, and from fields alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from gdbext.diagnosis.report.finding import Finding, FindingKind, ProcessStop
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.reporting import unknown_in_core
 from gdbext.diagnosis.verdict import judge
 from gdbext.diagnosis.verdict.advice import advice, of_parent
 from gdbext.diagnosis.verdict.graph import Observations
@@ -33,81 +36,66 @@ def test_every_kind_has_advice_that_can_be_asked_for(kind):
     assert not [text for text in core if "4711" in text or "--samples" in text], "what a core cannot do"
 
 
-def test_a_deadlock_with_the_gil():
-    text = told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)))
-    assert "holding the GIL" in text
-    assert "in one order" not in text
-    assert "gcore 1" in text
-
-
-def test_a_deadlock_of_locks_and_what_is_owed():
-    text = told(thread(1, wait("mutex", 2)), thread(2, wait("rwlock", 3)), thread(3, wait("barrier", 1)))
-    assert "std::scoped_lock" in text
-    assert text.index("in one order") < text.index("release it before the wait")
-
-
-def test_one_lock_has_no_order_and_locks_of_python_are_not_taken_together():
-    assert "in one order" not in told(thread(1, wait("python-lock", 2)), thread(2, wait("join", 1)))
-    text = told(thread(1, wait("python-lock", 2)), thread(2, wait("python-lock", 1)))
-    assert "in one order everywhere." in text
-
-
-def outside(**more):
-    found = Finding(FindingKind.WAITING_EXTERNAL, "", wait=wait(more.pop("kind"), **more))
-    return "\n".join(advice(found, (), 1, is_core=False))
-
-
-def test_what_other_processes_share_has_no_peer_that_sends():
-    text = outside(kind="semaphore", external=True)
-    assert "killed" in text
-    assert "peer" not in text
-
-
-def test_a_socket_that_listens_has_no_peer_yet():
-    text = outside(kind="io", peer=Peer(PeerKind.SOCKET, address="0.0.0.0:0", state="LISTEN"))
-    assert "0.0.0.0" not in text
-    assert "--tasks" in text
-
-
-def test_the_other_end_of_a_pipe_that_writes_to_us_wants_to_be_read():
-    child = ChildProcess(7, "python", waits_for_us=PipeWait("pipe:[7]", writes=True))
-    assert "communicate()" in outside(kind="io", peer=Peer(PeerKind.PIPE, processes=(child,)))
-
-
-def test_a_static_initialiser_comes_before_the_order_of_locks():
-    text = told(thread(1, wait("static-init", 2)), thread(2, wait("mutex", 1)))
-    assert text.index("at import time") < text.index("in one order")
+LOCKS = (thread(1, wait("mutex", 2)), thread(2, wait("rwlock", 3)), thread(3, wait("barrier", 1)))
+GIL = (thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)))
+OF_PYTHON = (thread(1, wait("python-lock", 2)), thread(2, wait("python-lock", 1)))
 
 
 @pytest.mark.parametrize(
-    ("debugger", "command"),
-    [("none", "gcore 1"), ("gdb", "generate-core-file core.1"), ("lldb", "scripts/dispatch -p 1 --record hang.1.rec")],
-)
-def test_the_debugger_that_has_the_process_keeps_the_core(debugger, command):
-    finding = Finding(FindingKind.DEADLOCK, "It is so.")
-    assert advice(finding, (), 1, False, debugger=debugger)[-1].endswith(f": {command}")
-    outside = advice(finding, (), 1, False, CommandLine(source="-p 1"), debugger)
-    assert outside[-1].endswith(": gcore 1")
-
-
-@pytest.mark.parametrize(
-    ("stop", "last"),
+    ("threads", "parts", "lacks"),
     [
-        (
-            ProcessStop(tracer="7 (gdb)"),
-            "Keep the evidence before you kill it, in process 7 (gdb): generate-core-file core.1",
-        ),
-        (
-            ProcessStop(tracer="7 (strace)"),
-            "Keep the evidence before you kill it, in process 7 (strace): gcore 1, once it let go",
-        ),
-        (ProcessStop(group="/a"), ""),
-        (ProcessStop("SIGSTOP"), "Keep the evidence before you kill it: gcore 1"),
+        (GIL, ["holding the GIL", "gcore 1"], "in one order"),
+        (LOCKS, ["in one order", "std::scoped_lock", "release it before the wait"], "--children"),
+        ((thread(1, wait("python-lock", 2)), thread(2, wait("join", 1))), [], "in one order"),
+        (OF_PYTHON, ["in one order everywhere."], "std::scoped_lock"),
+        ((thread(1, wait("static-init", 2)), thread(2, wait("mutex", 1))), ["at import time", "in one order"], "GIL"),
     ],
 )
-def test_nobody_can_keep_a_core_of_a_process_that_another_one_holds(stop, last):
-    told = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source="-p 1"), stop=stop)
-    assert [line for line in told if line.startswith("Keep")] == [last] * bool(last)
+def test_deadlocks(threads, parts, lacks):
+    text = told(*threads)
+    places = [text.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert lacks not in text
+    assert "gcore" not in told(*threads, is_core=True), "a core is kept already"
+
+
+LISTENS = Peer(PeerKind.SOCKET, address="0.0.0.0:0", state="LISTEN")
+WRITER = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
+
+
+@pytest.mark.parametrize(
+    ("waits", "part", "lacks"),
+    [
+        (wait("semaphore", external=True), "killed", "peer"),
+        (wait("io", peer=LISTENS), "--tasks", "0.0.0.0"),
+        (wait("io", peer=Peer(PeerKind.PIPE, processes=(WRITER,))), "communicate()", "--tasks"),
+    ],
+)
+def test_who_is_at_the_other_end(waits, part, lacks):
+    text = "\n".join(advice(Finding(FindingKind.WAITING_EXTERNAL, "", wait=waits), (), 1, is_core=False))
+    assert part in text
+    assert lacks not in text
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "last"),
+    [
+        ("", {"debugger": "none"}, ": gcore 1"),
+        ("", {"debugger": "gdb"}, ": generate-core-file core.1"),
+        ("", {"debugger": "lldb"}, ": scripts/dispatch -p 1 --record hang.1.rec"),
+        ("-p 1", {"debugger": "gdb"}, ": gcore 1"),
+        ("-p 1", {"debugger": "lldb"}, ": gcore 1"),
+        ("-p 1", {"stop": ProcessStop(tracer="7 (gdb)")}, ", in process 7 (gdb): generate-core-file core.1"),
+        ("-p 1", {"stop": ProcessStop(tracer="7 (strace)")}, ", in process 7 (strace): gcore 1, once it let go"),
+        ("-p 1", {"stop": ProcessStop(group="/a")}, None),
+        ("-p 1", {"stop": ProcessStop("SIGSTOP")}, ": gcore 1"),
+    ],
+)
+def test_the_debugger_that_has_the_process_keeps_the_core(source, more, last):
+    found = advice(Finding(FindingKind.DEADLOCK, "It is so."), (), 1, False, CommandLine(source=source), **more)
+    kept = [] if last is None else [f"Keep the evidence before you kill it{last}"]
+    assert [line for line in found if line.startswith("Keep")] == kept
 
 
 def test_the_children_of_an_idle_parent_may_be_what_hangs():
@@ -132,32 +120,19 @@ def test_options_in_use_are_not_recommended():
     assert of_parent(Finding(FindingKind.IDLE, "It is so."), CommandLine("gdbext", "-p 1"), ["--children"]) == ()
 
 
-def test_a_core_is_kept_already():
-    assert "gcore" not in told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)), is_core=True)
-
-
 @pytest.mark.parametrize("kind", ["child-process", "io"])
 def test_the_child_that_is_stopped_is_named(kind):
     text = children(ChildProcess(50, "a"), ChildProcess(51, "b", ProcessState.STOPPED), kind=kind)
     assert "scripts/dispatch -p 51" in text
     assert "kill -CONT 51" in text
-
-
-def test_a_name_is_no_state():
-    assert "kill -CONT" not in children(ChildProcess(50, "stopped"))
+    assert "kill -CONT" not in children(ChildProcess(50, "stopped"), kind=kind), "a name is no state"
 
 
 def test_the_child_that_writes_to_its_parent_is_named():
-    writes = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
-    text = children(ChildProcess(50, "a"), writes)
+    text = children(ChildProcess(50, "a"), WRITER)
     assert "scripts/dispatch -p 51" in text
     assert "communicate()" in text
-    assert "communicate()" not in children(ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=False)))
-
-
-def test_children_that_nobody_knows():
-    assert "dispatch-diagnose --children" in children()
-    assert "who is at the other end" in told(thread(1, wait("io", name="read on fd 5, whose other end is held by 5")))
+    assert "communicate()" not in children(WRITER._replace(waits_for_us=PipeWait("pipe:[7]", writes=False)))
 
 
 def test_a_stopped_process_is_let_go_on():
@@ -166,33 +141,28 @@ def test_a_stopped_process_is_let_go_on():
     assert "CHILD" not in text
 
 
-def test_missing_workers_name_the_way_out_of_their_pool():
-    def text(pool):
-        return told(
-            thread(1, wait("worker-pool", missing_workers=MissingWorkers(pool, forked=True)), [step("aten::mm")])
-        )
-
-    assert "set_num_threads(1)" in text(pools.OPENMP)
-    assert "set_num_threads(1)" not in text(pools.AUTOGRAD)
+@pytest.mark.parametrize(("pool", "has_number"), [(pools.OPENMP, True), (pools.AUTOGRAD, False)])
+def test_missing_workers_name_the_way_out_of_their_pool(pool, has_number):
+    waits = wait("worker-pool", missing_workers=MissingWorkers(pool, forked=True))
+    assert ("set_num_threads(1)" in told(thread(1, waits, [step("aten::mm")]))) is has_number
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"),
+    ("kind", "ops", "part"),
     [
-        ("condvar", "notify"),
-        ("python-lock", "RLock"),
-        ("io", "other end"),
-        ("libc-lock", "same library"),
-        ("futex", "same library"),
+        ("condvar", ["aten::mm"], "notify"),
+        ("python-lock", ["aten::mm"], "RLock"),
+        ("io", ["aten::mm"], "other end"),
+        ("io", [], "who is at the other end"),
+        ("libc-lock", ["aten::mm"], "same library"),
+        ("futex", ["aten::mm"], "same library"),
+        ("collective", [], "TORCH_DISTRIBUTED_DEBUG"),
+        ("device", [], "nvidia-smi"),
+        ("child-process", [], "dispatch-diagnose --children"),
     ],
 )
-def test_blocked_threads(kind, part):
-    assert part in told(thread(1, wait(kind, name="x"), [step("aten::mm")]))
-
-
-@pytest.mark.parametrize(("kind", "part"), [("collective", "TORCH_DISTRIBUTED_DEBUG"), ("device", "nvidia-smi")])
-def test_waits_for_the_outside(kind, part):
-    assert part in told(thread(1, wait(kind, name="x")))
+def test_what_a_thread_waits_for(kind, ops, part):
+    assert part in told(thread(1, wait(kind, name="read on fd 5, whose other end is held by 5"), map(step, ops)))
 
 
 def test_children_of_a_recording_are_not_looked_for_on_this_machine(replay, monkeypatch):
@@ -200,3 +170,48 @@ def test_children_of_a_recording_are_not_looked_for_on_this_machine(replay, monk
     monkeypatch.setattr(local_process, "read_file", lambda *_: b"RANK=0\0WORLD_SIZE=2\0")
     hung = replay("asyncio-waits-3.10")
     assert "Look at the child process" in hung.diagnosis["verdict"]["advice"][0]
+
+
+def unknown(*waits):
+    return "; ".join(unknown_in_core([thread(number, each) for number, each in enumerate(waits, 1)]))
+
+
+STORE = CollectiveWait("c10d::TCPStore::wait", is_store=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (wait("io", name="read on fd 5"), "other end, for thread 1"),
+        (wait("sleep", looks_for="the file /lock", looks_outside=True, timed=True, seconds=1.0), "who has locked them"),
+        (wait("collective", collective=STORE), "where the store is"),
+        (wait("semaphore", external=True), "share the memory"),
+        (wait("sleep", timed=True), "how long a sleep still lasts"),
+        (wait("child-process", children=(ChildProcess(7), ChildProcess(8))), "what processes 7 and 8 do"),
+        (wait("child-process", children=(ChildProcess(7),)), "what process 7 does"),
+        (wait("child-process"), "which child processes there are"),
+        (wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP)), "forked from another one"),
+        (wait("python-lock"), "forked from another one"),
+    ],
+)
+def test_what_only_the_system_knows(found, what):
+    assert what in unknown(found)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        [wait("mutex", 2)],
+        [wait("python-lock", 2)],
+        [wait("sleep", timed=True, seconds=2.0)],
+        [wait("gil", being_released=True)],
+        [wait("collective", collective=STORE._replace(server="node1:29500"))],
+        [wait("queue")],
+        [wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True))],
+        [wait("python-lock"), wait("python-lock")],  # a thread beside it is no sign of a fork
+    ],
+)
+def test_what_is_in_memory_is_not_missed(waits):
+    assert unknown(*waits) == ""
+    idle = [thread(number, each, state=RunState.IDLE) for number, each in enumerate((wait("io"), *waits), 1)]
+    assert unknown_in_core([*idle, thread(9)]) == []

@@ -18,8 +18,8 @@ MAPS = (TEXT, RODATA, HEAP, GUARD, STACK)
 SP = 0x7F0000400000
 
 
-def kind(address, sp=SP, rip=0x400100, code=1, maps=MAPS, number=11, name="SIGSEGV"):
-    return describe(1, stop(Signal(number, name, code, address), rip, sp), maps).kind.value
+def kind(address, sp=SP, rip=0x400100, code=1, maps=MAPS):
+    return describe(1, stop(Signal(11, "SIGSEGV", code, address), rip, sp), maps).kind.value
 
 
 def stop(signal, pc=0x400100, sp=SP, **more):
@@ -27,72 +27,55 @@ def stop(signal, pc=0x400100, sp=SP, **more):
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"),
+    ("expected", "address", "more"),
     [
-        (0, "null"),
-        (0x18, "null"),
-        (0xDEAD0000, "unmapped"),
-        (0x500010, "read-only"),
-        (0xFFFF800000000000, "non-canonical"),
+        ("null", 0, {}),
+        ("null", 0x18, {}),
+        ("unmapped", 0xDEAD0000, {}),
+        ("read-only", 0x500010, {}),
+        ("non-canonical", 0xFFFF800000000000, {}),
+        ("non-canonical", None, {"code": 128}),  # a general protection fault has no address
+        ("other", 0x1234, {"code": 0}),  # sent by kill(2)
+        ("stack-overflow", STACK.start - 8, {"sp": STACK.start + 16}),
+        ("stack-overflow", 0x7F0000001000, {"sp": 0x7F0000001000, "maps": (TEXT, STACK)}),
+        ("unmapped", GUARD.start + 8, {}),  # far from the stack pointer
+        ("other", SP - 64, {}),
+        ("null", 0, {"rip": 0}),
+        ("no-exec", HEAP.start, {"rip": HEAP.start}),
     ],
 )
-def test_segv(address, expected):
-    assert kind(address) == expected
+def test_segv(expected, address, more):
+    assert kind(address, **more) == expected
 
 
-def test_general_protection_has_no_address():
-    assert kind(None, code=128) == "non-canonical"
-
-
-def test_sent_by_kill():
-    assert kind(0x1234, code=0) == "other"
-
-
-def test_stack_overflow_at_the_guard_page_and_beyond_it():
-    assert kind(STACK.start - 8, sp=STACK.start + 16) == "stack-overflow"
-    assert kind(0x7F0000001000, sp=0x7F0000001000, maps=(TEXT, STACK)) == "stack-overflow"
-
-
-def test_a_guard_page_far_from_the_stack_pointer_is_no_overflow():
-    assert kind(GUARD.start + 8) == "unmapped"
-
-
-def test_a_write_near_the_stack_pointer_is_no_overflow():
-    assert kind(SP - 64, sp=SP) == "other"
-
-
-def test_jumps():
-    assert kind(0, rip=0) == "null"
-    assert kind(HEAP.start, rip=HEAP.start) == "no-exec"
-
-
-def test_abort_has_no_address():
-    crash = describe(1, stop(Signal(6, "SIGABRT", -6, 123)), MAPS)
-    assert (crash.kind, crash.address) == (CrashKind.ABORT, None)
+ABORT = Signal(6, "SIGABRT", -6, None)
 
 
 def test_what_ended_the_program():
-    abort = Signal(6, "SIGABRT", -6, None)
-    by_terminate = stop(abort, aborted_by=FunctionTag.TERMINATE)
-    assert "std::terminate" in describe(1, by_terminate, MAPS).sentence
-    assert "std::terminate" not in describe(1, stop(abort), MAPS).sentence
+    aborted = describe(1, stop(ABORT._replace(address=123)), MAPS)
+    assert (aborted.kind, aborted.address) == (CrashKind.ABORT, None)
+    assert "std::terminate" not in aborted.sentence
+    assert "std::terminate" in describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE), MAPS).sentence
 
 
-def test_a_trap_of_the_program_is_no_breakpoint_of_a_debugger():
-    trap = Signal(5, "SIGTRAP", 128, None)
-    assert stop(trap, at_trap=True).is_fatal
-    assert not stop(trap).is_fatal
-    assert not stop(Signal(5, "SIGTRAP", 0, None), at_trap=True).is_fatal
-
-
-@pytest.mark.parametrize(("name", "fatal"), [("SIGSEGV", True), ("SIGABRT", True), ("SIGSTOP", False)])
-def test_fatal_signals(name, fatal):
-    assert stop(Signal(0, name, 0, None)).is_fatal == fatal
+@pytest.mark.parametrize(
+    ("name", "code", "at_trap", "fatal"),
+    [
+        ("SIGSEGV", 0, False, True),
+        ("SIGABRT", 0, False, True),
+        ("SIGSTOP", 0, False, False),
+        ("SIGTRAP", 128, True, True),  # of the program itself, not of a debugger's breakpoint
+        ("SIGTRAP", 128, False, False),
+        ("SIGTRAP", 0, True, False),
+    ],
+)
+def test_fatal_signals(name, code, at_trap, fatal):
+    assert stop(Signal(0, name, code, None), at_trap=at_trap).is_fatal == fatal
 
 
 def test_what_nobody_caught():
     thrown = CxxException("c10::Error", "\nexpected 32, got 31\nframe #0: …")
-    crash = describe(1, stop(Signal(6, "SIGABRT", -6, None), aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
+    crash = describe(1, stop(ABORT, aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
     assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
 
 

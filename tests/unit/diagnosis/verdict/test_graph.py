@@ -1,10 +1,15 @@
-"""The wait-for graph: cycles of any length and mix, chains to their end, timed waits and 10,000 threads."""
+"""The wait-for graph and that of tasks: cycles of any length and mix, chains to their end, timed waits."""
 
 from __future__ import annotations
 
 import random
 
-from gdbext.diagnosis.verdict.graph import ChainEnd, WaitGraph
+import pytest
+
+from gdbext.diagnosis.report.finding import FindingKind
+from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, TaskState
+from gdbext.diagnosis.verdict import judge
+from gdbext.diagnosis.verdict.graph import MAX_TASK_CYCLES, ChainEnd, Observations, WaitGraph, task_cycles
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from support.fakes.analysis_facts import thread, wait
@@ -15,123 +20,95 @@ def ring(size, kind="mutex", first=1):
     return [thread(first + i, wait(kind, first + (i + 1) % size, address=0x1000 + i)) for i in range(size)]
 
 
-def cycle_tids(graph):
-    return [[edge.tid for edge in cycle] for cycle in graph.cycles()]
+def cycle_tids(graph, **more):
+    return [[edge.tid for edge in cycle] for cycle in graph.cycles(**more)]
 
 
-def test_two_threads():
-    graph = WaitGraph([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))])
-    (cycle,) = graph.cycles()
-    assert [(e.tid, e.wait.kind.value, e.owner) for e in cycle] == [
-        (7, "gil", 9),
-        (9, "mutex", 7),
-    ]
+INTO = [thread(100 + i, wait("mutex", 1 + i % 50)) for i in range(200)]
+WANTS_FIRST, LEADS_ON = thread(2, wait("mutex", 1)), thread(1, wait("mutex", 2))
 
 
-def test_a_long_cycle_with_threads_that_lead_into_it():
-    threads = [*ring(50), *(thread(100 + i, wait("mutex", 1 + i % 50)) for i in range(200))]
-    assert cycle_tids(WaitGraph(threads)) == [list(range(1, 51))]
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        ([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))], [[7, 9]]),
+        ([*ring(50), *INTO], [list(range(1, 51))]),
+        ([*ring(3, first=10), *ring(2, first=20)], [[20, 21], [10, 11, 12]]),  # the shortest first
+        ([thread(1, wait("rwlock", 2, others=(3,))), thread(2), thread(3, wait("mutex", 1))], [[1, 3]]),
+        # A timed wait ends by itself, but the GIL is waited for again.
+        ([thread(1, wait("gil", 2, timed=True)), WANTS_FIRST], [[1, 2]]),
+    ],
+)
+def test_cycles(threads, expected):
+    assert cycle_tids(WaitGraph(threads)) == expected
+    (edge, *_), *_ = WaitGraph(threads).cycles()
+    assert (edge.wait, edge.owner in edge.wait.owner_tids) == (next(t for t in threads if t.tid == edge.tid).wait, True)
 
 
-def test_separate_cycles_are_all_found_shortest_first():
-    assert cycle_tids(WaitGraph([*ring(3, first=10), *ring(2, first=20)])) == [[20, 21], [10, 11, 12]]
+MISSING = MissingWorkers(pools.OPENMP, forked=True)
 
 
-def test_no_cycle_where_the_chain_ends():
-    graph = WaitGraph([thread(1, wait("mutex", 2)), thread(2, wait("gil", 3)), thread(3)])
-    assert graph.cycles() == []
-    chain = graph.chain(1)
-    assert (chain.end, chain.reason, [e.tid for e in chain.edges]) == (3, ChainEnd.RUNNING, [1, 2])
-
-
-def test_one_of_several_owners_closes_the_cycle():
-    graph = WaitGraph([thread(1, wait("rwlock", 2, others=(3,))), thread(2), thread(3, wait("mutex", 1))])
-    assert cycle_tids(graph) == [[1, 3]]
-
-
-def test_a_chain_follows_the_owner_that_is_stuck():
-    graph = WaitGraph([thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("condvar"))])
-    assert (graph.chain(1).end, graph.chain(1).reason) == (3, ChainEnd.UNKNOWN)
-
-
-def test_timed_waits_end_by_themselves_but_the_gil_is_waited_for_again():
-    lock = [thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))]
-    assert WaitGraph(lock).cycles() == []
-    assert len(WaitGraph(lock).cycles(with_timed=True)) == 1
-    assert WaitGraph(lock).chain(2).reason is ChainEnd.TIMED
-    gil = [thread(1, wait("gil", 2, timed=True)), thread(2, wait("mutex", 1))]
-    assert cycle_tids(WaitGraph(gil)) == [[1, 2]]
-
-
-def test_a_lock_that_is_being_handed_on_holds_nobody_up():
-    graph = WaitGraph([thread(1, wait("mutex", 2, being_released=True)), thread(2, wait("mutex", 1))])
-    assert graph.cycles() == []
-    assert graph.chain(2).reason is ChainEnd.HANDOVER
-
-
-def test_ends():
-    missing = MissingWorkers(pools.OPENMP, forked=True)
-    threads = [
-        thread(1, wait("mutex", 99, gone=True)),
-        thread(2, wait("barrier", missing_workers=missing)),
-        thread(3, wait("futex")),
-        thread(4, wait("mutex", 1234)),
-        thread(5, wait("mutex", 5)),
-    ]
+@pytest.mark.parametrize(
+    ("threads", "tid", "end", "reason", "tids"),
+    [
+        ([LEADS_ON, thread(2, wait("gil", 3)), thread(3)], 1, 3, ChainEnd.RUNNING, [1, 2]),
+        (
+            [thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("futex"))],
+            1,
+            3,
+            ChainEnd.UNKNOWN,
+            [1],
+        ),
+        ([thread(1, wait("mutex", 2, timed=True)), WANTS_FIRST], 2, 1, ChainEnd.TIMED, [2]),
+        ([thread(1, wait("mutex", 2, being_released=True)), WANTS_FIRST], 2, 1, ChainEnd.HANDOVER, [2]),
+        ([thread(1, wait("mutex", 99, gone=True))], 1, 1, ChainEnd.GONE, []),
+        ([thread(1, wait("barrier", missing_workers=MISSING))], 1, 1, ChainEnd.MISSING, []),
+        ([thread(1, wait("futex"))], 1, 1, ChainEnd.UNKNOWN, []),
+        ([thread(1, wait("mutex", 1234))], 1, 1234, ChainEnd.ABSENT, [1]),
+        ([thread(1, wait("mutex", 1))], 1, 1, ChainEnd.CYCLE, [1]),
+    ],
+)
+def test_ends_of_chains(threads, tid, end, reason, tids):
     graph = WaitGraph(threads)
-    assert [graph.chain(tid).reason for tid in (1, 2, 3, 4, 5)] == [
-        ChainEnd.GONE,
-        ChainEnd.MISSING,
-        ChainEnd.UNKNOWN,
-        ChainEnd.ABSENT,
-        ChainEnd.CYCLE,
-    ]
-    assert [edge.tid for edge in graph.self_loops()] == [5]
+    chain = graph.chain(tid)
+    assert (chain.end, chain.reason, [edge.tid for edge in chain.edges]) == (end, reason, tids)
     assert graph.cycles() == []
+    assert len(graph.cycles(with_timed=True)) == (reason is ChainEnd.TIMED)
+    assert [edge.tid for edge in graph.self_loops()] == [1] * (reason is ChainEnd.CYCLE)
 
 
-def test_two_thousand_threads_in_linear_time():
-    threads = [thread(i, wait("mutex", i + 1)) for i in range(1, 2_000)] + ring(3, first=20_000)
-
-    def work():
-        graph = WaitGraph(threads)
-        assert cycle_tids(graph) == [[20_000, 20_001, 20_002]]
-        assert graph.chain(1).end == 2_000
-
-    assert lines_run(work) < 200 * len(threads)
-
-
-def test_two_thousand_threads_in_a_circle_in_linear_time():
-    """Each chain leads through all of them, and all have the same cycle."""
+def test_thousands_of_threads_in_linear_time():
+    line = [*(thread(i, wait("mutex", i + 1)) for i in range(1, 2_000)), *ring(3, first=20_000)]
     chords = [thread(i, wait("mutex", i % 2_000 + 1, others=[i // 2 + 1])) for i in range(1, 2_001)]
     chains = [*ring(2_000), *(thread(i, wait("futex", i + 1)) for i in range(20_000, 22_000))]
 
     def work():
         for threads in (ring(2_000), chords):
             assert len(WaitGraph(threads).cycles()) >= 1
+        graph = WaitGraph(line)
+        assert cycle_tids(graph) == [[20_000, 20_001, 20_002]]
+        assert graph.chain(1).end == 2_000
         graph = WaitGraph(chains)
         assert {graph.tail(tid).reason for tid in range(1, 2_001)} == {ChainEnd.CYCLE}
         assert {graph.tail(tid).end for tid in range(20_000, 22_000)} == {22_000}
 
-    assert lines_run(work) < 200 * (len(chords) + len(chains))
+    assert lines_run(work) < 200 * (len(line) + len(chords) + len(chains))
 
 
 def test_a_tail_is_its_chain_without_edges():
     numbers = random.Random(23)
     for size in (1, 2, 3, 5, 9, 30) * 50:
-        kinds = [numbers.choice(("mutex", "futex", "gil", "join")) for _ in range(size)]
         waits = [
             wait(
-                kind,
+                numbers.choice(("mutex", "futex", "gil", "join")),
                 numbers.choice((*range(size + 1), None)),
                 timed=numbers.random() < 0.1,
                 others=[numbers.randrange(size)] if numbers.random() < 0.1 else (),
             )
-            for kind in kinds
+            for _ in range(size)
         ]
         graph = WaitGraph(thread(tid, each) for tid, each in enumerate(waits))
-        order = numbers.sample(range(size), size)
-        for tid in order:
+        for tid in numbers.sample(range(size), size):
             chain, tail = graph.chain(tid), graph.tail(tid)
             assert tail.reason is chain.reason
             if chain.reason is not ChainEnd.CYCLE:
@@ -143,3 +120,79 @@ def test_a_dense_knot_is_bounded():
     everyone = range(1, 70)
     threads = [thread(i, wait("rwlock", i % 69 + 1, others=[j for j in everyone if j != i])) for i in everyone]
     assert 1 <= len(WaitGraph(threads).cycles()) <= 64
+
+
+def task(address, *needs, state=TaskState.WAITING, **more):
+    return AsyncTask(f"task-{address}", address, state, f"waits for {needs}", needs, **more)
+
+
+def loop(*tasks):
+    return EventLoop(0x1000, "_UnixSelectorEventLoop", 1, 0, tasks)
+
+
+def cycles(*tasks):
+    return [sorted(each.address for each in cycle) for cycle in task_cycles(loop(*tasks))]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        ([task(1, 2), task(2, 3), task(3, 2), task(4)], [[2, 3]]),
+        ([task(1, 1)], [[1]]),
+        ([task(1, 2), task(2, 1), task(3, 4), task(4, 3)], [[1, 2], [3, 4]]),
+        ([], []),
+        ([task(1, 2, 3), task(2, 3), task(3)], []),
+        ([task(1, 2), task(2, 1, timed=True)], []),
+        ([task(1, 99)], []),
+    ],
+)
+def test_tasks_that_wait_for_each_other(tasks, expected):
+    assert cycles(*tasks) == expected
+
+
+def test_many_cycles_and_long_ones():
+    assert len(cycles(*(task(at, at) for at in range(1, 100)))) == MAX_TASK_CYCLES
+    assert len(cycles(*(task(at, at % 5000 + 1) for at in range(1, 5001)))[0]) == 5000
+
+
+SLEEPS = wait("io", name="epoll_wait on fd 3")
+STUCK = loop(task(1, only_from_here=True))._replace(watches_itself=True)
+
+
+def finding(event_loop, waits=SLEEPS, **more):
+    return judge(Observations([thread(1, waits, loop=event_loop)], 1, **more)).verdict.finding
+
+
+CYCLE = loop(task(1, 2), task(2, 1, inferred=True))
+TIMED = SLEEPS._replace(timed=True)
+POLLS = loop(task(1, only_from_here=True), task(2, sleeps=True, timed=True))
+LATE = loop(task(1))._replace(ready=2)
+RUNS = loop(task(1, state=TaskState.RUNNING), task(2), task(3))
+
+
+@pytest.mark.parametrize(
+    ("event_loop", "waits", "kind", "part"),
+    [
+        (CYCLE, SLEEPS, "deadlock", "task-1 waits for (2,); task-2 waits for (1,)"),
+        (CYCLE, SLEEPS, "deadlock", "inferred"),
+        (loop(task(1), task(2, state=TaskState.READY)), SLEEPS, "waiting-external", "2 tasks, 1 of them ready: task-1"),
+        # A loop that only other threads could wake is stuck also where it always sleeps for a time.
+        (STUCK._replace(always_timed=True), TIMED, "blocked", ""),
+        (STUCK, TIMED, "waiting-external", ""),
+        # A loop calls what is due before it sleeps: what is due now was put there by somebody else.
+        (LATE, SLEEPS, "blocked", "sleeps, although 2 callbacks are due"),
+        (LATE, TIMED, "waiting-external", ""),
+        (RUNS, None, "busy", "the task task-1 runs in its event loop; until it awaits, 2 other tasks cannot run."),
+    ],
+)
+def test_event_loops(event_loop, waits, kind, part):
+    found = finding(event_loop, waits, has_torch=event_loop is not RUNS)
+    assert (found.kind.value, found.threads, found.cycle) == (kind, (1,), ())
+    assert part in found.summary
+
+
+def test_what_an_event_loop_does_not_wait_for():
+    assert finding(LATE, has_run=lambda _: True).kind is not FindingKind.BLOCKED, "it was woken, and had no turn yet"
+    assert finding(POLLS).heading == "the tasks of an event loop wait"
+    assert finding(loop(task(1, only_from_here=True), task(2))).heading == "waits for input or output"
+    assert "event loop" not in finding(loop(task(1, state=TaskState.RUNNING)), None).summary

@@ -9,19 +9,13 @@ from gdbext.diagnosis.report.finding import Finding, FindingKind, Verdict
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.samples import Sampled, SamplesSection
 from gdbext.diagnosis.verdict import judge
+from gdbext.diagnosis.verdict import progress as steps
 from gdbext.diagnosis.verdict.graph import Observations
-from gdbext.diagnosis.verdict.progress import (
-    SamplePlace,
-    agreeing,
-    compare,
-    dispatches,
-    revised,
-    summary,
-    with_calls,
-)
+from gdbext.diagnosis.verdict.progress import SamplePlace, agreeing, compare, revised, summary, with_calls
 from support.fakes.analysis_facts import step, thread, wait
 
 NOTHING = (0, 0, 0, 0)
+SPINS = (3_500_000_000, 0, 0, 0)
 
 
 def place(*addresses, line=1, instruction=7, functions=()):
@@ -37,18 +31,24 @@ def kinds(*looks, **more):
     return {each.tid: each.progress.value for each in found(*looks, **more)}
 
 
-def test_stuck_even_where_a_wait_wakes_up_and_begins_again():
-    assert kinds({1: place(91, 92)}, {1: place(93)}, {1: place(91, 92, 94)}) == {1: "stuck"}
+MOVED = SamplePlace((7,) * 40, (("work", 1),))
 
 
-@pytest.mark.parametrize("other", [place(line=2), place(instruction=8), SamplePlace((7,) * 40, (("work", 1),))])
-def test_another_line_or_another_caller_is_progress(other):
-    assert kinds({1: place()}, {1: other}) == {1: "moved"}
-
-
-def test_spinning_uses_the_processor_at_one_place():
-    assert kinds({1: place()}, {1: place()}, done=(3_500_000_000, 0, 0, 0)) == {1: "spinning"}
-    assert kinds({1: place()}, {1: place()}, done=(None,) * 4) == {1: "stuck"}
+@pytest.mark.parametrize(
+    ("looks", "more", "progress"),
+    [
+        ([place(91, 92), place(93), place(91, 92, 94)], {}, "stuck"),  # a wait wakes up and begins again
+        ([place(), place(line=2)], {}, "moved"),
+        ([place(), place(instruction=8)], {}, "moved"),
+        ([place(), MOVED], {}, "moved"),
+        ([place()] * 2, {"done": SPINS}, "spinning"),
+        ([place()] * 2, {"done": (None,) * 4}, "stuck"),
+        ([place()] * 2, {"done": (1000, 400, 0, 0), "waking": [1]}, "stuck"),  # as who waits for the GIL
+        ([place()] * 2, {"done": (1000, 400, 9, 0), "waking": [1]}, "same-place"),
+    ],
+)
+def test_progress(looks, more, progress):
+    assert kinds(*({1: each} for each in looks), **more) == {1: progress}
 
 
 def test_a_thread_that_runs_at_every_sample_spins_however_little_of_the_processor_it_gets():
@@ -71,11 +71,6 @@ def test_who_stands_still_does_nothing_at_all(done, moved):
     assert (same.progress.value, same.moved) == ("same-place", (moved,))
 
 
-def test_the_wait_for_the_gil_wakes_up_by_itself():
-    assert kinds({1: place()}, {1: place()}, done=(1000, 400, 0, 0), waking=[1]) == {1: "stuck"}
-    assert kinds({1: place()}, {1: place()}, done=(1000, 400, 9, 0), waking=[1]) == {1: "same-place"}
-
-
 def test_threads_come_and_go():
     assert kinds({1: place(), 2: place()}, {1: place(), 3: place()}) == {1: "stuck", 2: "ended", 3: "new"}
 
@@ -91,19 +86,15 @@ def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     assert revised(crash, moved, threads) is crash
 
 
-def test_the_summary_leaves_idle_workers_out():
+def test_summaries():
     threads = [thread(1, name="main"), thread(2, wait("worker-pool"), state=RunState.IDLE, name="pool")]
     note = summary(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
+    assert steps.dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
+    assert steps.dispatches(0, 2.0).summary == "No operator was called meanwhile."
 
 
-def test_dispatches_between_samples() -> None:
-    assert dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
-    assert dispatches(0, 2.0).summary == "No operator was called meanwhile."
-
-
-SPINS = (3_500_000_000, 0, 0, 0)
 STATES = {
     "runs": thread(1, dispatch=[step("aten::mm")]),
     "waits": thread(1, wait("mutex", 2)),
@@ -112,26 +103,20 @@ STATES = {
 PLACES = {"moves": place(line=2), "stays": place()}
 
 
-def sampled(first, second, moves, done, calls):
-    """Two looks at two threads, as one judgement: the first may move, the second stays where it is."""
-    threads = (STATES[first], STATES[second]._replace(tid=2))
-    looks = [{1: place(), 2: place()}, {1: PLACES[moves], 2: place()}]
-    judgement = judge(Observations(threads, 1))
-    inspection = Inspection(threads, judgement)
-    progress = found(*looks, done=done)
-    made = agreeing(judgement, progress, threads)
-    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
-    section = SamplesSection(2, 2.0, tuple(progress))
-    return Sampled(inspection._replace(judgement=made), section).with_calls(calls)
-
-
 @pytest.mark.parametrize("calls", [0, 174])
 @pytest.mark.parametrize("done", [NOTHING, SPINS])
 @pytest.mark.parametrize("moves", PLACES)
 @pytest.mark.parametrize("second", STATES)
 @pytest.mark.parametrize("first", STATES)
 def test_findings_of_one_report_do_not_contradict_each_other(first, second, moves, done, calls):
-    result = sampled(first, second, moves, done, calls)
+    """Two looks at two threads, as one judgement: the first may move, the second stays where it is."""
+    threads = (STATES[first], STATES[second]._replace(tid=2))
+    judgement = judge(Observations(threads, 1))
+    progress = found({1: place(), 2: place()}, {1: PLACES[moves], 2: place()}, done=done)
+    made = agreeing(judgement, progress, threads)
+    made = made._replace(findings=(summary(progress, threads, 2, 2.0), *made.findings))
+    inspection = Inspection(threads, judgement)._replace(judgement=made)
+    result = Sampled(inspection, SamplesSection(2, 2.0, tuple(progress))).with_calls(calls)
     verdict, findings = result.inspection.judgement.verdict, result.inspection.judgement.findings
     text = " ".join(finding.summary for finding in findings)
     moved = {each.tid for each in result.section.threads if each.progress.value == "moved"}

@@ -1,10 +1,11 @@
-"""Runaway redispatch is found with any period; honest nesting is not."""
+"""Repetitions, and runaway redispatch, which is found with any period; honest nesting is not."""
 
 from __future__ import annotations
 
 import pytest
 
 from gdbext.diagnosis.verdict import recursion
+from gdbext.diagnosis.verdict.recursion import Repetition, fold, longest
 from support.fakes.analysis_facts import step
 from support.programs.work import lines_run
 
@@ -14,14 +15,8 @@ def equal(positions, period):
     return len(positions) % period == 0
 
 
-def redispatches(count, op="my::op", bits=0x10):
-    return [step(op, level=i * 3, bits=bits, event="redispatchBoxed") for i in range(count)]
-
-
-def test_a_redispatch_with_the_same_keyset():
-    found = recursion.detect([*redispatches(40), step("my::op", 200, 0x30)])
-    assert found is not None
-    assert (found.innermost.op, found.depth, len(found.group)) == ("my::op", 40, 1)
+def redispatches(count):
+    return [step("my::op", level=i * 3, bits=0x10, event="redispatchBoxed") for i in range(count)]
 
 
 @pytest.mark.parametrize("period", [2, 3, 5])
@@ -30,63 +25,66 @@ def test_a_group_of_operators(period):
     around = [step("aten::empty", 0, 1), *steps, step("aten::linear", 2000, 7)]
     assert recursion.detect(around) is None, "nothing is known of the arguments"
     found = recursion.detect(around, same_arguments=equal)
-    assert found is not None
-    assert len(found.group) == period
-    assert found.depth == 1000 // period
+    assert (len(found.group), found.depth) == (period, 1000 // period)
 
 
-def test_a_keyset_that_is_unknown_in_some_frames():
-    steps = [step("my::op", i, bits=None if i % 7 == 0 else 0x10, event="redispatch") for i in range(60)]
-    found = recursion.detect(steps)
-    assert found is not None
-    assert found.depth == 60
+def test_a_redispatch_with_the_same_keyset():
+    """It may be unknown in some frames."""
+    steps = redispatches(40)
+    steps[::7] = [each._replace(keyset=None) for each in steps[::7]]
+    found = recursion.detect([*steps, step("my::op", 200, 0x30)])
+    assert (found.innermost.op, found.depth, len(found.group)) == ("my::op", 40, 1)
     assert found.innermost.keyset is not None
 
 
-def test_more_than_25000_steps_in_linear_time():
-    steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(30_000)]
-    assert lines_run(lambda: recursion.detect(steps, overflown=True)) < 20 * len(steps)
-    found = recursion.detect(steps, overflown=True)
-    assert found is not None
-    assert found.depth == 10_000
+def test_thousands_of_steps_in_linear_time():
+    steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(9_000)]
+    found = []
+    assert lines_run(lambda: found.append(recursion.detect(steps, overflown=True))) < 20 * len(steps)
+    assert found[0].depth == 3_000
 
 
-def test_autograd_then_cpu_is_normal():
-    steps = [
-        step("aten::mm", 0, 0x1, "CPU", "redispatch"),
-        step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
-        step("aten::mm", 6, 0x111, "AutogradCPU"),
-    ]
-    assert recursion.detect(steps * 3) is None
+TREE = [step("my::tree", i * 10, 0x10) for i in range(3000)]
+AUTOGRAD = [
+    step("aten::mm", 0, 0x1, "CPU", "redispatch"),
+    step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
+    step("aten::mm", 6, 0x111, "AutogradCPU"),
+]
+SHRINKING = [step("aten::mm", i, (1 << i) - 1, event="redispatch") for i in range(1, 60)]
+VMAP = [step("aten::mm", i, 0x100 if i % 2 else 0x200) for i in range(60)]
+MODULES = [step("my::block", i * 4, 0x10) for i in range(30)]
+OTHERS = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
+HALF = [step("my::op", i, 0x10) for i in range(60)]
 
 
-def test_shrinking_keysets_never_are_a_recursion():
-    steps = [step("aten::mm", i, (1 << i) - 1, event="redispatch") for i in range(1, 60)]
-    assert recursion.detect(steps, overflown=True) is None
-
-
-def test_thirty_nested_modules_and_vmap_levels_are_normal():
-    python = list(range(1, 200, 4))
-    nested = [step("my::block", i * 4, 0x10) for i in range(30)]
-    assert recursion.detect(nested, python) is None
-    vmap = [step("aten::mm", i, 0x100 if i % 2 else 0x200) for i in range(60)]
-    assert recursion.detect(vmap) is None
-
-
-def test_arguments_that_differ_or_cannot_be_read_prove_nothing():
-    steps = [step("my::tree", i * 10, 0x10) for i in range(3000)]
-    assert recursion.detect(steps) is None
-    assert recursion.detect(steps, list(range(5, 30000, 10))) is None
-    assert recursion.detect(steps, same_arguments=equal) is not None
-    assert recursion.detect(steps, same_arguments=equal, complete=False) is None
-    assert recursion.detect(steps, overflown=True, complete=False) is not None
+@pytest.mark.parametrize(
+    ("steps", "more", "is_found"),
+    [
+        (AUTOGRAD * 3, {}, False),
+        (SHRINKING, {"overflown": True}, False),
+        (VMAP, {}, False),
+        (MODULES, {"python_levels": list(range(1, 200, 4))}, False),
+        (redispatches(30), {"python_levels": [level + 1 for level in range(0, 90, 3)]}, False),
+        # Arguments that differ or cannot be read prove nothing.
+        (TREE, {}, False),
+        (TREE, {"python_levels": list(range(5, 30000, 10))}, False),
+        (TREE, {"same_arguments": equal}, True),
+        (TREE, {"same_arguments": equal, "complete": False}, False),
+        (TREE, {"overflown": True, "complete": False}, True),
+        # A stack overflow needs fewer repetitions, but most of the stack.
+        (HALF, {"overflown": True}, True),
+        (HALF, {}, False),
+        ([*HALF, *OTHERS], {"overflown": True}, False),
+    ],
+)
+def test_honest_nesting_is_normal(steps, more, is_found):
+    assert (recursion.detect(steps, **more) is not None) is is_found
 
 
 def test_the_depth_is_told_where_nothing_runs_away():
-    steps = [step("my::tree", i * 10, 0x10) for i in range(20)]
-    group, times = recursion.repeating([*steps, step("aten::mm", 500, 0x1)])
+    group, times = recursion.repeating([*TREE[:20], step("aten::mm", 500, 0x1)])
     assert ([each.op for each in group], times) == (["my::tree"], 20)
-    assert recursion.repeating(steps[:5]) == ((), 0)
+    assert recursion.repeating(TREE[:5]) == ((), 0)
 
 
 def through_python(period, turns, frames):
@@ -103,7 +101,6 @@ def through_python(period, turns, frames):
 def test_two_python_operators_that_call_each_other():
     """What counts are the frames, however many operators share them."""
     found = recursion.detect(*through_python(period=2, turns=32, frames=5), same_arguments=equal)
-    assert found is not None
     assert (len(found.group), found.depth) == (4, 32)
     assert "320 Python frames" in found.why
 
@@ -113,14 +110,47 @@ def test_some_python_nesting_is_normal(period, turns, frames):
     assert recursion.detect(*through_python(period, turns, frames), same_arguments=equal) is None
 
 
-def test_a_redispatch_through_python_is_no_proof():
-    steps = redispatches(30)
-    assert recursion.detect(steps, [level + 1 for level in range(0, 90, 3)]) is None
+@pytest.mark.parametrize(
+    ("items", "longest_period", "expected"),
+    [
+        ("xxababababyy", 64, Repetition(2, 2, 4)),
+        ("aaaaaaaa", 64, Repetition(0, 1, 8)),
+        ("abcdefgh", 64, None),
+        ("", 64, None),
+        ("abcabcabc", 3, Repetition(0, 3, 3)),
+        ("abcabcabc", 2, None),
+    ],
+)
+def test_the_longest_with_its_smallest_period(items, longest_period, expected):
+    assert longest(items, longest_period) == expected
 
 
-def test_a_stack_overflow_needs_fewer_repetitions_but_most_of_the_stack():
-    half = [step("my::op", i, 0x10) for i in range(60)]
-    assert recursion.detect(half, overflown=True) is not None
-    assert recursion.detect(half) is None
-    others = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
-    assert recursion.detect([*half, *others], overflown=True) is None
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ("", []),
+        ("abc", [(0, 3, 1)]),
+        ("aab", [(0, 3, 1)]),
+        ("aaab", [(0, 1, 3), (3, 1, 1)]),
+        ("xababab", [(0, 1, 1), (1, 2, 3)]),
+        ("aaabbb", [(0, 1, 3), (3, 1, 3)]),
+        ("abababa", [(0, 2, 3), (6, 1, 1)]),
+        ("aabaabaab", [(0, 3, 3)]),
+    ],
+)
+def test_fold(items, expected):
+    assert [tuple(found) for found in fold(items)] == expected
+
+
+@pytest.mark.parametrize("different", [7, 1000])
+def test_bytes_and_numbers_give_the_same(different):
+    """Up to 256 different items are compared as bytes, more of them one by one."""
+    head = [f"once {number}" for number in range(different)]
+    assert list(fold([*head, *"abc" * 5])) == [Repetition(0, different, 1), Repetition(different, 3, 5)]
+    assert longest([*head, *"abc" * 5], 8) == Repetition(different, 3, 5)
+
+
+@pytest.mark.parametrize("different", [3, 20_000])
+def test_a_deep_stack_in_linear_time(different):
+    items = [number % different for number in range(20_000)]
+    assert lines_run(lambda: list(fold(items))) < 3 * len(items)

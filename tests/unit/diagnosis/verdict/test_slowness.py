@@ -32,76 +32,67 @@ def kinds(around, *threads, **more):
     return [(each.kind.value, each.is_proven, each.starves) for each in explanations(facts(around, *threads, **more))]
 
 
+def turns(running, delayed, count=1, priority=""):
+    return tuple(Turns(tid, "R", running, delayed, 0, priority) for tid in range(1, count + 1))
+
+
+PINNED = {"allowed": (2,), "threads": turns(50, 200), "idle": 0.9}
+NICE = turns(90, 150, priority="nice 10")
+MEMORY = MemoryUse("/sys/fs/cgroup/a", 100 << 20, 90 << 20, None, 5, 0, None, 30.0)
+FULL = MEMORY._replace(slowed=0, full=9, limit=100 << 20, stalled=6.0)
+TASKS = Allowance(9, 9, "pids.max", 4)
+FILES = Allowance(64, 64, "limits", None, {"socket": 60, "pipe": 4})
+
+
 @pytest.mark.parametrize(
-    ("quota", "expected"),
+    ("around", "expected"),
     [
-        (QUOTA, [("quota", True, True)]),
-        (QUOTA._replace(throttled=1, periods=4, stood_ms=40), [("quota", True, False)]),
-        (QUOTA._replace(throttled=0, stood_ms=0), []),
-        (QUOTA._replace(throttled=1, periods=10), []),
-        (QUOTA._replace(seconds=None), [("quota", False, False)]),
-        (QUOTA._replace(stood_ms=1), [("quota", False, False)]),
+        ({"quota": QUOTA}, [("quota", True, True)]),
+        ({"quota": QUOTA._replace(throttled=1, periods=4, stood_ms=40)}, [("quota", True, False)]),
+        ({"quota": QUOTA._replace(throttled=0, stood_ms=0)}, []),
+        ({"quota": QUOTA._replace(throttled=1, periods=10)}, []),
+        ({"quota": QUOTA._replace(seconds=None)}, [("quota", False, False)]),
+        ({"quota": QUOTA._replace(stood_ms=1)}, [("quota", False, False)]),
+        (PINNED, [("affinity", True, True)]),
+        ({**PINNED, "idle": 0.1}, [("affinity", False, False)]),
+        ({**PINNED, "idle": 0.1, "threads": turns(50, 200, 3)}, [("affinity", True, True)]),
+        ({**PINNED, "threads": turns(249, 1)}, []),
+        ({"threads": turns(50, 200)}, [("other-processes", False, False)]),
+        ({"threads": turns(50, 200, 9)}, [("oversubscription", False, False)]),
+        ({"threads": turns(0, 250)}, [("other-processes", True, True)]),
+        ({"threads": turns(10, 190)}, [("other-processes", False, False)]),
+        ({"threads": turns(0, 100)}, [("other-processes", False, False)]),
+        # On a crowded machine a low priority alone does not starve.
+        ({"threads": NICE, "ready": None}, [("other-processes", False, False)]),
+        ({"threads": NICE, "ready": 8}, [("other-processes", False, False)]),
+        ({"threads": NICE, "ready": 40}, [("other-processes", False, False)]),
+        ({"memory": MEMORY}, [("memory", True, True)]),
+        ({"memory": MEMORY._replace(slowed=0, stalled=0.0)}, []),
+        ({"memory": FULL}, [("memory", True, False)]),
+        ({"memory": FULL._replace(stalled=0.0)}, []),  # its page cache fills the group
+        ({"tasks": TASKS}, [("tasks", True, True)]),
+        ({"tasks": TASKS._replace(refused=0)}, []),
+        ({"descriptors": FILES._replace(used=63)}, []),
     ],
 )
-def test_a_quota(quota, expected):
-    assert kinds(NOTHING._replace(quota=quota)) == expected
+def test_what_the_system_lacks(around, expected):
+    assert kinds(NOTHING._replace(**around)) == expected
 
 
-def turns(running, delayed, count=1):
-    return tuple(Turns(tid, "R", running, delayed, 0, "") for tid in range(1, count + 1))
-
-
-def test_pinned_threads():
-    pinned = NOTHING._replace(allowed=(2,), threads=turns(50, 200), idle=0.9)
-    assert kinds(pinned) == [("affinity", True, True)]
-    assert kinds(pinned._replace(idle=0.1)) == [("affinity", False, False)]
-    assert kinds(pinned._replace(idle=0.1, threads=turns(50, 200, 3))) == [("affinity", True, True)]
-    assert kinds(pinned._replace(threads=turns(249, 1))) == []
-    (found,) = explanations(facts(pinned, environ={"GOMP_CPU_AFFINITY": "2"}))
-    assert "pinned by GOMP_CPU_AFFINITY=2" in found.text
-    (found,) = explanations(facts(pinned._replace(pinned_parent="3 taskset")))
-    assert "parent process 3 taskset" in found.text
-
-
-def test_a_busy_machine_proves_nothing():
-    assert kinds(NOTHING._replace(threads=turns(50, 200))) == [("other-processes", False, False)]
-    assert kinds(NOTHING._replace(threads=turns(50, 200, 9))) == [("oversubscription", False, False)]
-
-
-def test_who_comes_after_all_others_hardly_runs():
-    assert kinds(NOTHING._replace(threads=turns(0, 250))) == [("other-processes", True, True)]
-    assert kinds(NOTHING._replace(threads=turns(10, 190))) == [("other-processes", False, False)]
-    assert kinds(NOTHING._replace(threads=turns(0, 100))) == [("other-processes", False, False)]
-    idle = tuple(each._replace(priority="SCHED_IDLE") for each in turns(100, 150))
-    (found,) = explanations(facts(NOTHING._replace(threads=idle, ready=5)))
+@pytest.mark.parametrize(
+    ("around", "environ", "part"),
+    [
+        (PINNED, {"GOMP_CPU_AFFINITY": "2"}, "pinned by GOMP_CPU_AFFINITY=2"),
+        ({**PINNED, "pinned_parent": "3 taskset"}, {}, "parent process 3 taskset"),
+        ({"threads": turns(100, 150, priority="SCHED_IDLE"), "ready": 5}, {}, "it runs with SCHED_IDLE"),
+        ({"descriptors": FILES}, {}, "60 socket, 4 pipe"),
+    ],
+)
+def test_what_is_said_of_it(around, environ, part):
+    (found,) = explanations(facts(NOTHING._replace(**around), environ=environ))
     assert (found.is_proven, found.starves) == (True, True)
-    assert "it runs with SCHED_IDLE" in found.text
-    assert "would be about 20%" in found.speaks_for[-1]
-
-
-@pytest.mark.parametrize("ready", [None, 8, 40])
-def test_on_a_crowded_machine_a_low_priority_alone_does_not_starve(ready):
-    late = tuple(each._replace(priority="nice 10") for each in turns(90, 150))
-    assert kinds(NOTHING._replace(threads=late, ready=ready)) == [("other-processes", False, False)]
-
-
-def test_memory():
-    use = MemoryUse("/sys/fs/cgroup/a", 100 << 20, 90 << 20, None, 5, 0, None, 30.0)
-    assert kinds(NOTHING._replace(memory=use)) == [("memory", True, True)]
-    assert kinds(NOTHING._replace(memory=use._replace(slowed=0, stalled=0.0))) == []
-    full = use._replace(slowed=0, full=9, limit=100 << 20, stalled=6.0)
-    assert kinds(NOTHING._replace(memory=full)) == [("memory", True, False)]
-    assert kinds(NOTHING._replace(memory=full._replace(stalled=0.0))) == []  # its page cache fills the group
-
-
-def test_what_is_used_up():
-    tasks = Allowance(9, 9, "pids.max", 4)
-    assert kinds(NOTHING._replace(tasks=tasks)) == [("tasks", True, True)]
-    assert kinds(NOTHING._replace(tasks=tasks._replace(refused=0))) == []
-    files = Allowance(64, 64, "limits", None, {"socket": 60, "pipe": 4})
-    (found,) = explanations(facts(NOTHING._replace(descriptors=files)))
-    assert "60 socket, 4 pipe" in found.text
-    assert kinds(NOTHING._replace(descriptors=files._replace(used=63))) == []
+    assert part in found.text
+    assert ("would be about 20%" in found.speaks_for[-1]) == ("ready" in around)
 
 
 def test_one_thread_where_many_could_run():
@@ -111,9 +102,6 @@ def test_one_thread_where_many_could_run():
     assert "torchrun" in found.text
     assert found.against
     assert kinds(NOTHING._replace(allowed=(0,)), environ=environ) == []
-
-
-def test_one_thread_by_a_call():
     asked = facts(NOTHING)._replace(own_threads=lambda: 1)
     (found,) = explanations(asked)
     assert "torch.set_num_threads(1)" in found.text
@@ -161,12 +149,12 @@ def test_the_verdict():
 
 
 def test_the_pass_of_the_compiler_and_the_size_of_its_expression():
-    path = [
-        ("simplify", "/x/sympy/core/expr.py"),
-        ("run_node", "/x/torch/_inductor/graph.py"),
-        ("_compile", "/x/torch/_dynamo/convert_frame.py"),
-    ]
-    frames = tuple(Frame(number, FrameKind.PYTHON, name, "", file, 1) for number, (name, file) in enumerate(path))
+    path = (
+        "/x/sympy/core/expr.py simplify",
+        "/x/torch/_inductor/graph.py run_node",
+        "/x/torch/_dynamo/convert_frame.py _compile",
+    )
+    frames = tuple(Frame(1, FrameKind.PYTHON, name, "", file, 1) for file, name in map(str.split, path))
     (found,) = explanations(facts(NOTHING, thread(1, python=frames))._replace(expression_size=lambda _: 77))
     assert found.kind is ExplanationKind.COMPILING
     assert "it is lowering the graph (run_node)" in found.speaks_for
@@ -204,7 +192,6 @@ def test_who_collects_anew_has_left_its_place():
     assert collects_again([collecting(3), NO_COLLECTION]) is None
     assert over_samples([collecting(3), NO_COLLECTION], 0.5) is NO_COLLECTION
     stays = ThreadProgress(1, Progress.SPINNING, (), "gc_collect_main")
-    assert with_collections([stays], 1) == [
-        stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
-    ]
+    moved = stays._replace(progress=Progress.MOVED, moved=("collections of garbage",), place="")
+    assert with_collections([stays], 1) == [moved]
     assert with_collections([stays], None) == [stays]

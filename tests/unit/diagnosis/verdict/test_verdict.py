@@ -20,14 +20,12 @@ from support.fakes.analysis_facts import step, thread, wait
 MM = step("aten::mm", 4, 0x10, "Meta")
 
 
+def judged(*threads, **more):
+    return judge(Observations(threads, 1, **more))
+
+
 def verdict(*threads, **more):
-    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict.finding
-
-
-def recursions(thread_facts):
-    found = recursion.detect(thread_facts.dispatch, overflown=True)
-    assert found is not None
-    return {thread_facts.tid: found}
+    return judged(*threads, **more).verdict.finding
 
 
 def test_deadlock_names_both_and_their_operators():
@@ -41,19 +39,112 @@ def test_deadlock_names_both_and_their_operators():
         assert text in found.summary
 
 
-def test_an_inferred_owner_is_said_to_be_inferred():
-    found = verdict(
-        thread(1, wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")),
-        thread(2, wait("gil", 1)),
-    )
-    assert found.kind is FindingKind.DEADLOCK
-    assert "inferred" in found.summary
+NO_WORKERS = MissingWorkers(pools.OPENMP, forked=True)
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind", "part"),
+    [
+        (wait("mutex", 1), "self-deadlock", "itself"),
+        (wait("mutex", 77, gone=True), "orphaned-lock", "77"),
+        (wait("worker-pool", missing_workers=NO_WORKERS), "missing-workers", "no OpenMP worker threads"),
+        (wait("condvar"), "blocked", ""),
+        (wait("futex"), "blocked", ""),
+        (wait("io", name="read of fd 5"), "blocked", ""),
+        (wait("sleep", timed=True), "blocked", ""),
+        (wait("python-lock"), "blocked", ""),
+        (wait("collective"), "waiting-external", ""),
+        (wait("device"), "waiting-external", ""),
+        (wait("child-process"), "waiting-external", ""),
+        (None, "busy", ""),
+    ],
+)
+def test_inside_the_dispatcher(waits, kind, part):
+    found = verdict(thread(1, waits, [MM]))
+    assert (found.kind.value, found.threads) == (kind, (1,))
+    assert (found.step.op, found.step.key, found.step.stage) == ("aten::mm", "Meta", DispatchStage.IN_KERNEL)
+    assert [edge.owner for edge in found.cycle] == [1] * (kind == "self-deadlock")
+    assert part in found.summary
+
+
+def joined(waits, name="", **more):
+    """The main thread joins one that waits so."""
+    return thread(1, wait("join", 2)), thread(2, waits, python_name=name, **more)
+
+
+def sleeping(**more):
+    return thread(1, wait("sleep", timed=True, **more))
+
+
+LATE = wait("barrier", 2, certainty=OwnerCertainty.INFERRED)
+STATIC = wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")
+WANTS_GIL, HAS_MUTEX = thread(2, wait("gil", 1)), thread(2, wait("mutex", 3))
+GONE = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
+LEFT = LostThread(("a", "b"), Loss.LEFT_BEHIND, "should run its job", is_recorded=True)
+LOST = thread(1, wait("condvar", lost=GONE))
+FEEDER = thread(3, wait("python-lock", 2), python_name="feeder")
+WRITER = thread(3, wait("rwlock", 2, address=0x70, name="table"), python_name="writer")
+FUTEX = wait("futex", name="mylock")
+READS = (thread(1, wait("queue", timed=True, expects=(2,))), thread(2, wait("io", name="read on fd 5")))
+RUNS = (thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3))
+FED = (*joined(wait("condvar", expects=(3,)), "consumer"), FEEDER)
+HOOK = (thread(1, wait("python-lock", 3), python_name="main"), thread(3, wait("condvar", expects=(1,))))
+EACH_OTHER = (thread(1, wait("condvar", expects=(3,))), thread(3, wait("condvar", expects=(1,))))
+READER = (*joined(wait("condvar"), "reader"), WRITER)
+CONFIG = (*joined(wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
+DEEP = (thread(1, wait("gil", 2), [MM]), HAS_MUTEX, thread(3, wait("condvar", address=0xC0)))
+BEGAN = (thread(1, wait("condvar", lost=GONE._replace(is_recorded=True))), thread(2))
+OTHER_RUNS = (thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")]))
+NO_PROOF = "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
+HAS_ENDED = "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
+STAYED = "the threads a, b, which should run its job, were started before the fork"
+IN_DOUBT = "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner"
+READS_ON = "thread 2 also uses: it may be the one to end this wait; thread 2 waits in read on fd 5."
+MAY_END = "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits"
+
+
+@pytest.mark.parametrize(
+    ("threads", "kind", "tids", "part"),
+    [
+        ([thread(1, STATIC), WANTS_GIL], "deadlock", (1, 2), "inferred"),
+        (DEEP, "blocked", (1, 2, 3), "0xc0"),
+        ([thread(1, LATE, [MM]), thread(2)], "busy", (1,), ""),
+        ([thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3"))], "blocked", (1, 2), ""),
+        ([thread(1, wait("io", name="poll of fd 3"))], "waiting-external", (1,), ""),
+        ([sleeping(), thread(2, wait("io"))], "idle", (1,), "sleeps"),
+        ([thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x20))], "blocked", (1,), "not known"),
+        # What a loop that sleeps looks at.
+        ([sleeping(looks_for="the file /lock", looks_outside=True)], "waiting-external", (1,), "the file /lock"),
+        ([sleeping(looks_for="process 7", children=(ChildProcess(7),))], "waiting-external", (1,), "process 7"),
+        ([sleeping(looks_for="stopped (which is False)")], "idle", (1,), "stopped (which is False)"),
+        # Who may end the main thread's wait.
+        (READS, "waiting-external", (1, 2), READS_ON),
+        (RUNS, "busy", (1, 3), "thread 3 runs; no thread is in the dispatcher."),
+        (FED, "blocked", (1, 2, 3), MAY_END),
+        (HOOK, "blocked", (1, 3), ", which main (tid 1) also uses: they may wait for each other."),
+        (EACH_OTHER, "blocked", (1, 3), "they may wait for each other."),
+        # What others want of the last thread: a lock that it keeps meanwhile is the reason that nobody comes.
+        (READER, "blocked", (1, 2), "; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which"),
+        (READER, "blocked", (1, 2), "(table), which reader (tid 2) holds."),
+        (CONFIG, "blocked", (1, 2), "; meanwhile thread 3 waits for the mutex 0x1000 (cfg), which thread 1 holds."),
+        # Threads that should act and are not there.
+        ([LOST], "blocked", (1,), HAS_ENDED),
+        ([LOST, thread(2)], "busy", (1, 2), ""),  # it may come to it
+        (BEGAN, "blocked", (1,), "has ended"),
+        ([thread(1, wait("condvar", lost=LEFT))], "missing-workers", (1,), STAYED),
+        # No hang is proven, and none is excluded.
+        (OTHER_RUNS, "busy", (2,), "cannot be excluded"),
+        ([thread(1, FUTEX), thread(2, wait("sleep", timed=True))], "idle", (1,), NO_PROOF),
+        ([sleeping(), thread(2, FUTEX)], "idle", (1, 2), IN_DOUBT),
+    ],
+)
+def test_what_is_said(threads, kind, tids, part):
+    found = verdict(*threads)
+    assert (found.kind.value, found.threads) == (kind, tids)
+    assert found.summary.endswith(part) if part.endswith(".") else part in found.summary
+    assert found.summary.count("mylock") == (FUTEX in [each.wait for each in threads])
+    assert not (part.endswith("for each other.") and "no thread is known" in found.summary)
     assert "which worker holds" not in found.summary
-
-
-def test_self_deadlock():
-    found = verdict(thread(1, wait("mutex", 1), [MM]))
-    assert (found.kind, found.step.op, [e.owner for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
 
 
 @pytest.mark.parametrize(
@@ -69,162 +160,41 @@ def test_self_deadlock():
 def test_a_thread_that_ran_on_does_not_wait_for_ever(threads, kind):
     assert verdict(*threads).kind is kind
     asked = []
-    still = judge(Observations(threads, 1, has_run=lambda tid: bool(asked.append(tid))))  # type: ignore[func-returns-value]
+    still = judged(*threads, has_run=lambda tid: bool(asked.append(tid)))  # type: ignore[func-returns-value]
     assert still.verdict.finding.kind is kind
     assert set(asked) >= {each.tid for each in threads}
-    moved = judge(Observations(threads, 1, has_run=lambda tid: tid == asked[-1]))
+    moved = judged(*threads, has_run=lambda tid: tid == asked[-1])
     assert kind not in {moved.verdict.finding.kind, *(finding.kind for finding in moved.findings)}
 
 
-def test_a_lock_whose_owner_began_meanwhile_is_not_orphaned():
-    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]), has_run=lambda tid: tid == 77)
-    assert found.kind is not FindingKind.ORPHANED_LOCK
-
-
-def test_a_timed_wait_that_begins_again_refutes_nothing():
-    threads = (thread(1, wait("mutex", 2), [MM]), thread(2, wait("gil", 1, timed=True), [MM]))
-    assert verdict(*threads, has_run=lambda tid: tid == 2).kind is FindingKind.DEADLOCK
-
-
-def test_orphaned_lock():
-    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]))
-    assert (found.kind, found.step.op) == (FindingKind.ORPHANED_LOCK, "aten::mm")
-    assert "77" in found.summary
-
-
-def test_missing_workers():
-    found = verdict(thread(1, wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True)), [MM]))
-    assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
-    assert "no OpenMP worker threads" in found.summary
+IDLE = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool=pools.OPENMP) for i in range(2, 9)]
+WANTS_TIMED = thread(2, wait("gil", 1, timed=True))
+UNKNOWN = (sleeping(), thread(2, wait("futex")), thread(3, wait("futex")))
 
 
 @pytest.mark.parametrize(
-    "waits",
+    ("threads", "more", "kind", "findings"),
     [
-        wait("condvar"),
-        wait("futex"),
-        wait("io", name="read of fd 5"),
-        wait("sleep", timed=True),
-        wait("python-lock"),
+        ([thread(1, wait("io"), state=RunState.IDLE), *IDLE], {}, "idle", []),
+        ([thread(1, wait("gil", 2), [MM]), thread(2), thread(3, wait("mutex", 2))], {}, "busy", []),  # contention
+        ([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], {}, "idle", [(1, 2)]),
+        (UNKNOWN[:2], {}, "idle", [(2,)]),
+        (UNKNOWN, {"moved": lambda: (2,)}, "idle", [(3,)]),
+        (UNKNOWN, {"moved": lambda: (2, 3)}, "idle", []),
+        # A timed wait that begins again refutes nothing.
+        ([thread(1, wait("mutex", 2)), WANTS_TIMED], {"has_run": lambda tid: tid == 2}, "deadlock", [(1, 2)]),
+        ([thread(1, wait("mutex", 77, gone=True), [MM])], {"has_run": lambda tid: tid == 77}, "idle", []),
     ],
 )
-def test_blocked_inside_the_dispatcher(waits):
-    found = verdict(thread(1, waits, [MM]))
-    assert (found.kind, found.step.op, found.step.key, found.step.stage) == (
-        FindingKind.BLOCKED,
-        "aten::mm",
-        "Meta",
-        DispatchStage.IN_KERNEL,
-    )
-
-
-def test_blocked_follows_the_chain_to_its_end():
-    found = verdict(
-        thread(1, wait("gil", 2), [MM]), thread(2, wait("mutex", 3)), thread(3, wait("condvar", address=0xC0))
-    )
-    assert (found.kind, found.threads, found.step.op) == (FindingKind.BLOCKED, (1, 2, 3), "aten::mm")
-    assert "0xc0" in found.summary
-
-
-def test_a_gil_holder_that_reads_blocks_the_others():
-    found = verdict(thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3")))
-    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2))
-
-
-@pytest.mark.parametrize("kind", ["collective", "device", "child-process"])
-def test_waiting_external_even_inside_the_dispatcher(kind):
-    assert verdict(thread(1, wait(kind), [MM])).kind is FindingKind.WAITING_EXTERNAL
-
-
-def test_main_waits_for_input():
-    assert verdict(thread(1, wait("io", name="poll of fd 3"))).kind is FindingKind.WAITING_EXTERNAL
-    assert verdict(thread(1, wait("sleep", timed=True)), thread(2, wait("io"))).kind is FindingKind.IDLE
-
-
-def test_busy_when_it_runs_or_waits_for_what_runs():
-    assert verdict(thread(1, None, [MM])).kind is FindingKind.BUSY
-    found = verdict(thread(1, wait("barrier", 2, certainty=OwnerCertainty.INFERRED), [MM]), thread(2))
-    assert (found.kind, found.step.op) == (FindingKind.BUSY, "aten::mm")
-
-
-def test_contention_is_no_finding():
-    case = Observations([thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))], 1)
-    assert judge(case).findings == ()
-
-
-def test_an_unknown_owner_may_be_the_thread_that_runs():
-    judged = judge(Observations([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
-    assert judged.verdict.finding.kind is FindingKind.BUSY
-    assert [finding.kind for finding in judged.findings] == [FindingKind.NOTE]
-    assert "cannot be excluded" in judged.verdict.finding.summary
-
-
-def test_idle_pools_and_prompts():
-    pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool=pools.OPENMP) for i in range(2, 9)]
-    found = judge(Observations([thread(1, wait("io"), state=RunState.IDLE), *pool], 1))
-    assert (found.verdict.finding.kind, found.findings) == (FindingKind.IDLE, ())
-
-
-def test_no_all_clear_while_a_wait_is_not_understood():
-    judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
-    assert judged.verdict.finding.kind is FindingKind.IDLE
-    assert "cannot be excluded" in judged.verdict.finding.summary
-    assert judged.verdict.finding.threads == (1, 2)
-
-
-def test_a_thread_that_is_known_to_have_moved_casts_no_doubt():
-    threads = [thread(1, wait("sleep", timed=True)), thread(2, wait("futex")), thread(3, wait("futex"))]
-    judged = judge(Observations(threads, 1, moved=lambda: (2,)))
-    assert [finding.threads for finding in judged.findings] == [(3,)]
-    assert judge(Observations(threads, 1, moved=lambda: (2, 3))).findings == ()
-
-
-def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
-    found = verdict(thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x2000)))
-    assert found.kind is FindingKind.BLOCKED
-    assert "not known" in found.summary
-
-
-def test_the_main_thread_is_followed_to_another_process():
-    loader = thread(2, wait("io", name="read on fd 5"))
-    found = verdict(thread(1, wait("queue", name="queue.Queue", timed=True, expects=(2,))), loader)
-    assert (found.kind, found.threads) == (FindingKind.WAITING_EXTERNAL, (1, 2))
-    ending = "thread 2 also uses: it may be the one to end this wait; thread 2 waits in read on fd 5."
-    assert found.summary.endswith(ending)
-
-
-def test_the_main_thread_is_followed_to_a_thread_that_runs():
-    judged = judge(Observations([thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3)], 1))
-    assert (judged.verdict.finding.kind, judged.verdict.finding.threads) == (FindingKind.BUSY, (1, 3))
-    assert judged.verdict.finding.summary.endswith("thread 3 runs; no thread is in the dispatcher.")
-    assert not judged.findings
-
-
-@pytest.mark.parametrize(
-    ("more", "kind"),
-    [
-        ({"looks_for": "the file /lock", "looks_outside": True}, "waiting-external"),
-        ({"looks_for": "the process 7", "children": (ChildProcess(7),)}, "waiting-external"),
-        ({"looks_for": "stopped (which is False)"}, "idle"),
-        ({}, "idle"),
-    ],
-)
-def test_a_loop_that_sleeps_waits_for_what_it_looks_at(more, kind):
-    found = verdict(thread(1, wait("sleep", timed=True, **more)))
-    assert found.kind.value == kind
-    assert more.get("looks_for", "sleeps") in found.summary
-
-
-def test_a_timed_cycle_is_a_note_only():
-    judged = judge(Observations([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
-    assert judged.verdict.finding.kind is FindingKind.IDLE
-    assert "ends by itself" in judged.findings[0].summary
+def test_findings(threads, more, kind, findings):
+    found = judged(*threads, **more)
+    assert (found.verdict.kind.value, [each.threads for each in found.findings]) == (kind, findings)
 
 
 def test_runaway_recursion_and_its_stack_overflow():
     deep = thread(1, None, [step("my::op", i, 0x10, event="redispatch") for i in range(100)], signal="SIGSEGV")
     crash = Crash(1, "SIGSEGV", 0x7FF0, CrashKind.STACK_OVERFLOW, "SIGSEGV at 0x7ff0: stack overflow")
-    found = verdict(deep, crashes={1: crash}, recursions=recursions(deep))
+    found = verdict(deep, crashes={1: crash}, recursions={1: recursion.detect(deep.dispatch, overflown=True)})
     assert (found.kind, found.step.op) == (FindingKind.RUNAWAY_RECURSION, "my::op")
     assert "K10" in found.summary
     assert "100 times" in found.summary
@@ -232,95 +202,24 @@ def test_runaway_recursion_and_its_stack_overflow():
 
 def test_crash_is_strongest():
     crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
-    found = verdict(
-        thread(1, wait("mutex", 1)),
-        thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
-        crashes={2: crash},
-    )
+    crashed = thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")])
+    found = verdict(thread(1, wait("mutex", 1)), crashed, crashes={2: crash})
     assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
 
 
 def test_threads_that_wait_alike_are_one_finding():
     threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
-    judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
-    assert [len(finding.threads) for finding in judged.findings] == [199, 1]
-    assert "198 more threads" in judged.verdict.finding.summary
-
-
-def test_threads_that_should_act_and_are_not_there():
-    gone = LostThread(("loader",), Loss.ENDED, nobody="no thread is in load (f.py:4), which calls set() of it")
-    waits = thread(1, wait("condvar", lost=gone))
-    found = judge(Observations([waits], 1)).verdict.finding
-    assert found.kind is FindingKind.BLOCKED
-    assert found.summary.endswith(
-        "the thread loader has ended, and no thread is in load (f.py:4), which calls set() of it."
-    )
-    runs = thread(2)
-    assert judge(Observations([waits, runs], 1)).verdict.kind is not FindingKind.BLOCKED, "it may come to it"
-    recorded = thread(1, wait("condvar", lost=gone._replace(is_recorded=True)))
-    assert judge(Observations([recorded, runs], 1)).verdict.kind is FindingKind.BLOCKED
-    left = LostThread(("a", "b"), Loss.LEFT_BEHIND, "should run its job", is_recorded=True)
-    found = judge(Observations([thread(1, wait("condvar", lost=left))], 1)).verdict.finding
-    assert found.kind is FindingKind.MISSING_WORKERS
-    assert "the threads a, b, which should run its job, were started before the fork" in found.summary
-
-
-def test_what_others_want_of_the_last_thread_is_said():
-    """It waits for what one of them would give: a lock that it keeps meanwhile is the reason that nobody comes."""
-    table = {"address": 0x70, "name": "table"}
-    found = verdict(
-        thread(1, wait("join", 2)),
-        thread(2, wait("condvar"), python_name="reader"),
-        thread(3, wait("rwlock", 2, **table), python_name="writer"),
-    )
-    assert found.kind is FindingKind.BLOCKED
-    assert found.summary.endswith(
-        "; meanwhile writer (tid 3) waits for the read-write lock 0x70 (table), which reader (tid 2) holds."
-    )
-
-
-def test_who_may_end_the_last_wait_is_followed_behind_a_chain():
-    found = verdict(
-        thread(1, wait("join", 2)),
-        thread(2, wait("condvar", expects=(3,)), python_name="consumer"),
-        thread(3, wait("python-lock", 2), python_name="feeder"),
-    )
-    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2, 3))
-    assert "which feeder (tid 3) also uses: it may be the one to end this wait; feeder (tid 3) waits" in found.summary
-    lock = wait("python-lock", 3)
-    hook = verdict(thread(2, lock, python_name="main"), thread(3, wait("condvar", expects=(2,))), pid=2)
-    assert hook.summary.endswith(", which main (tid 2) also uses: they may wait for each other."), hook.summary
-    far = verdict(thread(1, wait("join", 2)), thread(2, wait("futex")), thread(3, wait("mutex", 1, name="cfg")))
-    assert far.summary.endswith("; meanwhile thread 3 waits for the mutex 0x1000 (cfg), which thread 1 holds.")
-    both = verdict(thread(2, wait("condvar", expects=(3,))), thread(3, wait("condvar", expects=(2,))), pid=2)
-    assert both.summary.endswith("they may wait for each other.")
-    assert "no thread is known" not in both.summary
+    found = judged(*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8))
+    assert [len(finding.threads) for finding in found.findings] == [199, 1]
+    assert "198 more threads" in found.verdict.finding.summary
 
 
 @pytest.mark.parametrize(("loop", "word"), [("step", "called at"), ("main", "which calls")])
 def test_the_line_that_sleeps_and_the_loop_around_it(loop, word):
     """A loop in a library is called by the program; a loop of the program calls the function that sleeps."""
-    library, *own = [
-        Frame(0, FrameKind.PYTHON, name, file=file, line=1)
-        for name, file in (
-            ("poll", "/env/lib/python3.11/site-packages/a.py"),
-            ("step", "/srv/b.py"),
-            ("main", "/srv/b.py"),
-        )
-    ]
+    library = Frame(0, FrameKind.PYTHON, "poll", file="/env/lib/python3.11/site-packages/a.py", line=1)
+    own = [Frame(0, FrameKind.PYTHON, name, file="/srv/b.py", line=1) for name in ("step", "main")]
     where = {"step": library, "main": own[1]}[loop].place
-    sleeping = wait("sleep", timed=True, repeated_at=where)
-    main = thread(1, sleeping, python_name="MainThread")._replace(python=(library, *own))
+    main = thread(1, wait("sleep", timed=True, repeated_at=where), python=(library, *own))
     assert f", {word} /srv/b.py:1 (step)" in verdict(main).summary
-
-
-def test_a_doubt_about_the_main_thread_s_own_wait_does_not_repeat_it():
-    lock = wait("futex", name="mylock")
-    found = verdict(thread(1, lock), thread(2, wait("sleep", timed=True)))
-    assert found.summary.count("mylock") == 1, found.summary
-    assert found.summary.endswith(
-        "No hang is proven; but its owner is not recorded in memory: a deadlock through it cannot be excluded."
-    )
-    other = verdict(thread(1, wait("sleep", timed=True)), thread(2, lock))
-    assert "; but: thread 2 waits for an unidentified futex 0x1000 (mylock), and its owner" in other.summary

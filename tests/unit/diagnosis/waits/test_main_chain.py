@@ -32,10 +32,7 @@ def sleeping(*polled_objects):
         (PolledObject(PolledKind.FILE, "path", 1, path="/lock"), "the file /lock (which exists)"),
         (PolledObject(PolledKind.FILE, "path", 1, path="/held"), "the file /held, which process 9 has locked"),
         (PolledObject(PolledKind.FILE, "path", 1, path="/none"), "the file /none (which does not exist)"),
-        (
-            PolledObject(PolledKind.FILE, "path", 1, path="model.lock"),
-            "the file /work/model.lock (which does not exist)",
-        ),
+        (PolledObject(PolledKind.FILE, "path", 1, path="m.lock"), "the file /work/m.lock (which does not exist)"),
         (PolledObject(PolledKind.PROCESS, "child", 1, pid=50), "the process 50 (worker)"),
         (PolledObject(PolledKind.PROCESS, "child", 1, pid=51), "the process 51"),
         (PolledObject(PolledKind.THREAD, "worker", 1, ident=7), "the thread 7"),
@@ -49,9 +46,6 @@ def test_what_a_loop_that_sleeps_looks_at(seen, text):
     assert wait.looks_outside == (seen.polled_as is PolledKind.FILE)
     assert wait.expects == ((7,) if seen.polled_as is PolledKind.THREAD else ())
     assert [child.pid for child in wait.children] == ([seen.pid] if seen.pid else [])
-
-
-def test_a_sleep_that_looks_at_nothing_is_a_sleep():
     assert (sleeping().looks_for, sleeping().phrase) == ("", "sleeps")
 
 

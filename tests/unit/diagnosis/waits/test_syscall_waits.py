@@ -13,6 +13,9 @@ from gdbext.engine.targets.base_target import KernelSide
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, ProcessState
 from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
 
+RAW = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
+"""A descriptor that is polled, and at 16 a time."""
+
 
 @pytest.mark.parametrize(
     ("call", "args", "kind", "name"),
@@ -27,38 +30,30 @@ from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_
     ],
 )
 def test_what_the_system_ends(call, args, kind, name):
-    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
-    wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
+    wait = wait_of(Process({DATA: RAW}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
     assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "name"),
-    [
-        (230, "sleep", "sleeps (2.5 s) in app.so"),
-        (7, "io", "poll on fd 9"),
-        (0, "io", "restart_syscall"),
-    ],
+    [(230, "sleep", "sleeps (2.5 s) in app.so"), (7, "io", "poll on fd 9"), (0, "io", "restart_syscall")],
 )
 def test_a_call_that_goes_on_after_a_stop(number, kind, name):
     """restart_syscall(2), made by the function that makes all calls of libc that can be cancelled."""
-    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
-    second_frame_ends = struct.pack("<128xQ", number)
     frames = [("libc.so.6", None), ("libc.so.6", None), ("libc.so.6", "call"), ("app.so", "work")]
     args = (0, 0, DATA + 16) if number == 230 else (DATA, 1, 0xFFFFFFFF)
-    wait = wait_of(Process({DATA: raw, STACK: second_frame_ends}).thread(1, frames, call=219, args=args))
+    wait = wait_of(Process({DATA: RAW, STACK: struct.pack("<128xQ", number)}).thread(1, frames, call=219, args=args))
     assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
 
 
-def test_an_unknown_futex_is_said_to_be_unknown():
-    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("app.so", "spin_lock")], args=(DATA, 0, 7)))
-    assert (wait.resource.kind.value, wait.certainty) == ("futex", OwnerCertainty.UNKNOWN)
-
-
-def test_no_futex_is_in_the_first_page():
-    """A damaged register: what lies around the word would be at negative addresses."""
-    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("libc.so.6", "pthread_barrier_wait")], args=(5, 0, 7)))
-    assert (wait.resource.kind.value, wait.resource.address) == ("futex", 5)
+@pytest.mark.parametrize(
+    ("frame", "address"),
+    [(("app.so", "spin_lock"), DATA), (("libc.so.6", "pthread_barrier_wait"), 5)],  # no futex is in the first page
+)
+def test_an_unknown_futex_is_said_to_be_unknown(frame, address):
+    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [frame], args=(address, 0, 7)))
+    assert (wait.resource.kind.value, wait.resource.address) == ("futex", address)
+    assert wait.certainty is OwnerCertainty.UNKNOWN
 
 
 def waits_in(call, *args, outside=None):
@@ -67,25 +62,24 @@ def waits_in(call, *args, outside=None):
 
 
 STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
+TWO = Outside(STOPPED, ChildProcess(51))
+PIPE = Outside(other_ends={5: [STOPPED]})
+PIPE_TEXT = "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
 
 
-def test_the_child_that_is_waited_for():
-    wait = waits_in(61, 50, outside=Outside(STOPPED, ChildProcess(51)))
-    assert (wait.resource.name, wait.children) == ("child process 50 (worker, stopped)", (STOPPED,))
-    assert waits_in(61, 50).children == (ChildProcess(50),)
-
-
-def test_any_child_is_each_of_them():
-    wait = waits_in(61, 0xFFFFFFFF, outside=Outside(STOPPED, ChildProcess(51)))
-    assert wait.resource.name == "any child process (50 (worker, stopped), 51)"
-    assert wait.children == (STOPPED, ChildProcess(51))
-
-
-def test_children_at_the_other_end_of_a_pipe():
-    wait = waits_in(0, 5, outside=Outside(other_ends={5: [STOPPED]}))
-    assert wait.resource.name == "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
-    assert wait.children == (STOPPED,)
-    assert waits_in(0, 6, outside=Outside(other_ends={5: [STOPPED]})).children == ()
+@pytest.mark.parametrize(
+    ("call", "argument", "outside", "name", "children"),
+    [
+        (61, 50, TWO, "child process 50 (worker, stopped)", (STOPPED,)),
+        (61, 50, None, "child process 50", (ChildProcess(50),)),
+        (61, 0xFFFFFFFF, TWO, "any child process (50 (worker, stopped), 51)", (STOPPED, ChildProcess(51))),
+        (0, 5, PIPE, PIPE_TEXT, (STOPPED,)),
+        (0, 6, PIPE, "read on fd 6", ()),
+    ],
+)
+def test_child_processes(call, argument, outside, name, children):
+    wait = waits_in(call, argument, outside=outside)
+    assert (wait.resource.name, wait.children) == (name, children)
 
 
 def test_an_open_names_the_file():
@@ -93,22 +87,6 @@ def test_an_open_names_the_file():
     wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
     assert wait.resource.name == "openat of /run/batches"
     assert waits_in(257, 0, 8).resource.name == "openat"
-
-
-class AskedToSleep:
-    """A Python whose innermost frame called time.sleep(60)."""
-
-    runtime = None
-
-    def gils(self):
-        return ()
-
-    def asked_to_sleep(self, _tid):
-        return 60.0
-
-
-def timeout(seconds, rest):
-    return Process({DATA: struct.pack("<QQ", seconds, rest)})
 
 
 @pytest.mark.parametrize(
@@ -122,26 +100,28 @@ def timeout(seconds, rest):
     ],
 )
 def test_how_long_a_sleep_lasts(call, args, rest, seconds):
-    wait = wait_of(timeout(3, rest).thread(1, [("libc.so.6", "call")], call=call, args=args))
+    process = Process({DATA: struct.pack("<QQ", 3, rest)})
+    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=call, args=args))
     assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)
     assert wait.resource.name == f"sleeps ({seconds:g} s)"
 
 
 def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
     """An absolute time, in a core."""
-    sleeping = timeout(99_999, 0).thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
+    sleeping = Process({DATA: struct.pack("<QQ", 99_999, 0)})
+    sleeping.thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
+    python = SimpleNamespace(runtime=None, gils=tuple, asked_to_sleep=lambda _: 60.0)
     assert wait_of(sleeping).seconds is None
-    assert wait_of(sleeping, python=AskedToSleep()).seconds == 60
+    assert wait_of(sleeping, python=python).seconds == 60
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(0.001, False), (10.0, True)])
 def test_a_moment_in_uninterruptible_sleep_is_no_wait(seconds, waits):
     """A thread that computes waits for a page, or for the lock of the memory map."""
     side = KernelSide("D", -1, "rwsem_down_read_slowpath", seconds=seconds)
-    thread = SimpleNamespace(kernel_state="D", kernel_side=side)
-    assert (uninterruptible(thread) is not None) is waits
-    core = SimpleNamespace(kernel_state="D", kernel_side=None)
-    assert uninterruptible(core) is not None, "of a core nobody knows for how long"
+    for kernel_side, expected in ((side, waits), (None, True)):  # of a core nobody knows for how long
+        thread = SimpleNamespace(kernel_state="D", kernel_side=kernel_side)
+        assert (uninterruptible(thread) is not None) is expected
 
 
 class Listens(Outside):

@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.waits import pool_table as pools
-from gdbext.diagnosis.waits.pool_table import POOLS, MissingWorkers
+from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, LOOP, Outside, Process, wait_of
 
@@ -20,6 +20,7 @@ PARK = "_ZN5tokio7runtime9scheduler12multi_thread6worker7Context4park17h01234567
 EIGEN = "_ZN5Eigen15ThreadPoolTemplIN3tsl6thread16EigenEnvironmentEE11WaitForWorkEPNS_10EventCount6WaiterEPNS2_4TaskE"
 ORT = "_ZN11onnxruntime11concurrency15ThreadPoolTemplINS_3EnvEE10WorkerLoopEi"
 UV = "_ZN10tensorpipe25EventLoopDeferredExecutor4loopENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+FORKED = Outside(parent=7)
 
 
 def sleeping(frames, **more):
@@ -46,11 +47,8 @@ def inside(*names, library="app.so", behind=START):
 def test_idle_workers_by_their_functions(frames, pool):
     found = state_of(sleeping(frames).snapshot(2))
     assert (found.state, found.pool) == (RunState.IDLE, pool)
-
-
-def test_a_worker_of_rayon_that_waits_inside_a_job_is_not_idle():
-    job = [None, None, None, None]
-    assert state_of(sleeping(inside(SLEEP, COLD, *job, RAYON_LOOP)).snapshot(2)).pool is None
+    inside_a_job = inside(SLEEP, COLD, *[None] * 4, RAYON_LOOP)
+    assert state_of(sleeping(inside_a_job).snapshot(2)).pool is None
 
 
 @pytest.mark.parametrize(
@@ -74,27 +72,21 @@ def test_idle_workers_of_libraries_without_names(library, name, pool):
     assert state_of(sleeping(with_another, name=name).snapshot(2)).pool is None
 
 
-def waits_in(library):
+def missing_in(library, *others, outside=FORKED, **more):
     frames = [*COND, (library, None), (library, None), LOOP]
-    return Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0))
+    process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0))
+    for each in others:
+        process.thread(2, each, **more)
+    return wait_of(process, outside=outside).missing_workers
 
 
 def test_workers_of_a_library_are_missing_after_fork():
-    forked = Outside(parent=7)
-    found = wait_of(waits_in("onnxruntime_pybind11_state.so"), outside=forked)
-    assert found.missing_workers == MissingWorkers(pools.ONNXRUNTIME, forked=True)
-    assert wait_of(waits_in("onnxruntime_pybind11_state.so")).missing_workers is None, "nothing shows a fork"
-    assert wait_of(waits_in("app.so"), outside=forked).missing_workers is None
-    with_worker = waits_in("libjax_common.so").thread(2, inside(None, library="libjax_common.so"))
-    assert wait_of(with_worker, outside=forked).missing_workers is None
-    idle = inside(None, library="libjax_common.so")
-    of_another = waits_in("libjax_common.so").thread(2, idle, args=(DATA + 40, BITSET, 0), name="jemalloc_bg_thd")
-    assert wait_of(of_another, outside=forked).missing_workers == MissingWorkers(pools.XLA, forked=True)
-
-
-def test_every_pool_is_known_by_something():
-    for pool in POOLS:
-        if pool is not pools.OPENMP:
-            assert pool.python or pool.native != pools.NOTHING or pool.named or pool.alone, pool.name
-        assert all(len(name) <= 15 for name in pool.named), "the kernel keeps 15 characters of a thread's name"
-    assert len({pool.name for pool in POOLS}) == len(POOLS)
+    idle, jemalloc = (
+        inside(None, library="libjax_common.so"),
+        {"args": (DATA + 40, BITSET, 0), "name": "jemalloc_bg_thd"},
+    )
+    assert missing_in("onnxruntime_pybind11_state.so") == MissingWorkers(pools.ONNXRUNTIME, forked=True)
+    assert missing_in("onnxruntime_pybind11_state.so", outside=None) is None, "nothing shows a fork"
+    assert missing_in("app.so") is None
+    assert missing_in("libjax_common.so", idle) is None
+    assert missing_in("libjax_common.so", idle, **jemalloc) == MissingWorkers(pools.XLA, forked=True), "another's"

@@ -1,63 +1,64 @@
-"""Waits for the GIL, and between two of its timed waits."""
+"""Waits for the GIL, and of the tasks of event loops, in recorded processes of several Pythons."""
 
 from __future__ import annotations
 
-from gdbext.diagnosis.report.thread_report import RunState
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gdbext.cpython.tasks.awaited import Awaitable, Awaited
+from gdbext.cpython.tasks.library_tasks import has_greenlets
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
+from gdbext.diagnosis.waits.event_loops import job_clause
 from gdbext.diagnosis.waits.gil_waits import is_of_two_moments
 from gdbext.diagnosis.waits.recognise import state_of
 from support.programs.wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
-GIL_STACK = [
-    ("libc.so.6", None),
-    ("libc.so.6", "pthread_cond_timedwait"),
-    ("libpython3.11.so.1.0", None),
-    ("libpython3.11.so.1.0", "PyEval_RestoreThread"),
-]
+LIBC, PYTHON = "libc.so.6", "libpython3.11.so.1.0"
+GIL_STACK = [(LIBC, None), (LIBC, "pthread_cond_timedwait"), (PYTHON, None), (PYTHON, "PyEval_RestoreThread")]
 
 
 def wants_gil():
     return Process({DATA: bytes(256)}).thread(1, GIL_STACK, args=(DATA + 40, BITSET, 0, STACK)).thread(2, [])
 
 
-def test_a_gil_waiter_by_the_condvars_address():
-    wait = wait_of(wants_gil(), python=Python(gil()))
-    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("gil", OwnerThread(2), OwnerCertainty.RECORDED)
+FREE = gil(locked=False, holder=None, holder_tid=None)
 
 
-def test_the_gil_is_free_or_handed_over():
-    for state in (gil(locked=False, holder=None, holder_tid=None), gil(holder=None, holder_tid=None, mutex_owner=2)):
-        wait = wait_of(wants_gil(), python=Python(state))
-        assert wait.being_released
-        assert wait.owner is None
+@pytest.mark.parametrize(
+    ("state", "owner", "certainty", "being_released"),
+    [
+        (gil(), OwnerThread(2), OwnerCertainty.RECORDED, False),  # known by the address of its condition variable
+        (FREE, None, OwnerCertainty.UNKNOWN, True),
+        (gil(holder=None, holder_tid=None, mutex_owner=2), None, OwnerCertainty.UNKNOWN, True),  # handed over
+        # A waiter that has the GIL's mutex for a moment hides no holder.
+        (gil(holder=None, holder_tid=None, mutex_owner=3), OwnerThread(2), OwnerCertainty.INFERRED, False),
+    ],
+)
+def test_who_has_the_gil(state, owner, certainty, being_released):
+    wait = wait_of(wants_gil().thread(3, []), python=Python(state))
+    assert wait.resource.kind.value == "gil"
+    assert (wait.owner, wait.certainty, wait.being_released) == (owner, certainty, being_released)
 
 
-def test_a_waiter_that_has_the_gils_mutex_for_a_moment_hides_no_holder():
-    wait = wait_of(wants_gil().thread(3, []), python=Python(gil(holder=None, holder_tid=None, mutex_owner=3)))
-    assert (wait.owner, wait.certainty) == (OwnerThread(2), OwnerCertainty.INFERRED)
+def between_two_timed_waits(frames=GIL_STACK):
+    return Process({DATA: bytes(256)}).thread(1, frames, call=(1 << 64) - 1, rax=0)
 
 
 def test_a_waiter_between_two_timed_waits():
-    process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
-    process.thread(2, [], call=(1 << 64) - 1, rax=0)
+    process = between_two_timed_waits().thread(2, [], call=(1 << 64) - 1, rax=0)
     assert wait_of(process, python=Python(gil())).owner == OwnerThread(2)
-    holder = process.snapshot(2, Python(gil()))
-    assert state_of(holder).state is RunState.RUNNING
-
-
-def test_a_holder_that_waits_for_itself_between_two_timed_waits():
+    assert state_of(process.snapshot(2, Python(gil()))).state is RunState.RUNNING
     held = Python(gil(holder_tid=1))
-    process = Process({DATA: bytes(256)}).thread(1, GIL_STACK, call=(1 << 64) - 1, rax=0)
-    assert wait_of(process, python=held).owner == OwnerThread(1)
-    taken = Process({DATA: bytes(256)}).thread(1, GIL_STACK[2:], call=(1 << 64) - 1, rax=0)
-    assert state_of(taken.snapshot(1, held)).state is RunState.RUNNING
+    assert wait_of(between_two_timed_waits(), python=held).owner == OwnerThread(1), "it waits for itself"
+    assert state_of(between_two_timed_waits(GIL_STACK[2:]).snapshot(1, held)).state is RunState.RUNNING
 
 
 def test_a_sleep_and_a_mutex_of_two_moments():
-    waits = wants_gil()
     for owner, expected in ((1, True), (2, False)):
-        python = Python(gil(holder=None, holder_tid=None, mutex_owner=owner))
-        snapshot = waits.snapshot(1, python)
+        snapshot = wants_gil().snapshot(1, Python(gil(holder=None, holder_tid=None, mutex_owner=owner)))
         snapshot.own_tid = 1
         assert is_of_two_moments(snapshot, state_of(snapshot).wait) is expected
 
@@ -65,3 +66,62 @@ def test_a_sleep_and_a_mutex_of_two_moments():
 def test_another_futex_below_restore_thread_is_not_the_gil():
     process = Process({DATA: bytes(256), 0x40000: bytes(64)}).thread(1, GIL_STACK, args=(0x40000 + 40, BITSET, 0))
     assert wait_of(process.thread(2, []), python=Python(gil())).resource.kind.value == "condvar"
+
+
+GREENLET = "_greenlet.cpython-311-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize("name", ["asyncio-waits-3.10", "asyncio-waits-3.14", "trio-waits-3.12"])
+def test_what_tasks_await(replay, name):
+    waiting = replay(name)
+    threads = waiting.document("all-threads", "--tasks")["threads"]
+    told = {task["name"]: task["awaits"] for thread in threads for task in thread.get("tasks", ())}
+    worker = waiting.tid("worker")
+    for task, text in waiting.truth["awaits"].items():
+        assert text.format(worker=worker) in told[task]
+
+
+def test_tasks_of_trio_that_hold_what_the_other_wants(replay):
+    found = replay("trio-waits-3.12").document("dispatch-diagnose")
+    assert found["verdict"]["kind"] == "deadlock"
+    assert "first waits for the lock" in found["verdict"]["summary"]
+    assert "(trio.Lock), which second holds" in found["verdict"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "expected"),
+    [
+        (GREENLET, "/lib/eventlet/hubs/poll.py", True),
+        (GREENLET, "/lib/gevent/hub.py", True),
+        (GREENLET, "/lib/asyncio/base_events.py", False),
+        ("libc.so.6", "/lib/gevent/hub.py", False),
+    ],
+)
+def test_greenlets_are_looked_for_where_a_hub_switches_to_them(module: str, file: str, expected: bool) -> None:
+    """SQLAlchemy loads greenlet, too, and switches to its own by asyncio: those are no tasks, and asyncio's are."""
+    stack = SimpleNamespace(frames=[SimpleNamespace(file="/srv/app.py"), SimpleNamespace(file=file)])
+    runtime = SimpleNamespace(
+        modules=SimpleNamespace(modules=[SimpleNamespace(name=module)]),
+        thread_states=lambda: [0],
+        frames=SimpleNamespace(stack=lambda _: stack),
+    )
+    assert has_greenlets(cast(Any, runtime)) is expected
+
+
+@pytest.mark.parametrize(
+    ("jobs", "is_pending", "expected"),
+    [
+        ({0x70: 1}, False, ", which thread 1 runs at loader.py:8 (read)"),
+        ({0x10: 1}, True, ", which no worker has begun: thread 1 runs another job at loader.py:8 (read)"),
+        ({0x10: 1, 0x20: 2}, True, ", which no worker has begun: 2 threads run other jobs at loader.py:8 (read)"),
+        ({}, True, ", which no worker has begun"),
+        ({}, False, ""),
+    ],
+)
+def test_the_job_that_a_task_waits_for(jobs: dict[int, int], is_pending: bool, expected: str) -> None:
+    """The workers of a pool may all be at other jobs that do not end."""
+    frames = [Frame(0, FrameKind.PYTHON, "read", file="/srv/loader.py", line=8)]
+    process = SimpleNamespace(thread=lambda tid: SimpleNamespace(python=frames if tid == 1 else ()))
+    python = SimpleNamespace(running_jobs=jobs, tid_of_ident=lambda ident: ident)
+    found = Awaited(Awaitable.JOB, 0x70, is_pending=is_pending)
+    assert job_clause(cast(Any, process), cast(Any, python), found) == expected

@@ -1,75 +1,50 @@
-"""A pool's worker idles only in the call in which it waits for work."""
+"""Pools' workers idle only in the call in which they wait for work; an interpreter idles at its prompt."""
 
 from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import Frame, FrameKind
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.diagnosis.waits.recognise import state_of
-from support.programs.wait_processes import DATA, Process
+from support.programs.wait_processes import DATA, LOOP, Process
 
 POOL = "/lib/python3.11/multiprocessing/"
+RECEIVES, SENDS = f"{POOL}connection.py:Connection._recv", f"{POOL}connection.py:Connection._send"
+POLLS, LOCKS = f"{POOL}connection.py:Connection.poll", f"{POOL}synchronize.py:SemLock.__enter__"
+GETS, FEEDS, WORKS = f"{POOL}queues.py:SimpleQueue.get", f"{POOL}queues.py:Queue._feed", f"{POOL}pool.py:worker"
+PROCESS_WORKER = "/concurrent/futures/process.py:_process_worker"
+MANAGER = "/concurrent/futures/process.py:M.wait_result_broken_or_wakeup"
+SELECTS, LOKY = "/selectors.py:PollSelector.select", "/loky/process_executor.py:_process_worker"
+BILLIARD = "/billiard/pool.py:Worker.workloop"
 CASES = [
-    (["threading.py:wait", f"{POOL}queues.py:Queue._feed"], pools.QUEUE_FEEDER),
-    ([f"{POOL}connection.py:Connection._send", f"{POOL}queues.py:Queue._feed"], None),
-    ([f"{POOL}queues.py:Queue._feed"], None),
-    (
-        [f"{POOL}connection.py:Connection._recv", f"{POOL}queues.py:SimpleQueue.get", f"{POOL}pool.py:worker"],
-        pools.MULTIPROCESSING,
-    ),
-    (
-        [f"{POOL}synchronize.py:SemLock.__enter__", f"{POOL}queues.py:SimpleQueue.get", f"{POOL}pool.py:worker"],
-        pools.MULTIPROCESSING,
-    ),
-    ([f"{POOL}synchronize.py:SemLock.__enter__", f"{POOL}queues.py:SimpleQueue.put", f"{POOL}pool.py:worker"], None),
-    ([f"{POOL}pool.py:worker"], None),
+    (["threading.py:wait", FEEDS], pools.QUEUE_FEEDER),
+    ([SENDS, FEEDS], None),
+    ([FEEDS], None),
+    ([RECEIVES, GETS, WORKS], pools.MULTIPROCESSING),
+    ([LOCKS, GETS, WORKS], pools.MULTIPROCESSING),
+    ([LOCKS, f"{POOL}queues.py:SimpleQueue.put", WORKS], None),
+    ([WORKS], None),
     ([f"{POOL}pool.py:Pool._handle_tasks"], pools.MULTIPROCESSING),
-    ([f"{POOL}synchronize.py:SemLock.__enter__", f"{POOL}pool.py:worker"], None),
-    (["/concurrent/futures/process.py:_process_worker"], None),
-    (
-        [
-            f"{POOL}connection.py:Connection._recv",
-            f"{POOL}queues.py:Queue.get",
-            "/concurrent/futures/process.py:_process_worker",
-        ],
-        pools.PROCESS_WORKER,
-    ),
+    ([LOCKS, WORKS], None),
+    ([PROCESS_WORKER], None),
+    ([RECEIVES, f"{POOL}queues.py:Queue.get", PROCESS_WORKER], pools.PROCESS_WORKER),
     (["/concurrent/futures/thread.py:_worker"], pools.FUTURES),
-    ([f"{POOL}connection.py:Connection._send", f"{POOL}pool.py:Pool._handle_tasks"], None),
+    ([SENDS, f"{POOL}pool.py:Pool._handle_tasks"], None),
     (["threading.py:wait", "queue.py:put", "/torch/utils/data/_utils/pin_memory.py:_pin_memory_loop"], None),
-    (
-        [
-            "/selectors.py:PollSelector.select",
-            f"{POOL}connection.py:wait",
-            "/concurrent/futures/process.py:M.wait_result_broken_or_wakeup",
-        ],
-        pools.EXECUTOR_MANAGER,
-    ),
-    (["/concurrent/futures/process.py:M.wait_result_broken_or_wakeup"], None),
-    (["/selectors.py:PollSelector.select", f"{POOL}forkserver.py:main"], pools.FORK_SERVER),
+    ([SELECTS, f"{POOL}connection.py:wait", MANAGER], pools.EXECUTOR_MANAGER),
+    ([MANAGER], None),
+    ([SELECTS, f"{POOL}forkserver.py:main"], pools.FORK_SERVER),
     ([f"{POOL}resource_tracker.py:main"], pools.RESOURCE_TRACKER),
     (["/train.py:step", "/grpc/_server.py:_serve"], None),
     (["/grpc/_server.py:_serve"], pools.GRPC),
+    ([POLLS, f"{POOL}queues.py:Queue.get", LOKY], pools.LOKY),
+    ([LOKY], None),
     (
-        [
-            f"{POOL}connection.py:Connection.poll",
-            f"{POOL}queues.py:Queue.get",
-            "/loky/process_executor.py:_process_worker",
-        ],
-        pools.LOKY,
-    ),
-    (["/loky/process_executor.py:_process_worker"], None),
-    (
-        [
-            "/billiard/connection.py:Connection.poll",
-            "/billiard/pool.py:_recv",
-            "/billiard/pool.py:receive",
-            "/billiard/pool.py:Worker.workloop",
-        ],
+        ["/billiard/connection.py:Connection.poll", "/billiard/pool.py:_recv", "/billiard/pool.py:receive", BILLIARD],
         pools.BILLIARD,
     ),
-    (["/tasks.py:add", "/billiard/pool.py:Worker.workloop"], None),
+    (["/tasks.py:add", BILLIARD], None),
 ]
 
 
@@ -79,3 +54,27 @@ def test_where_workers_idle(frames, pool):
     python = [Frame(0, FrameKind.PYTHON, name, file=file) for file, _, name in calls]
     process = Process({DATA: bytes(64)}).thread(1, [("libc.so.6", None)], call=0, args=(3,), python=python)
     assert state_of(process.snapshot(1)).pool is pool
+
+
+def test_the_prompt_is_idle_and_so_is_standard_input():
+    frames = [("libc.so.6", "select"), ("libpython3.11.so.1.0", "PyOS_Readline"), LOOP]
+    for process in (
+        Process().thread(1, frames, call=23, args=(1, 0, 0, 0, 0)),
+        Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(0,)),
+    ):
+        assert state_of(process.snapshot()).state is RunState.IDLE
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        (["/lib/python3.13/_pyrepl/unix_console.py"], "idle"),
+        (["/lib/selectors.py", "/lib/asyncio/base_events.py", "/x/ipykernel/kernelapp.py"], "idle"),
+        (["/lib/socket.py", "/home/me/cell.py", "/x/ipykernel/kernelapp.py"], "waiting"),
+        (["/lib/selectors.py", "/lib/asyncio/base_events.py", "/home/me/server.py"], "waiting"),
+    ],
+)
+def test_prompts_written_in_python(files, state):
+    python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
+    process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
+    assert state_of(process.snapshot()).state.value == state

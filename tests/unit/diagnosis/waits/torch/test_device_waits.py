@@ -7,8 +7,6 @@ import pytest
 from gdbext.diagnosis.report.thread_report import RunState
 from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
 from gdbext.diagnosis.waits import pool_table
-from gdbext.diagnosis.waits.device_waits import FUNCTIONS, plain_name
-from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.recognise import state_of
 from gdbext.engine.vocabulary import Certainty, Hexadecimal
 from gdbext.torch import assumed_symbols
@@ -16,16 +14,9 @@ from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil
 
 POLL = {"call": 7, "args": (DATA, 1, 2**64 - 1)}
 DRIVER, RUNTIME, TORCH = "libcuda.so.1", "libcudart.so.13", "libtorch_cuda.so"
+NCCL = ("libnccl.so.2", "ncclAllReduce")
 PYTORCH = (TORCH, "_ZN2at6native24_local_scalar_dense_cudaERKNS_6TensorE")
-OTHERS = {
-    "hipStreamSynchronize",
-    "hipDeviceSynchronize",
-    "hipEventSynchronize",
-    "hipMemcpy",
-    "zeEventHostSynchronize",
-    "zeFenceHostSynchronize",
-    "zeCommandQueueSynchronize",
-}
+BOTH = [(DRIVER, "cuStreamSynchronize"), (RUNTIME, None), (RUNTIME, "cudaStreamSynchronize"), PYTORCH]
 
 
 def in_driver(*outer):
@@ -36,22 +27,21 @@ def device_of(frames, **more):
     return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **{**POLL, **more})).device
 
 
-def test_every_function_that_is_recognised_has_a_row():
-    tagged = {*FunctionTag.DEVICE.value.c, *FunctionTag.DEVICE_QUEUE.value.c}
-    assert {plain_name(each) for each in tagged} - OTHERS == set(FUNCTIONS)
-    assert not {*FunctionTag.DEVICE.value.c} & {*FunctionTag.DEVICE_QUEUE.value.c}
-
-
-def test_the_program_called_the_runtime_and_that_the_driver():
-    frames = in_driver((DRIVER, "cuStreamSynchronize"), (RUNTIME, None), (RUNTIME, "cudaStreamSynchronize"), PYTORCH)
-    found = device_of(frames)
-    assert (found.call, found.driver_call, found.caller) == ("cudaStreamSynchronize", "cuStreamSynchronize", TORCH)
-    assert (found.work, found.polls, found.certainty) == (DeviceWork.STREAM, False, Certainty.UNKNOWN)
-
-
-def test_a_variant_for_streams_of_each_thread_is_the_same_function():
-    found = device_of(in_driver((RUNTIME, "cudaMemcpy_ptds"), PYTORCH))
-    assert (found.call, found.work) == ("cudaMemcpy_ptds", DeviceWork.COPY)
+@pytest.mark.parametrize(
+    ("outer", "call", "driver_call", "work"),
+    [
+        (BOTH, "cudaStreamSynchronize", "cuStreamSynchronize", DeviceWork.STREAM),
+        ([(RUNTIME, "cudaMemcpy_ptds"), PYTORCH], "cudaMemcpy_ptds", "", DeviceWork.COPY),  # a variant
+        ([(TORCH, "launch")], "", "", DeviceWork.UNKNOWN),  # a function of the driver without a name
+        ([(DRIVER, "cuMemAlloc_v2"), (NCCL[0], None), NCCL, PYTORCH], "cuMemAlloc_v2", "", DeviceWork.MEMORY),
+    ],
+)
+def test_who_called_what(outer, call, driver_call, work):
+    found = device_of(in_driver(*outer))
+    assert (found.call, found.driver_call, found.caller) == (call, driver_call, NCCL[0] if NCCL in outer else TORCH)
+    assert (found.work, found.polls, found.certainty) == (work, False, Certainty.UNKNOWN)
+    name = f"{call}, in ncclAllReduce" if found.nccl_call else call or "a call of the driver without a name"
+    assert (found.nccl_call, found.phrase) == ("ncclAllReduce" * (NCCL in outer), f"waits for the device ({name})")
 
 
 def test_a_launch_that_blocks_waits_for_the_device_and_one_that_runs_does_not():
@@ -68,12 +58,6 @@ def test_a_wait_that_spins():
     assert (state.state, state.wait.device.polls, state.wait.device.work) == (RunState.WAITING, True, DeviceWork.EVENT)
 
 
-def test_a_function_of_the_driver_without_a_name():
-    found = device_of(in_driver((TORCH, "launch")))
-    assert (found.call, found.work, found.caller) == ("", DeviceWork.UNKNOWN, TORCH)
-    assert found.phrase == "waits for the device (a call of the driver without a name)"
-
-
 def test_threads_of_the_driver_itself_are_idle_and_those_with_a_callback_are_not():
     start = [("libc.so.6", "start_thread")]
     process = Process({DATA: bytes(64)}).thread(1, [*in_driver((RUNTIME, "cudaFree")), LOOP], **POLL)
@@ -81,13 +65,6 @@ def test_threads_of_the_driver_itself_are_idle_and_those_with_a_callback_are_not
     process.thread(3, [*in_driver(("app.so", "callback"), (DRIVER, None)), *start], **POLL)
     assert state_of(process.snapshot(2)).pool is pool_table.CUDA_DRIVER
     assert state_of(process.snapshot(3)).state is RunState.WAITING
-
-
-def test_inside_a_function_of_nccl():
-    nccl = ("libnccl.so.2", "ncclAllReduce")
-    found = device_of(in_driver((DRIVER, "cuMemAlloc_v2"), ("libnccl.so.2", None), nccl, PYTORCH))
-    assert (found.nccl_call, found.call, found.caller) == ("ncclAllReduce", "cuMemAlloc_v2", "libnccl.so.2")
-    assert found.phrase == "waits for the device (cuMemAlloc_v2, in ncclAllReduce)"
 
 
 @pytest.mark.parametrize(

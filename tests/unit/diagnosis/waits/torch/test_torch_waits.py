@@ -1,22 +1,29 @@
-"""Waits below PyTorch's own functions."""
+"""Waits below PyTorch's own functions, for OpenMP's workers, for a store and for other processes."""
 
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import RunState
-from gdbext.diagnosis.report.wait import OwnerCertainty, OwnerThread
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
+from gdbext.diagnosis.report.wait import CollectiveWait, OwnerCertainty, OwnerThread
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.diagnosis.waits import torch_waits
 from gdbext.diagnosis.waits.pool_table import MissingWorkers
 from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
+from gdbext.torch.distributed import python_calls
+from support.programs import wait_processes
 from support.programs.wait_processes import (
     BITSET,
     DATA,
     LOCK_STACK,
     LOOP,
-    STACK,
     Outside,
     Process,
     Python,
@@ -43,24 +50,24 @@ def test_autograd_workers_idle_and_at_work():
     assert state_of(process.snapshot(1)).pool is pools.AUTOGRAD
     assert state_of(process.snapshot(2)).state is RunState.WAITING
     wait = wait_of(process, 3)
-    assert (wait.resource.kind.value, wait.owners, wait.certainty) == (
-        "queue",
-        (OwnerThread(2),),
-        OwnerCertainty.INFERRED,
-    )
+    assert (wait.resource.kind.value, wait.owners) == ("queue", (OwnerThread(2),))
+    assert wait.certainty is OwnerCertainty.INFERRED
 
 
-def test_backward_without_engine_threads():
+@pytest.mark.parametrize(
+    ("evidence", "forked"),
+    [
+        ({}, False),
+        ({"python": Python(natives={3: 3})}, False),
+        ({"outside": Outside(parent=7)}, True),
+        ({"python": Python(natives={3: 9})}, True),
+    ],
+)
+def test_that_workers_vanished_in_a_fork_needs_evidence(evidence, forked):
     process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
-    assert wait_of(process).missing_workers == MissingWorkers(pools.AUTOGRAD)
-    assert wait_of(process).missing_workers.sentence.endswith("why, is not known")
-
-
-@pytest.mark.parametrize("evidence", [{"outside": Outside(parent=7)}, {"python": Python(natives={3: 9})}])
-def test_that_workers_vanished_in_a_fork_needs_evidence(evidence):
-    process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
-    assert wait_of(process, **evidence).missing_workers == MissingWorkers(pools.AUTOGRAD, forked=True)
-    assert wait_of(process, python=Python(natives={3: 3})).missing_workers == MissingWorkers(pools.AUTOGRAD)
+    missing = wait_of(process, **evidence).missing_workers
+    assert missing == MissingWorkers(pools.AUTOGRAD, forked=forked)
+    assert missing.sentence.endswith("why, is not known") is not forked
 
 
 def test_a_gradient_reduction_inside_backward_waits_for_other_ranks():
@@ -80,8 +87,12 @@ def test_a_python_hook_inside_backward_is_its_own_wait():
 def test_collectives_but_not_the_event_loop_of_gloo():
     receive = "_ZN4gloo9transport3tcp13UnboundBuffer8waitRecvEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE"
     loop = "_ZN4gloo9transport3tcp4Loop3runEv"
-    process = Process({DATA: bytes(64)}).thread(1, torch_frames(receive), args=(DATA + 40, BITSET, 0, STACK))
-    process.thread(2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, STACK, 1, 10))
+    process = Process({DATA: bytes(64)}).thread(
+        1, torch_frames(receive), args=(DATA + 40, BITSET, 0, wait_processes.STACK)
+    )
+    process.thread(
+        2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, wait_processes.STACK, 1, 10)
+    )
     assert wait_of(process).resource.kind.value == "collective"
     assert state_of(process.snapshot(2)).pool is pools.GLOO_LOOP
 
@@ -89,3 +100,163 @@ def test_collectives_but_not_the_event_loop_of_gloo():
 def test_a_device_synchronisation_may_spin():
     process = Process().thread(1, [("app.so", "cudaStreamSynchronize"), LOOP], call=(1 << 64) - 1, rax=0)
     assert wait_of(process).resource.kind.value == "device"
+
+
+WORKER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
+MASTER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libtorch_cpu.so", "kernel"), LOOP]
+ATWORK = [("libtorch_cpu.so", "kernel"), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
+AT_BARRIER = (DATA + 4, wait_processes.PRIVATE, 0)
+
+
+def team(*workers, total=2, awaited=1):
+    raw = struct.pack("<II", total, 0) + bytes(56) + struct.pack("<I", awaited) + bytes(60)
+    process = Process({DATA: raw}).thread(1, MASTER, args=AT_BARRIER)
+    for tid, frames in enumerate(workers, 2):
+        process.thread(tid, frames, args=AT_BARRIER)
+    return process
+
+
+def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
+    process = team(WORKER)
+    assert state_of(process.snapshot(2)).pool is pools.OPENMP
+    process.thread(3, WORKER, call=(1 << 64) - 1, rax=0)
+    assert state_of(process.snapshot(3)).state is RunState.IDLE
+
+
+def test_a_team_without_workers_after_fork():
+    assert wait_of(team()).missing_workers == MissingWorkers(pools.OPENMP, forked=True)
+    assert wait_of(team(WORKER, total=4)).missing_workers == MissingWorkers(pools.OPENMP, present=1, forked=True)
+
+
+def test_an_openmp_lock_is_told_by_its_word():
+    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, wait_processes.PRIVATE, 0xFFFFFFFF)))
+    assert (wait.resource.kind.value, wait.missing_workers) == ("mutex", None)
+
+
+def test_no_workers_are_missed_where_no_barrier_is():
+    assert wait_of(team(total=0, awaited=0)).missing_workers is None
+
+
+RUNS = (ATWORK, {"call": (1 << 64) - 1, "rax": 0})
+SLEEPS = (WORKER, {"args": AT_BARRIER})
+LOCKED = ([("libgomp.so.1", None), *ATWORK], {"args": (DATA + 0x800, wait_processes.PRIVATE, 0xFFFFFFFF)})
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "owners", "being_released"),
+    [
+        (3, [RUNS, SLEEPS], (OwnerThread(2),), False),
+        (3, [LOCKED, SLEEPS], (OwnerThread(2),), False),  # in an OpenMP lock
+        (2, [SLEEPS], (), True),  # nobody is late
+        (3, [RUNS, RUNS], (), False),  # more threads than the barrier waits for
+    ],
+)
+def test_the_master_waits_for_workers_that_are_late(total, workers, owners, being_released):
+    process = team(total=total)
+    for tid, (frames, more) in enumerate(workers, 2):
+        process.thread(tid, frames, **more)
+    wait = wait_of(process)
+    assert (wait.owners, wait.being_released, wait.missing_workers) == (owners, being_released, None)
+    assert (wait.certainty is OwnerCertainty.INFERRED) is bool(owners)
+
+
+CONNECTION = "/lib/python3.11/multiprocessing/connection.py"
+FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
+
+
+class PythonWithThreads(Python):
+    runtime = None
+
+    def states(self, _tid):
+        return ()
+
+
+def polls(*files):
+    named = [(each, "f") if isinstance(each, str) else each for each in files]
+    frames = [Frame(level, FrameKind.PYTHON, name, file=file) for level, (file, name) in enumerate(named)]
+    process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
+    return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
+
+
+@pytest.mark.parametrize(
+    ("batch", "name"),
+    [
+        (((50, 51),), "the DataLoader's worker processes 50 (python, stopped) and 51"),
+        (((51,), 9), "the DataLoader's worker process 51, which makes batch 9"),
+    ],
+)
+def test_what_ends_the_wait_is_a_worker(monkeypatch, batch, name):
+    monkeypatch.setattr(torch_waits, "awaited_batch", lambda *_: torch_waits.AwaitedBatch(*batch))
+    wait = polls(CONNECTION, FILE, "train.py")
+    assert (wait.kind, wait.resource.name) == (WaitKind.CHILD_PROCESS, name)
+    assert [child.pid for child in wait.children] == [*batch[0]]
+    assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
+    assert polls(CONNECTION, "train.py").kind is WaitKind.IO, "a poll of anybody else stays one"
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("/lib/python3.11/multiprocessing/popen_fork.py", "Popen.wait"),
+        ("/lib/python3.8/multiprocessing/popen_fork.py", "wait"),
+        ("/lib/python3.11/multiprocessing/popen_forkserver.py", "Popen.poll"),
+        ("/site-packages/torch/multiprocessing/spawn.py", "ProcessContext.join"),
+    ],
+)
+def test_who_joins_processes_through_their_pipes_waits_for_them(monkeypatch, file, function):
+    monkeypatch.setattr(torch_waits, "joined_processes", lambda _runtime, _states: (50, 51))
+    wait = polls(CONNECTION, (file, function), "train.py")
+    assert (wait.kind, wait.children) == (WaitKind.CHILD_PROCESS, (STOPPED, ChildProcess(51)))
+    assert wait.resource.name == "child processes 50 (python, stopped) and 51"
+    assert polls(CONNECTION, (file, "f")).kind is WaitKind.IO, "another function of that file joins nothing"
+
+
+WAIT = "_ZN4c10d8TCPStore6doWaitEN3c108ArrayRefINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEEENSt6chrono"
+HEAP = DATA + 0x400
+
+
+def string(text, address):
+    """A std::string of libstdc++ at that address; its text is in place or at HEAP."""
+    start = address + 16 if len(text) < 16 else HEAP
+    inside = text if len(text) < 16 else b""
+    return struct.pack("<QQ", start, len(text)) + inside.ljust(16, b"\0")
+
+
+def waits_with(memory):
+    frames = [("libc.so.6", "poll"), ("libtorch_cpu.so", None), ("libtorch_cpu.so", WAIT)]
+    return wait_of(Process({DATA: memory}).thread(1, frames, call=7, args=(0, 0, 5), registers={"rbx": DATA}))
+
+
+@pytest.mark.parametrize("text", [b"worker/0", b"ncclUniqueId/a/long/one/0"])
+def test_the_key_is_the_string_that_the_frames_hold(text):
+    wait = waits_with((string(text, DATA)).ljust(0x400, b"\0") + text + b"\0")
+    assert (wait.collective.is_store, wait.collective.key, wait.collective.server) == (True, text.decode(), "")
+    assert f"the key '{text.decode()}' of the store" in wait.phrase
+
+
+@pytest.mark.parametrize("raw", [string(b"a\nb", DATA), struct.pack("<QQ", DATA, 3), struct.pack("<QQ", DATA + 16, 40)])
+def test_what_is_no_text_is_no_key(raw):
+    assert waits_with(raw).collective.key == ""
+
+
+@pytest.mark.parametrize(
+    ("rank", "text"),
+    [
+        (0, "waits until all 4 ranks have come to its store at node0:29500, as rank 0 (c10d::TCPStore::wait)"),
+        (3, "tries to reach the store of rank 0 at node0:29500, as rank 3 of 4"),
+    ],
+)
+def test_who_meets_whom_at_the_store(rank, text, monkeypatch):
+    """The function that makes the store, or connects to it, keeps its arguments; no other one is asked."""
+    values = {"rank": rank, "world_size": 4, "port": 29500, "hostname": "node0"}
+    monkeypatch.setattr(python_calls, "locals_of", lambda _runtime, _frame: {name: name for name in values})
+    read = SimpleNamespace(integer=lambda name: values[name], text=lambda name, _limit: values[name])
+    runtime = cast(Any, SimpleNamespace(objects=read))
+    file = "/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
+    frames = [PythonFrame("_create_c10d_store", file, 199, 0x1000, 0x1000), PythonFrame("main", "/a.py", 1, 1, 1)]
+    found = python_calls.store_meeting(runtime, frames)
+    assert found is not None
+    wait = CollectiveWait("c10d::TCPStore::wait", is_store=True, server=found.server, rank=found.rank, size=found.size)
+    assert wait.phrase == text
+    assert python_calls.store_meeting(runtime, frames[::-1]) is None
