@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import json
 import subprocess
 import sys
 
 import pytest
 
-from gdbext.cpython.abi.bytecode import BYTECODES, LoadKind, loop_around
+from gdbext.cpython.abi.bytecode import BYTECODES, loop_around
 from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
@@ -84,16 +83,3 @@ def test_code_that_is_not_known_tells_nothing() -> None:
     unknown = bytes([form.roles.index("x"), 0])
     assert loop_around(form, unknown + code, 4) is None
     assert loop_around(form, b"", 0) is None
-
-
-def test_loads_are_in_order_and_attributes_follow_their_owner() -> None:
-    def polls(event: object) -> None:
-        while not event.is_set():  # type: ignore[attr-defined]
-            print(event)
-
-    at = next(each.offset for each in dis.get_instructions(polls) if each.argval == "print")
-    loads = loop_around(BYTECODES[sys.version_info[:2]], polls.__code__.co_code, at)
-    assert loads is not None
-    kinds = [(load.kind, load.follows) for load in loads]
-    assert (LoadKind.ATTRIBUTE, True) in kinds
-    assert (LoadKind.GLOBAL, False) in kinds

@@ -95,15 +95,6 @@ def test_why_shows_the_proof_and_an_unknown_thread_is_a_usage_error(inferior: St
     assert "999999999" in outcome.stdout + outcome.stderr
 
 
-@pytest.mark.program("meta-mm")
-def test_a_stripped_python_tells_the_same(inferior: Start, plain_look: Look) -> None:
-    hang = inferior("meta-mm", python="debian")
-    document = plain_look(hang, "dispatch-bt")
-    steps = proven_steps(hang, document, "main")
-    assert [step["key"] for step in steps] == ["Meta", "AutogradMeta", "AutogradMeta", "AutogradMeta"]
-    assert "meta_mm" in [frame["function"] for frame in thread_of(document, hang.tid("main"))["python_frames"]]
-
-
 def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start) -> None:
     hang = inferior("debug-dispatch")
     document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
@@ -117,31 +108,6 @@ def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start) -> None:
         assert int(mm[1]["keyset"]["bits"], 16) == int(hang.truth["mm"]["bits"], 16)
         assert len(steps) == len(own) + len(mm)
         assert mm[1]["event"] == ("callBoxed" if role.endswith("boxed") else "call")
-
-
-@pytest.mark.program("nested-normal")
-def test_normal_nesting_and_a_thread_chosen_by_its_tid(inferior: Start) -> None:
-    hang = inferior("nested-normal")
-    for role in ("inplace", "functorch", "python"):
-        document = hang.dispatch("dispatch-bt", "--thread", str(hang.tid(role)), debugger="none").document
-        assert [thread["tid"] for thread in document["threads"]] == [hang.tid(role)]
-        steps = proven_steps(hang, document, role)
-        assert steps[0]["op"] == hang.truth["threads"][role]["op"], role
-        if role == "inplace":
-            assert [step["key"] for step in steps] == ["CPU", "ADInplaceOrView", "AutogradCPU"]
-
-
-@pytest.mark.program("boxed-recursion")
-def test_a_deep_recursion_is_folded(inferior: Start) -> None:
-    hang = inferior("boxed-recursion", "pair", "300")
-    (thread,) = hang.truth["threads"].values()
-    words = ("dispatch-bt", "--thread", str(thread["tid"]))
-    text = hang.dispatch(*words, debugger="none", json=False).stdout
-    assert "times in a row" in text
-    assert len(text.splitlines()) < 60
-    steps = hang.dispatch(*words, debugger="none").document["threads"][0]["dispatch"]
-    assert len(steps) >= 300
-    assert sum(step["confidence"] in ("exact", "verified") for step in steps) >= 0.98 * len(steps)
 
 
 BATCHED = ("FuncTorchDynamicLayerBackMode", "FuncTorchBatched", "FuncTorchDynamicLayerFrontMode")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.installed import debian_torch, torch_copies
+from support.installed import torch_copies
 from support.programs.harness import Inferior, started
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -24,15 +23,6 @@ def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
         yield inferior
         inferior.assert_undisturbed()
     shutil.rmtree(folder)
-
-
-def test_the_libraries_are_stripped(stripped: Inferior, tmp_path: Path) -> None:
-    maps = Path(f"/proc/{stripped.pid}/maps").read_text()
-    libraries = {line.split()[-1] for line in maps.splitlines() if line.endswith(torch_copies.STRIPPED)}
-    assert len(libraries) == len(torch_copies.STRIPPED)
-    for library in libraries:
-        assert str(tmp_path.parent) in library
-        assert b".symtab" not in Path(library).read_bytes()[-8192:]
 
 
 @pytest.mark.parametrize("debugger", ["gdb", "none"])
@@ -66,24 +56,3 @@ def test_it_is_known_which_torch_it_is(stripped: Inferior) -> None:
     assert operator["schema"].startswith("aten::mm(")
     (kernel,) = [row for row in operator["registrations"] if row["key"] == "CPU"]
     assert "RegisterCPU" in kernel["debug"]
-
-
-@pytest.mark.slow
-def test_debians_torch() -> None:
-    """Stripped, with its version in the library's name; the layout is of its own headers."""
-    with started("old-torch", python="debian", env=debian_torch.environment()) as debian:
-        assert debian.truth["torch"].startswith("1.13")
-        document = debian.dispatch("dispatch-bt", "--native", debugger="none").document
-        verdict = debian.dispatch("dispatch-diagnose", debugger="none").document["verdict"]
-        (operator,) = debian.dispatch("dispatch-op", "aten::mm", debugger="none").document["operators"]
-    (main, *_) = document["threads"]
-    steps = main["dispatch"]
-    assert [(step["event"], step["op"]) for step in steps] == STAGES
-    assert {(step["stage"], step["confidence"]) for step in steps} == {("in-kernel", "exact")}
-    meta, *autograd = [step["keyset"]["keys"] for step in steps]
-    assert (meta, autograd) == (["Meta"], [["Meta", "AutogradMeta"]] * 3)
-    assert [frame["function"] for frame in main["python_frames"]][-2:] == ["meta_mm", "<module>"]
-    layout = {"id": "torch-1.13.0a0-cxx11", "match": "exact"}
-    assert document["target"]["torch"] == {"version": "1.13.0", "layout": layout}
-    assert (verdict["kind"], verdict["op"], verdict["stage"]) == ("blocked", "aten::mm", "in-kernel")
-    assert operator["schema"].startswith("aten::mm(")

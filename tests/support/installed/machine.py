@@ -17,16 +17,11 @@ COMPILER_TOOLS = ("gcc", "g++", "as", "strip", "objcopy", "objdump", "nm", "read
 """The compiler and binutils: one package group on every distribution."""
 
 
-def in_ci() -> bool:
-    """Continuous integration, where everything that the tests need must be there."""
-    return os.environ.get("CI") == "true"
-
-
 def lacking(reason: str) -> None:
     """End a test that this machine cannot run: skipped for a user, failed in CI."""
     import pytest  # scripts/bench uses the harness without it
 
-    if in_ci():
+    if os.environ.get("CI") == "true":
         pytest.fail(f"{reason} (in CI this is a failure)", pytrace=False)
     pytest.skip(reason, allow_module_level=True)
 
@@ -50,18 +45,8 @@ def torch_library(name: str) -> str:
     return str(Path(spec.submodule_search_locations[0]) / "lib" / name)
 
 
-def need_torch() -> Any:
-    """The torch module, for a test module that compares with it as a whole."""
-    reason = _no_torch()
-    if reason:
-        lacking(reason)
-    import torch
-
-    return torch
-
-
 def need_module(name: str) -> Any:
-    """A module of tests/requirements.txt, for a test module that compares with it as a whole."""
+    """A module of tests/requirements.txt, or torch, for a test module that compares with it as a whole."""
     if find_spec(name) is None:
         lacking(f"{name} is not installed in this Python (scripts/test installs it)")
     return import_module(name)

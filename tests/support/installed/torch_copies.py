@@ -9,8 +9,6 @@ from pathlib import Path
 
 from support.programs.harness import HarnessError, run
 
-STRIPPED = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so")
-
 
 def copy_of_torch(folder: Path) -> Path:
     """``folder``/torch; a program imports it with PYTHONPATH=``folder``."""
@@ -32,7 +30,7 @@ def _link(source: str, target: str) -> None:
 
 def strip(torch: Path) -> None:
     """Take .symtab out of the large libraries, as distributions do. What is exported stays in .dynsym."""
-    for name in STRIPPED:
+    for name in ("libtorch_cpu.so", "libtorch_python.so", "libc10.so"):
         library, stripped = torch / "lib" / name, torch / "lib" / f"{name}.stripped"
         outcome = run(["strip", "-s", "-o", stripped, library.resolve()])
         if outcome.status:

@@ -84,12 +84,9 @@ def test_offsets_are_the_compiler_s_own(dwarf: str, tmp_path: Path) -> None:
     assert measured.structs["std::string"]["size"] == 32
 
 
-def test_headers_that_do_not_compile(tmp_path: Path) -> None:
+def test_headers_that_do_not_compile_and_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LayoutError, match=r"do not compile: .*nonesuch"):
         measure(Wants("#include <nonesuch.h>", {"int": ""}), "g++", [], tmp_path)
-
-
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(LayoutError, match="no compiler") as caught:
         generate.torch_document(native_build.torch_folder())
@@ -187,21 +184,14 @@ def fewer_entries(document: dict[str, Any]) -> None:
 
 
 def swapped(document: dict[str, Any], *keys: str) -> None:
+    """As in a release whose keys stand in another order: of backends only the kernels' names can tell."""
     index = document["dispatch"]["table_index"]
     one, other = (document["enums"]["c10::DispatchKey"][key] for key in keys)
     index[one], index[other] = index[other], index[one]
 
 
-def another_order(document: dict[str, Any]) -> None:
-    """As in a release whose backends stand in another order: only the kernels' names can tell."""
-    swapped(document, "CPU", "CUDA")
-
-
 def version(text: str) -> Change:
-    def change(document: dict[str, Any]) -> None:
-        document["provenance"]["version"] = text
-
-    return change
+    return lambda document: document["provenance"].update(version=text)
 
 
 def newer_with_other_keys(document: dict[str, Any]) -> None:
@@ -220,7 +210,7 @@ REFUSED = {
     "extractor": moved("c10::impl::OperatorEntry::dispatchKeyExtractor_"),
     "kernels": moved("c10::impl::OperatorEntry::kernels_"),
     "entries": fewer_entries,
-    "order": another_order,
+    "order": lambda document: swapped(document, "CPU", "CUDA"),
     "newer": newer_with_other_keys,
     "minor": version("2.14.0+cpu"),
 }
@@ -239,17 +229,12 @@ def test_a_layout_that_does_not_fit_is_refused(
     assert "dispatch measure" in caught.value.help
 
 
-def test_a_release_newer_than_all(process: Process, tmp_path: Path) -> None:
-    """The newest layout is tried, and what its keys are is proven by the functions that stand there."""
-    layout = choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))
-    assert layout.match == "probed"
-
-
-def test_a_newer_release_whose_keys_nothing_proves(
+def test_a_newer_release_whose_keys_are_proven_or_not(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its functions have other names, or no names at all."""
+    """By the functions that stand there, which may have other names, or no names at all."""
     monkeypatch.setenv(PERMISSION, "0")
+    assert choose(process, folder=other_build(tmp_path, version("2.12.1+cpu"))).match == "probed"
     monkeypatch.setattr(layout_probe, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
     with pytest.raises(LayoutError, match="nothing proves the numbers of dispatch keys such as Negative"):
         choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_stop
@@ -120,16 +119,6 @@ def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_
         moving.read(page, 8)
     assert not moving.has_run(counting.pid), "all that was read is of one moment"
     assert not moving.retake()
-
-
-def test_another_look_knows_the_files_already(moving: SnapshotTarget, counting: Plain) -> None:
-    session = Session(moving)
-    session.memory.read(data_page(moving), 8)
-    counting.wait_until_it_writes()
-    later = session.retake()
-    assert later is not None
-    assert later.symbolizer is session.symbolizer
-    assert later.memory is not session.memory
 
 
 def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:

@@ -133,27 +133,6 @@ def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None
         assert files.names(str(host)) != os.listdir(host)  # noqa: PTH208
 
 
-@pytest.mark.gdb
-def test_a_strangers_core_shows_no_file_of_ours(folder: Path) -> None:
-    """The interpreter's own sources are; the examiner's files only where he says that they are the core's."""
-    mine, library = written(folder / "mine.py", 0o644), "/usr/lib/python3.11/abc.py"
-    climbing = f"/usr/lib/python3.11/../../..{mine}"
-    lines = Path(library).read_text().splitlines()
-    with of_nobody(mine, library, climbing) as pid:
-        run(["gcore", "-o", str(folder / "core"), str(pid)])
-
-    def shown(*options: str) -> str:
-        words = [DISPATCH, "--debugger", "none", "-c", str(folder / f"core.{pid}"), *options, "dispatch-bt", "--all"]
-        report = run(words)
-        assert report.status == 0, report
-        return report.stdout
-
-    own = shown()
-    assert "of mine.py" not in own
-    assert any(line.strip() in own for line in lines[1:3] if line.strip())
-    assert shown("--sysroot", "/").count("of mine.py") == 2
-
-
 @pytest.mark.parametrize("kind", ["kernel", "walk"])
 def test_another_users_files_by_both_ways(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "walk":

@@ -24,19 +24,10 @@ class Made(NamedTuple):
     """What an entry of the made-up recorder says."""
 
     seq: int
-    op: str = "gloo:all_reduce"
-    group: str = "0"
     sizes: tuple[int, ...] = (8, 2)
     completed: int | None = None
     retired: bool = False
     epoch: int = 0
-
-
-def text(buffer: bytearray, base: int, offset: int, value: str) -> None:
-    """A short std::string."""
-    raw = value.encode()
-    assert len(raw) < 16
-    struct.pack_into("<QQ16s", buffer, offset, base + offset + 16, len(raw), raw)
 
 
 def entry(made: Made, base: int) -> bytes:
@@ -45,19 +36,22 @@ def entry(made: Made, base: int) -> bytes:
     def put(field: str, form: str, *values: int) -> None:
         struct.pack_into(form, raw, ENTRY.offset(field), *values)
 
+    def text(offset: int, value: str) -> None:
+        struct.pack_into("<QQ16s", raw, offset, base + offset + 16, len(value), value.encode())
+
     put("id_", "<Q", made.seq)
     put("reset_epoch_", "<Q", made.epoch)
-    text(raw, base, ENTRY.offset("pg_name_") + 32, made.group)  # libstdc++ keeps a tuple's last element first
-    text(raw, base, ENTRY.offset("pg_name_"), "default_pg")
+    text(ENTRY.offset("pg_name_") + 32, "0")  # libstdc++ keeps a tuple's last element first
+    text(ENTRY.offset("pg_name_"), "default_pg")
     put("collective_seq_id_", "<Q", made.seq)
-    text(raw, base, ENTRY.offset("profiling_name_"), made.op)
+    text(ENTRY.offset("profiling_name_"), "gloo:all_reduce")
     put("retired_", "<B", made.retired)
     put("time_discovered_completed_", "<qB", made.completed or 0, made.completed is not None)
     put("input_dims_", "<QII", base + ENTRY.offset("input_dims_") + 16, 1, 4)
     struct.pack_into("<q", raw, ENTRY.offset("input_dims_") + 16, len(made.sizes))
     put("sizes_", "<QII", base + ENTRY.offset("sizes_") + 16, len(made.sizes), 8)
     struct.pack_into(f"<{len(made.sizes)}q", raw, ENTRY.offset("sizes_") + 16, *made.sizes)
-    text(raw, base, ENTRY.offset("thread_name_"), "python")
+    text(ENTRY.offset("thread_name_"), "python")
     return bytes(raw)
 
 
@@ -75,25 +69,14 @@ def recorder(entries: Sequence[Made], following: int = 0, epoch: int = 0, claime
     return FlightRecorder(Memory(FakeTarget(padded)), LAYOUT, BASE)
 
 
-def test_an_entry() -> None:
-    found = recorder([Made(18)]).entries()[0]
-    assert (found.collective_seq, found.profiling_name, found.group) == (18, "gloo:all_reduce", "0")
-    assert (found.description, found.thread_name) == ("default_pg", "python")
-    assert (found.input_sizes, found.output_sizes) == (((8, 2),), ())
-    assert (found.state, found.is_pending) == ("scheduled", True)
-
-
-def test_a_ring_that_has_wrapped_is_read_from_its_oldest_entry_after_a_reset() -> None:
-    made = [Made(5), Made(6), Made(3), Made(4)]
-    assert [each.collective_seq for each in recorder(made, following=2).entries()] == [3, 4, 5, 6]
+def test_a_ring_is_read_from_its_oldest_entry_after_a_reset_and_what_is_pending() -> None:
+    made = [Made(5), Made(6), Made(3, retired=True), Made(4, completed=77)]
+    found = recorder(made, following=2).entries()
+    assert (found[0].profiling_name, found[0].group) == ("gloo:all_reduce", "0")
+    assert [each.collective_seq for each in found] == [3, 4, 5, 6]
+    assert [each.is_pending for each in found] == [False, False, True, True]
+    assert [each.state for each in found] == ["scheduled", "completed", "scheduled", "scheduled"]
     assert len(recorder([Made(1, epoch=0), Made(1, epoch=1)], epoch=1).entries()) == 1
-
-
-def test_pending_is_what_is_neither_retired_nor_completed() -> None:
-    made = [Made(1, retired=True), Made(2, completed=77), Made(3)]
-    found = recorder(made)
-    assert [each.collective_seq for each in found.entries() if each.is_pending] == [3]
-    assert [each.state for each in found.entries()] == ["scheduled", "completed", "scheduled"]
 
 
 def test_a_torn_entry_costs_itself() -> None:

@@ -17,11 +17,7 @@ CONDITION = 0x70
 TABLE = 0x1A8
 """Offset of a table in a pair."""
 ELEMENT, BLOCK = 32, 512
-CLASSES = {
-    BUFFER: "UnboundBuffer",
-    CONTEXT: "Context",
-    **{PAIRS + 0x1000 * rank: "Pair" for rank in range(3)},
-}
+CLASSES = {BUFFER: "UnboundBuffer", CONTEXT: "Context", **dict.fromkeys(range(PAIRS, PAIRS + 0x3000, 0x1000), "Pair")}
 
 
 def class_of(address: int) -> str:
@@ -150,15 +146,10 @@ WORKERS = (("worker0", 0), ("worker1", 1), ("ps", 2))
 @pytest.mark.parametrize(
     ("own", "elements", "known"),
     [
-        (("worker0", 0), 3, True),
-        (("ps", 2), 3, True),
-        (("worker0", 1), 3, False),
-        (("worker9", 0), 3, False),
-        (("", 0), 3, False),
-        (("worker0", 0), 4, False),
-        (("worker0", 0), 2, False),
+        *((own, 3, True) for own in (("worker0", 0), ("ps", 2))),
+        *((own, 3, False) for own in (("worker0", 1), ("worker9", 0), ("", 0))),  # not in the table so, or without name
+        *((("worker0", 0), elements, False) for elements in (2, 4)),
     ],
-    ids=["first", "last", "another number", "not in the table", "no name", "too few nodes", "too many nodes"],
 )
 def test_which_worker_this_process_is_say_agent_and_table(own: tuple[str, int], elements: int, known: bool) -> None:
     memory = rpc_agent(own, WORKERS, elements)

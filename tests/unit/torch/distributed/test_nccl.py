@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from gdbext.diagnosis.job.collectives import transfer_of
 from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
@@ -53,13 +52,6 @@ def test_a_registry_that_cannot_be_read_costs_no_other_recorder(
     assert [each["what"] for each in report["errors"] if each["where"] == "flight recorder"] == [
         "the hash table claims 9999 elements"
     ]
-
-
-def test_the_name_of_a_transfer_has_its_ends() -> None:
-    ends = {"recv 0<-1": ("recv", 1), "send 3->12": ("send", 12), "send": ("send", None)}
-    assert {name: transfer_of(name) for name in ends} == ends
-    for name in ("recv 0<-x", "all_reduce", "coalesced 1->2"):
-        assert transfer_of(name) == (name, None)
 
 
 CXX11 = False

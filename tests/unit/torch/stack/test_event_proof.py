@@ -94,18 +94,6 @@ def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxe
     assert found(code, len(code) - 1).tests_unboxed is boxes
 
 
-@pytest.mark.parametrize(("parts", "tests"), [((LOADS_UNBOXED, TEST), False), ((), True)])
-def test_what_stands_before_the_lookup_tests_no_kernel(parts: tuple[bytes, ...], tests: bool) -> None:
-    """A fallback of PyTorch's looks at words of arguments in the same way."""
-    jump = short_jump(True, 0)
-    before, behind = (*parts, jump), (() if parts else (LOADS_UNBOXED, TEST, jump))
-    code = code_of(*before, SHIFT, *behind, BY_POINTER, RETURN)
-    site = START + len(code) - 1
-    ways = ways_back(ARCHITECTURE, decoded(code), site, lambda _: False, selects=lambda one: one.kind == "shr")
-    assert ways is not None
-    assert ways.tests_unboxed is tests
-
-
 @pytest.mark.parametrize(
     ("offset", "member"),
     [(0xF8, 0), (0x108, 16), (0xF8 + 64 * 40, 0), (0x108 + 64 * 40, 16), (0xF0, None), (0x120, None), (None, None)],

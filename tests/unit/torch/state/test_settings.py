@@ -139,21 +139,14 @@ def struct(name: str, size: int, *fields: tuple[str, int, int]) -> StructLayout:
 
 def with_members(process: Process) -> None:
     """An at::Context with two members of an enumeration and a table of precisions."""
+    matmul, reduction = ("float32_matmul_precision", 0x10, 4), ("allow_fp16_reduction_cublas", 0x18, 1)
+    limit, precisions = ("benchmark_limit_cudnn", 0x14, 4), ("fp32_precision", 0x20, 56)
+    entry = ("first.first", 0, 4), ("first.second", 4, 4), ("second", 8, 4)
+    first, count = ("_M_h._M_before_begin", 16, 8), ("_M_h._M_element_count", 24, 8)
     process.structs = {
-        "at::Context": struct(
-            "at::Context",
-            PAGE,
-            ("float32_matmul_precision", 0x10, 4),
-            ("allow_fp16_reduction_cublas", 0x18, 1),
-            ("benchmark_limit_cudnn", 0x14, 4),
-            ("fp32_precision", 0x20, 56),
-        ),
-        "at::Context::fp32_precision.entry": struct(
-            "entry", 12, ("first.first", 0, 4), ("first.second", 4, 4), ("second", 8, 4)
-        ),
-        "std::unordered_map": struct(
-            "std::unordered_map", 56, ("_M_h._M_before_begin", 16, 8), ("_M_h._M_element_count", 24, 8)
-        ),
+        "at::Context": struct("at::Context", PAGE, matmul, reduction, limit, precisions),
+        "at::Context::fp32_precision.entry": struct("entry", 12, *entry),
+        "std::unordered_map": struct("std::unordered_map", 56, first, count),
     }
     process.enums = {
         "at::Float32MatmulPrecision": {"HIGHEST": 0, "HIGH": 1, "MEDIUM": 2},

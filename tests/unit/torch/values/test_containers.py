@@ -35,13 +35,6 @@ def memory(regions: Mapping[int, bytes]) -> Memory:
     return Memory(FakeTarget(padded))
 
 
-def test_the_counted_string_of_the_old_abi() -> None:
-    regions = {BASE: struct.pack("<Q", HEAP + 24), HEAP: struct.pack("<QQQ", 5, 8, 0) + b"hello\0"}
-    reader = StringReader(memory(regions), cxx11=False)
-    assert reader.size == 8
-    assert reader.read(BASE) == "hello"
-
-
 @pytest.mark.parametrize(("data", "length"), [(HEAP, 1 << 40), (BASE + 16, 16), (BASE + 16, 1 << 63)])
 def test_a_lying_length_is_refused(data: int, length: int) -> None:
     with pytest.raises(BadData):

@@ -1,17 +1,21 @@
-"""Arguments of C++ types, by the words that pass them, for every shipped layout that knows these types."""
+"""Arguments of C++ types, by the words that pass them, and the device of a tensor, by layouts of several releases."""
 
 from __future__ import annotations
 
 import struct
+from typing import cast
 
 import pytest
 
 from gdbext.engine.arch import Passing
 from gdbext.engine.layouts import Layout, store
 from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.containers import has_own_optional
 from gdbext.torch.values.cpp_objects import passing_of, used_bytes
 from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.key_names import KeyNames
 from support.fakes.fake_target import FakeTarget
 
 TEXT, ITEMS = 0x100000, 0x101000
@@ -74,3 +78,16 @@ def test_the_bytes_of_each_word_that_a_value_takes() -> None:
     used |= {"c10::optional<double>": [8, 8], "c10::ArrayRef<long>": [8, 8]}  # the former's flag comes first
     for kind, sizes in used.items():
         assert [used_bytes(kind, number) for number in range(len(sizes))] == sizes
+
+
+def test_the_device_of_a_tensor(layout: Layout) -> None:
+    """c10::optional of torch before 2.2 has its flag in front of the device, std::optional behind it."""
+    in_front = "init_" in layout.struct("optional<c10::Device>").fields
+    page, cuda = bytearray(b"\xee" * 4096), 1
+    at = layout.struct("c10::TensorImpl").field("device_opt_").offset
+    found = []
+    for kind, index, engaged in ((cuda, 3, 1), (0, 0xFF, 1), (cuda, 3, 0)):
+        page[at : at + 3] = bytes([engaged, kind, index] if in_front else [kind, index, engaged])
+        memory = Memory(FakeTarget({TEXT: bytes(page)}))
+        found.append(TensorReader(memory, layout, cast(Symbolizer, None), cast(KeyNames, None))._device(TEXT))
+    assert found == ["cuda:3", "cpu", None]

@@ -9,12 +9,16 @@ import pytest
 from gdbext.engine.layouts import store
 from gdbext.errors import BadData, UsageError
 from gdbext.torch.values.key_names import KeyNames
-from support.truth.keyset_samples import random_bits
 
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
     return KeyNames(store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json"))
+
+
+def random_bits(keys: KeyNames, count: int) -> list[int]:
+    chosen = random.Random(7)
+    return [chosen.getrandbits(64) & keys.known_bits & chosen.getrandbits(64) for _ in range(count)]
 
 
 def test_text_can_be_parsed_back(keys: KeyNames) -> None:
@@ -75,13 +79,16 @@ def test_bits_without_meaning_are_told_apart(keys: KeyNames) -> None:
     for reader in (keys.table_index, keys.highest_key):
         with pytest.raises(BadData, match="bit 63"):
             reader(stray)
+    for index in (keys.num_slots, -1):
+        with pytest.raises(BadData):
+            keys.key_of_index(index)
 
 
 def test_what_selects_a_key_is_true_of_its_keysets_alone(keys: KeyNames) -> None:
-    chosen = random.Random(7)
-    keysets = [chosen.getrandbits(64) & keys.known_bits & chosen.getrandbits(64) for _ in range(300)]
-    keysets += [0, 1, keys.backend_mask, keys.known_bits, *(slot.bits for slot in keys.slots)]
+    keysets = [*random_bits(keys, 300), 0, 1, keys.backend_mask, keys.known_bits, *(slot.bits for slot in keys.slots)]
     for index, slot in enumerate(keys.slots):
+        assert (keys.table_index(slot.bits), keys.highest_key(slot.bits)) == (index, slot.name)
+        assert (keys.index_of_key(slot.name), keys.key_of_index(index)) == (index, slot.name)
         tests = keys.selecting(slot.name)
         found = [all((bits & test.mask) >> test.shift == test.value for test in tests) for bits in keysets]
         assert found == [keys.table_index(bits) == index for bits in keysets], slot.name
