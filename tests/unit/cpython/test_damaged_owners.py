@@ -58,15 +58,11 @@ def subject() -> Subject:
     return Subject()
 
 
-def owners(replay: Replay) -> dict[int, int | str | None]:
-    """Thread to the owner of the lock that it waits for, as it is shown."""
-    found: dict[int, int | str | None] = {}
-    for thread in replay.document("all-threads")["threads"]:
-        wait = thread["wait"]
-        if wait is not None and wait["kind"] == "python-lock":
-            owner = wait["owner"]
-            found[thread["tid"]] = None if owner is None else owner["tid"] if owner["state"] == "alive" else "gone"
-    return found
+def owners(replay: Replay) -> dict[int, int | None]:
+    """Thread to the owner of the lock that it waits for."""
+    waits = {thread["tid"]: thread["wait"] for thread in replay.document("all-threads")["threads"]}
+    locks = {tid: wait for tid, wait in waits.items() if wait is not None and wait["kind"] == "python-lock"}
+    return {tid: wait["owner"] and wait["owner"]["tid"] for tid, wait in locks.items()}
 
 
 def test_the_owner_s_id_is_another_thread_s(subject: Subject) -> None:
