@@ -16,13 +16,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 Start = Callable[..., Inferior]
 
 
-def thread_of(document: dict[str, Any], tid: int) -> dict[str, Any]:
-    (found,) = [thread for thread in document["threads"] if thread["tid"] == tid]
-    return dict(found)
-
-
-def steps_of(document: dict[str, Any], tid: int) -> list[dict[str, Any]]:
-    return list(thread_of(document, tid)["dispatch"])
+def steps_of(document: dict[str, Any], tid: int, what: str = "dispatch") -> list[dict[str, Any]]:
+    (found,) = [thread[what] for thread in document["threads"] if thread["tid"] == tid]
+    return list(found)
 
 
 def proven_steps(hang: Inferior, document: dict[str, Any], role: str) -> list[dict[str, Any]]:
@@ -41,12 +37,9 @@ def test_the_meta_mm_hang(inferior: Start, look: Look) -> None:
     hang = inferior("meta-mm")
     document = look(hang, "dispatch-bt", "--why", "--native")
     steps = proven_steps(hang, document, "main")
-    assert [(step["event"], step["op"], step["key"]) for step in steps] == [
-        ("redispatch", "aten::mm", "Meta"),
-        ("call", "aten::mm", "AutogradMeta"),
-        ("call", "aten::matmul", "AutogradMeta"),
-        ("call", "aten::linear", "AutogradMeta"),
-    ]
+    called = [("call", f"aten::{name}", "AutogradMeta") for name in ("mm", "matmul", "linear")]
+    redispatch = ("redispatch", "aten::mm", "Meta")
+    assert [(step["event"], step["op"], step["key"]) for step in steps] == [redispatch, *called]
     wanted = [hang.truth["kernel_keyset"], *(call["bits"] for call in hang.truth["calls"])]
     assert [int(step["keyset"]["bits"], 16) for step in steps] == [int(bits, 16) for bits in wanted]
     assert [step["keyset"]["keys"] for step in steps[1:]] == [call["keys"] for call in hang.truth["calls"]]
@@ -58,7 +51,7 @@ def test_the_meta_mm_hang(inferior: Start, look: Look) -> None:
     assert "VariableType" in steps[1]["kernel"]["registered_at"]
     assert all(step["evidence"] for step in steps)
     assert_keys_of_arguments(hang, " | ".join(steps[-1]["evidence"]))
-    assert_python_frames_in_place(thread_of(document, hang.tid("main"))["frames"])
+    assert_python_frames_in_place(steps_of(document, hang.tid("main"), "frames"))
     target = document["target"]
     assert (target["kind"], target["debugger"], target["pid"]) == (look.kind, look.debugger, hang.pid)
     assert target["torch"]["version"] == hang.truth["torch"]
@@ -112,15 +105,10 @@ def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start) -> None:
 
 BATCHED = ("FuncTorchDynamicLayerBackMode", "FuncTorchBatched", "FuncTorchDynamicLayerFrontMode")
 KEYS = {
-    "function-forward": ["CPU", "AutogradCPU"],
-    "function-backward": ["CPU", "AutogradCPU"],
-    "inference": ["CPU"],
-    "no-grad": ["CPU", "AutogradCPU"],
+    **{name: ["CPU", "AutogradCPU"] for name in ("function-forward", "function-backward", "no-grad")},
+    **{name: ["CPU", "AutogradCPU"] for name in ("overload", "profiler", "profiler-boxed")},
+    **{name: ["CPU"] for name in ("inference", "redispatch")},
     "conj": ["CPU", "Conjugate", "AutogradCPU"],
-    "overload": ["CPU", "AutogradCPU"],
-    "redispatch": ["CPU"],
-    "profiler": ["CPU", "AutogradCPU"],
-    "profiler-boxed": ["CPU", "AutogradCPU"],
     "inplace": ["CPU", "ADInplaceOrView", "AutogradCPU"],
     "functionalize": ["CPU", "AutogradCPU", "Functionalize", "FuncTorchDynamicLayerFrontMode"],
     "vmap-vmap": ["CPU", "AutogradCPU", *BATCHED, *BATCHED],

@@ -36,7 +36,6 @@ def test_every_key_and_functionality_has_the_bits_and_the_text_of_pytorch(keys: 
         assert keys.bits_of(name) == theirs.raw_repr(), name
         assert keys.text(theirs.raw_repr()) == str(theirs), name
     for slot in keys.slots[1:]:
-        assert slot.bits == keys.bits_of(slot.name)
         theirs = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey(slot.value))
         assert keys.full_after(slot.name) == theirs.raw_repr(), slot.name
 

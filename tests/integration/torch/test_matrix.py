@@ -99,9 +99,7 @@ def test_a_backend_with_a_name_of_its_own(program: Matrix) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("O3-hidden", ("kernel", "zoo::plain", "--key", "CPU")),
-        ("O3-hidden", ("kernel", "zoo::layered", "--key", "CPU")),
-        ("O3-hidden", ("kernel", "zoo::lambda", "--key", "CPU")),
+        *(("O3-hidden", ("kernel", f"zoo::{name}", "--key", "CPU")) for name in ("layered", "lambda")),
         ("O0-g", ("return", "zoo::composite")),
         ("O3-hidden", ("redispatch", "zoo::layered")),
         ("O3-s-hidden", ("call", "zoo::plain")),

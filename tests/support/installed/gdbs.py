@@ -12,14 +12,11 @@ import pytest
 
 from support.installed import machine
 
-_NEW = Path(sys.prefix) / "gdb18/bin/gdb"
-
 
 def usable() -> dict[str, str]:
     """Name to executable."""
-    system = shutil.which("gdb")
-    found = {"gdb": system} if system is not None else {}
-    return found | ({"gdb18": str(_NEW)} if _NEW.exists() else {})
+    paths = {"gdb": shutil.which("gdb"), "gdb18": shutil.which(Path(sys.prefix) / "gdb18/bin/gdb")}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def parameters() -> list[Any]:

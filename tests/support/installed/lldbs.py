@@ -65,12 +65,8 @@ def reading_little() -> list[str]:
     """Options for an LLDB on torch: it reads the symbols that are asked for. Where it looks something up by itself (in
     each library) it takes them from an index that an earlier one has left: 2.8 s of the processor instead of 4.3."""
     index = "settings set symbols.lldb-index-cache"
-    settings = [
-        "settings set target.preload-symbols false",
-        f"{index}-path '{kept_index()}'",
-        f"{index}-max-byte-size {1 << 29}",
-        "settings set symbols.enable-lldb-index-cache true",
-    ]
+    settings = [f"{index}-path '{kept_index()}'", f"{index}-max-byte-size {1 << 29}"]
+    settings += ["settings set target.preload-symbols false", "settings set symbols.enable-lldb-index-cache true"]
     return [word for line in settings for word in ("-O", line)]
 
 
@@ -86,11 +82,11 @@ def parameters(*more: Any) -> list[Any]:
 
 
 def _each(values: list[str], *marks: Any) -> list[Any]:
-    extended = [(), *([(pytest.mark.extended,)] * (len(values) - 1))]
-    return [
-        pytest.param(value, marks=(pytest.mark.lldb, *marks, *also), id=Path(value).name)
-        for value, also in zip(values, extended)
-    ]
+    found = []
+    for value in values:
+        also = (pytest.mark.extended,) if found else ()
+        found.append(pytest.param(value, marks=(pytest.mark.lldb, *marks, *also), id=Path(value).name))
+    return found
 
 
 def executable(name: str) -> str:

@@ -57,8 +57,8 @@ def _no_torch() -> str:
 
 
 def _no_program(*names: str) -> str:
-    missing = [name for name in names if shutil.which(name) is None]
-    return f"not installed: {', '.join(missing)}" if missing else ""
+    absent = [name for name in names if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 def _no(module: str) -> str:

@@ -11,13 +11,9 @@ from support.programs import harness, native_build
 _NAMES = """unchanged flags seeds threads forked-pool old-precision new-precision autocast modes inference
     saved-tensors profiler compiler allocator everything environment"""
 PROGRAMS = _NAMES.split()
+_CONF = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "max_split_size_mb:64")
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "environment": {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "1",
-        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
-        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
-    },
+    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", **_CONF}
 }
 """Of programs that set nothing else."""
 CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
@@ -59,12 +55,8 @@ def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
 def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
     """The report as the program says it."""
     ours = dict(report)
-    allocators = [ours.get(name) for name in ("allocator", "cuda_allocator")]
-    told = [
-        each["last_allocator_settings"]
-        for each in allocators
-        if isinstance(each, dict) and "last_allocator_settings" in each
-    ]
+    allocators = [each for each in map(ours.get, ("allocator", "cuda_allocator")) if isinstance(each, dict)]
+    told = [each["last_allocator_settings"] for each in allocators if "last_allocator_settings" in each]
     ours["allocator_settings"] = told[0] if told else ""
     ours["global_callbacks"] = len(ours["record_function_callbacks"])
     ours["threads"] = [_thread(each) for each in ours["threads"] if each["tid"] == main] or [{}]
