@@ -42,7 +42,6 @@ _POOLS = (pools.FUTURES, pools.QUEUE_FEEDER, pools.MULTIPROCESSING, pools.EXECUT
 
 
 def library(abi: PythonAbi) -> Path:
-    """Lib/ of an installed Python of that version."""
     found = [each / "lib" / f"python{abi.text}" for each in pythons.prefixes(abi.text)]
     if not found:
         pythons.lacking(abi.text, f"no Python {abi.text} on this machine (pyenv install {abi.text})")

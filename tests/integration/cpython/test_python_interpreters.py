@@ -34,7 +34,6 @@ def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
 
 
 def test_both_interpreters(inferior: PythonInferior) -> None:
-    """Frames; the thread's name, which is that of the main interpreter; and the GIL of each."""
     with inferior.look("live") as view:
         both = [0, view.truth["number"]]
         assert sorted(each.id for each in view.runtime.interpreters()) == both

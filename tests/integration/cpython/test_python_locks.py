@@ -49,7 +49,6 @@ def test_nobody_holds_the_gil(view: View) -> None:
 
 @pytest.mark.parametrize("python", [version for version in PYTHONS if not version.endswith("t")])
 def test_gil_holder_and_waiter(python: str) -> None:
-    """The main thread sleeps in C with the GIL."""
     holder = PythonInferior(python, PROGRAM, "gil")
     try:
         call = Path(f"/proc/{holder.process.pid}/task/{holder.truth['wants_gil']}/syscall")
@@ -90,7 +89,6 @@ def test_waits(view: View) -> None:
 
 
 def test_owners(view: View) -> None:
-    """Of an RLock, of the lock that a condition's waiter takes back, and of a thread that is joined."""
     truth, waits = view.truth, view.truth["waits"]
     holder = (truth["holder"]["ident"], truth["holder"]["tid"])
     found = wait_of(view, waits["wait_for_rlock"]["tid"])

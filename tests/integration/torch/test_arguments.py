@@ -24,7 +24,6 @@ OVERWRITTEN |= {f"aten::upsample_bilinear2d scales_{axis}" for axis in "hw"} | {
 
 
 def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
-    """Role of a thread → the arguments of the outermost frame of its operator."""
     with ProcTarget(process.pid) as target:
         session = Session(target)
         reporter = ArgumentReporter(session)

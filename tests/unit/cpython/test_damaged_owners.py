@@ -25,8 +25,6 @@ NAME = "python-lock-abba-rlock-3.12"
 
 
 class Subject:
-    """The undamaged process."""
-
     def __init__(self) -> None:
         self.whole = Replay(NAME)
         self.owners = owners(self.whole)
@@ -59,7 +57,6 @@ def subject() -> Subject:
 
 
 def owners(replay: Replay) -> dict[int, int | None]:
-    """Thread to the owner of the lock that it waits for."""
     waits = {thread["tid"]: thread["wait"] for thread in replay.document("all-threads")["threads"]}
     locks = {tid: wait for tid, wait in waits.items() if wait is not None and wait["kind"] == "python-lock"}
     return {tid: wait["owner"] and wait["owner"]["tid"] for tid, wait in locks.items()}

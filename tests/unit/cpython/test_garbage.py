@@ -50,7 +50,6 @@ def location(path: str = "/usr/lib/libpython3.9.so.1.0") -> RuntimeLocation:
 
 
 def symbols(**known: int) -> Symbolizer:
-    """A symbolizer for a module that exports these names."""
     exported = {name: SimpleNamespace(vaddr=address) for name, address in known.items()}
     return cast(Symbolizer, SimpleNamespace(index=lambda _: SimpleNamespace(exported=exported.get)))
 
@@ -150,7 +149,6 @@ def block(words: dict[int, int]) -> bytes:
 
 
 def test_list_of_thread_states_in_a_circle() -> None:
-    """Interpreter 0 whose only thread state is its own successor."""
     layout = layout_for(ABIS["3.11"])
     interpreter, state = BASE + 0x20000, BASE + 0x50000
     words = {

@@ -21,7 +21,6 @@ from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 
 pytestmark = pytest.mark.compiler
-
 SOURCE = """
 .globl f
 f: .cfi_startproc

@@ -26,8 +26,6 @@ def names(symbols: list[Symbol]) -> list[str]:
 
 
 class Listing(NamedTuple):
-    """Symbols as binutils see them."""
-
     by_name: dict[str, set[int]]
     by_address: dict[int, set[str]]
 

@@ -121,6 +121,7 @@ def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
 
 
 Process = tuple[ModuleTable, Memory, Symbolizer]
+Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture
@@ -129,9 +130,6 @@ def process(inferior: Callable[..., Inferior]) -> Iterator[Process]:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         yield modules, memory, Symbolizer(modules)
-
-
-Change = Callable[[dict[str, Any]], None]
 
 
 def other_build(folder: Path, change: Change = lambda _: None) -> Path:
@@ -166,7 +164,6 @@ def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path
 
 
 def moved(name: str) -> Change:
-    """A member moved up by eight bytes."""
     struct, _, member = name.rpartition("::")
 
     def change(document: dict[str, Any]) -> None:
@@ -221,7 +218,6 @@ REASONS = {"newer": r"the fallback of \w+ stands at entry", "minor": r"no layout
 def test_a_layout_that_does_not_fit_is_refused(
     change: str, process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another minor version's is not even probed."""
     monkeypatch.setenv(PERMISSION, "0")
     with pytest.raises(LayoutError, match=REASONS.get(change, r"does not fit|does not lie inside")) as caught:
         choose(process, folder=other_build(tmp_path, REFUSED[change]))
@@ -299,10 +295,8 @@ def test_a_container_s_library_is_not_run(process: Process, tmp_path: Path, monk
 def kept() -> Path:
     """A cache for this code that measures, this compiler and these headers: from run to run."""
     digest = hashlib.sha256(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
-    for file in (
-        native_build.torch_folder() / "version.py",
-        *sorted(Path(measure_package.__file__).parent.rglob("*.py")),
-    ):
+    code = sorted(Path(measure_package.__file__).parent.rglob("*.py"))
+    for file in (native_build.torch_folder() / "version.py", *code):
         digest.update(file.read_bytes())
     return native_build.cache_folder() / "measured" / digest.hexdigest()[:16]
 

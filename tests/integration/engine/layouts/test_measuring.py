@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,17 +43,11 @@ class Place:
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """A command as in a shell, whatever the caller of the tests does with SIGINT."""
-        return subprocess.Popen(
-            words,
-            env={**os.environ, **self.environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        before = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(words, env={**os.environ, **self.environment}, preexec_fn=before, **streams)
 
     def compilers(self) -> list[int]:
-        """The processes of the compiler, once they run."""
         wait_until(self.record.exists, "the compiler runs")
         return [int(word) for word in self.record.read_text().split()]
 
@@ -89,6 +84,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
             os.kill(pid, signal.SIGKILL)
 
 
+def measure() -> None:
+    measurement.measure_torch(str(native_build.torch_folder() / "lib" / store.TORCH_LIBRARY), "00" * 20)
+
+
 def running(pid: int) -> bool:
     return procfs.state(pid, pid) not in ("", "Z", "X")
 
@@ -108,7 +107,6 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Callable[..
 
 
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For lack of memory, say: its compilers go with it."""
 
     def kill_when_compiling(process: child.MeasuringProcess, _show: object) -> None:
         place.compilers()
@@ -118,7 +116,7 @@ def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: p
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(child.MeasuringProcess, "_follow", kill_when_compiling)
     with pytest.raises(LayoutError, match="killed by signal 9"):
-        measurement.measure_torch(_library(), "00" * 20)
+        measure()
     place.assert_nothing_is_left()
 
 
@@ -131,7 +129,7 @@ def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch:
     monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)
     for _ in range(3):
         with pytest.raises(LayoutError, match="too old"):
-            measurement.measure_torch(_library(), "00" * 20)
+            measure()
     assert place.record.read_text().splitlines() == ["once more"]
     place.record.unlink()
 
@@ -147,7 +145,7 @@ def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setattr(child, "ROOT", tmp_path)
     with pytest.raises(LayoutError, match="pyelftools") as caught:
-        measurement.measure_torch(_library(), "00" * 20)
+        measure()
     assert "install.sh" in caught.value.help
     package = tmp_path / "gdbext/site-3.11/elftools"
     (package / "elf").mkdir(parents=True)
@@ -190,7 +188,3 @@ def test_python_that_measures_is_isolated(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     child.find_python()
     assert not witness.exists()
-
-
-def _library() -> str:
-    return str(native_build.torch_folder() / "lib" / store.TORCH_LIBRARY)

@@ -40,7 +40,6 @@ def test_headers_beside_a_link_to_the_genuine_libraries(hostile: HostileTorch, t
 
 
 def refusal(folder: Path, pid: int | None = None) -> str:
-    """Why it is not measured."""
     with pytest.raises(LayoutError) as caught:
         package_to_measure(str(folder / store.TORCH_LIBRARY), pid)
     return caught.value.what
@@ -65,7 +64,6 @@ def test_what_is_compiled_is_so_by_its_own_user(hostile: HostileTorch) -> None:
 
 
 def test_what_another_user_measured_is_for_that_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what that user wanted it to say."""
     monkeypatch.setattr(store, "layout_cache", lambda: tmp_path)
     layout = next(Path(store.DATA).glob("torch-2.13.0+cpu*.json"))
     build_id = store.load(layout).build_ids[store.TORCH_LIBRARY]

@@ -39,7 +39,6 @@ def build(path: Path, source: str) -> None:
 
 
 def module_at(address: int) -> Module:
-    """In this process, whose function ``marker`` is there by the module's symbols."""
     target = OwnProcess()
     table = ModuleTable(target, Memory(target))
     module = table.find(address)

@@ -9,7 +9,6 @@ import pytest
 from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_stop
-from gdbext.engine.targets.live.thread_motion import SleepPlace
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import TargetError, TargetGone
 from support.programs.plain_program import Plain
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.compiler
 
 @pytest.fixture
 def hung(pausing: Plain) -> Iterator[SnapshotTarget]:
-    """A target on a process that has not moved."""
     target = brief_stop(pausing.pid)
     yield target
     target.close()
@@ -35,7 +33,6 @@ def moving(counting: Plain) -> Iterator[SnapshotTarget]:
 
 
 def data_page(target: SnapshotTarget) -> int:
-    """One outside the stacks."""
     return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
 
 
@@ -68,25 +65,6 @@ def test_the_process_runs_while_the_target_is_open(moving: SnapshotTarget, count
     assert moving.paused_ms
     moving.close()
     assert counting.is_untouched()
-
-
-def test_threads_that_only_fell_asleep_late_are_found_at_their_places_by_another_stop(
-    hung: SnapshotTarget, pausing: Plain
-) -> None:
-    read = []
-    hung.on_change(lambda: read.append("forgotten"))
-    registers = dict(hung.threads()[0].registers())
-    hung.read(data_page(hung), 8)
-    paused = hung.paused_ms
-    assert hung._copy is not None
-    hung._copy._places = {tid: SleepPlace("", "1 2 3") for tid in hung._copy._places}  # as if read too early
-    assert not hung.has_run(pausing.pid)
-    assert hung.paused_ms > paused, "another stop has proven it"
-    assert hung.threads_that_ran() == ()
-    assert not hung.retake(), "what was read holds"
-    assert read == ["forgotten"], "at the first stop alone"
-    kept = {name: registers[name] for name in hung.architecture.callee_saved}
-    assert kept.items() <= hung.threads()[0].registers().items()
 
 
 def test_what_moved_is_looked_at_again_with_all_that_was_read(moving: SnapshotTarget, counting: Plain) -> None:

@@ -51,7 +51,6 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def of_nobody(*names: str | Path, groups: Sequence[int] = (), wrapper: Sequence[str] = ()) -> Iterator[int]:
-    """The pid of a process whose user is nobody."""
     words = [*wrapper, PYTHON, "-I", "-c", PROGRAM, ",".join(map(str, groups)), *map(str, names)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -57,7 +57,6 @@ def test_a_driver_that_does_not_answer(library: str, log: str, monkeypatch: pyte
 
 
 def children() -> set[str]:
-    """Our processes: other tests of this worker have some."""
     return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 

@@ -7,15 +7,12 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.proc_target import ProcTarget
-from gdbext.engine.targets.live.unstopped import RunningProcess
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
 from support.programs import procfs
 from support.programs.harness import PATIENCE, ROOT, wait_until
@@ -37,7 +34,6 @@ from gdbext.engine.targets.live.proc_target import ProcTarget
 
 
 def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
-    """Attach in a process of its own, which prints "attached" and then does what it is told."""
     code = f"{ATTACH}with ProcTarget({pid}) as target:\n    print('attached', flush=True)\n    {then}\n"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -115,23 +111,6 @@ def test_signals_are_not_lost(program: Path) -> None:
         assert plain.is_untouched()
 
 
-@pytest.mark.parametrize("target", [ProcTarget, RunningProcess])
-def test_the_process_ends_before_its_memory_is_opened(
-    counting: Plain, target: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was there when it was checked."""
-    checked = proc_checks.check_process
-
-    def check_and_end(pid: int) -> int:
-        found = checked(pid)
-        counting.end()
-        return found
-
-    monkeypatch.setattr(proc_checks, "check_process", check_and_end)
-    with pytest.raises(TargetGone, match=f"process {counting.pid} has ended"):
-        target(counting.pid)
-
-
 def test_what_is_no_process(counting: Plain, pausing: Plain) -> None:
     counting.end()
     for pid in (0, -1, 1 << 30, counting.pid):
@@ -183,7 +162,6 @@ def test_an_uninterruptible_thread_costs_itself(program: Path) -> None:
 
 
 def test_a_32_bit_program(tmp_path: Path) -> None:
-    """pause() for ever, by int 0x80."""
     code, base, at = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7", 0x8048000, 52 + 32
     words = (b"\x7fELF\x01\x01\x01", 2, 3, 1, base + at, 52, 0, 0, 52, 32, 1, 0, 0, 0)
     header = struct.pack("<16sHHIIIIIHHHHHH", *words)
@@ -202,7 +180,6 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [signal.SIG_DFL, lambda *_: None])
 def test_handlers_are_put_back(counting: Plain, own: Any) -> None:
-    """One that somebody else has set stays."""
     signal.signal(signal.SIGTERM, own)
     try:
         with ProcTarget(counting.pid):

@@ -19,13 +19,11 @@ pytestmark = pytest.mark.compiler
 
 
 def unstopped_process(plain: Plain) -> UnstoppedProcess:
-    """With all its threads back in pause(2)."""
     wait_until(lambda: all(place_of(plain.pid, tid).stack_pointer for tid in procfs.threads(plain.pid)), "all sleep")
     return UnstoppedProcess(plain.pid, ThreadFinder())
 
 
 def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None:
-    """Stacks, system calls and control blocks of its threads, too."""
     unstopped = unstopped_process(pausing)
     session = Session(unstopped)
     registers = {thread.tid: thread.registers() for thread in unstopped.threads()}

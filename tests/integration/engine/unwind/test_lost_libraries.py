@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 @pytest.fixture
 def hang(tmp_path: Path) -> Iterator[Inferior]:
-    """In a torch of its own."""
     torch_copies.copy_of_torch(tmp_path)
     inferior = start("meta-mm", env={"PYTHONPATH": str(tmp_path)})
     yield inferior

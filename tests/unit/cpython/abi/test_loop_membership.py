@@ -28,7 +28,6 @@ def save(place: str) -> None:
 
 
 def offset_of(name: str) -> int:
-    """The instruction that calls what is loaded under that name."""
     found = list(dis.get_instructions(save))
     load = next(number for number, one in enumerate(found) if one.argval == name and one.opname.startswith("LOAD"))
     return next(one.offset for one in found[load:] if one.opname.startswith(("CALL", "PRECALL")))

@@ -110,8 +110,6 @@ def test_the_stack_of_code_that_the_jit_has_compiled_is_whole(version: str, repl
 
 
 class Published:
-    """The words that a recorded process publishes."""
-
     def __init__(self, session: Any) -> None:
         self.session = session
         self.start, self.layout = session.python.address + 24, layout_for(session.python.layout.abi)

@@ -114,12 +114,10 @@ def test_a_future_is_completed_by_the_worker_whose_answer_is_waited_for() -> Non
 
 
 def string(address: int, text: str) -> bytes:
-    """A std::string of up to 15 characters, as it stands at ``address``."""
     return struct.pack("<QQ16s", address + 16, len(text), text.encode())
 
 
 def info(address: int, text: str, number: int, head: int = 24) -> bytes:
-    """A ``WorkerInfo`` as it stands at ``address``."""
     return bytes(head) + string(address + head, text) + struct.pack("<h", number)
 
 

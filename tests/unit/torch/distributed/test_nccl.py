@@ -63,7 +63,6 @@ ALL_REDUCE, BROADCAST = 1, 0
 
 
 def group(last: int, status: tuple[int, int, int], works: Sequence[tuple[int, int]], broken: bool = False) -> NcclGroup:
-    """With works of these numbers and types, a page each."""
     raw, numbers = bytearray(PAGE), bytearray(PAGE)
     listed = BASE + MEMBERS[GROUP]["workMetaList_"]
     places = [listed, *(WORKS + index * PAGE for index in range(len(works)))]
@@ -114,8 +113,6 @@ ENTRIES, NODES = 0x200000, 0x300000
 
 
 class Made(NamedTuple):
-    """What an entry of the made-up recorder says."""
-
     seq: int
     sizes: tuple[int, ...] = (8, 2)
     completed: int | None = None

@@ -62,7 +62,6 @@ TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
 
 
 def named(result: str, arguments: str) -> str:
-    """As a demangled name has it."""
     wrapper = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_"
     functor = f"{wrapper}<{result} (*)({arguments}), {result}, X<{arguments}> >"
     return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {result} ({arguments})>::call({TAKES}, {arguments})"
@@ -92,8 +91,6 @@ def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Registered:
-    """An operator with the types that its kernels were registered with."""
-
     def __init__(self, plain: str = "", symbolic: str = "") -> None:
         self._types = plain, symbolic
 

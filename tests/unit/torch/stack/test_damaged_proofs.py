@@ -36,7 +36,6 @@ def operator_of(name: str) -> Operator:
 
 
 def steps(name: str, patches: Mapping[int, int]) -> list[Step]:
-    """Of all threads."""
     return steps_of(Replay(name, patched(recording(name), patches)))
 
 
@@ -88,7 +87,6 @@ def test_an_operator_known_by_its_handle_only(letter: int) -> None:
 
 
 def unboxed_of(name: str) -> int:
-    """Where the unboxed function of the CPU kernel is."""
     operator = operator_of(name)
     return operator.dispatcher.table_entry(operator.address, 1) + 16
 

@@ -115,7 +115,6 @@ Codes = dict[str, list[Instruction]]
 
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory: pytest.TempPathFactory) -> Codes:
-    """The instructions of each AT&T text, up to the last call."""
     file = tmp_path_factory.mktemp("code") / "code.o"
     texts = [*(text for _, text, _ in SOURCES), JUMP_FROM_BEHIND, OTHER_REGISTER]
     sections = "".join(f'.section .text.{number},"ax"\n{text}\n' for number, text in enumerate(texts))
