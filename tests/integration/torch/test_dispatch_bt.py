@@ -78,16 +78,6 @@ def assert_python_frames_in_place(frames: list[dict[str, Any]]) -> None:
     assert levels == list(range(len(levels)))
 
 
-def test_why_shows_the_proof_and_an_unknown_thread_is_a_usage_error(inferior: Start) -> None:
-    hang = inferior("meta-mm")
-    text = hang.dispatch("dispatch-bt", "--why", debugger="none", json=False).stdout
-    assert "static handle of at::_ops::mm" in text
-    assert "passed in rdx by the call in frame #" in text
-    outcome = hang.dispatch("dispatch-bt", "--thread", "999999999", debugger="none", check=False)
-    assert outcome.status == 2
-    assert "999999999" in outcome.stdout + outcome.stderr
-
-
 def test_each_layer_of_a_debug_build_is_shown_once(inferior: Start) -> None:
     hang = inferior("debug-dispatch")
     document = hang.dispatch("dispatch-bt", "--all", debugger="none").document

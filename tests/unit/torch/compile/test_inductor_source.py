@@ -83,10 +83,8 @@ def test_signatures_of_shims() -> None:
         int64_t dim, AtenTensorHandle* ret0);
     """
     found = shim_signatures([header])
-    assert found["aoti_torch_get_data_ptr"] == (
-        Parameter("AtenTensorHandle", "tensor"),
-        Parameter("void**", "ret_data_ptr"),
-    )
+    pointer = (Parameter("AtenTensorHandle", "tensor"), Parameter("void**", "ret_data_ptr"))
+    assert found["aoti_torch_get_data_ptr"] == pointer
     assert found["aoti_torch_cpu_cat"][0] == Parameter("const AtenTensorHandle*", "tensors")
     assert [each.is_result for each in found["aoti_torch_cpu_cat"]] == [False, False, False, True]
     assert len(found) == 2

@@ -84,9 +84,7 @@ def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | No
         (LOADS_UNBOXED, 0, True),
         (LOADS_OWN, 0, False),
         (LOADS_UNBOXED, 6, None),  # long before a jump it proves nothing: with -flto, stores stand between
-        (b"\x48\x8d\x43\x10", 6, False),  # lea 0x10(%rbx),%rax
-        (b"\xff\x73\x10", 6, False),  # push 0x10(%rbx)
-        (b"\x48\x89\x43\x10", 6, False),  # mov %rax,0x10(%rbx)
+        *((load, 6, False) for load in (b"\x48\x8d\x43\x10", b"\x48\x89\x43\x10")),  # lea, and a store
     ],
 )
 def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(
@@ -152,13 +150,9 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
     assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
 
 
-PLAIN = FunctionRole(Role.PLAIN)
 CALL = FunctionRole(Role.OPERATOR, "call", "mm", "_ZN2at4_ops2mm4callERKNS_6TensorES4_")
-BOXING = FunctionRole(Role.BOXING)
-LOOKING = FunctionRole(Role.LOOKUP)
-ENTERING = FunctionRole(Role.ENTERING)
-UNBOXED = FunctionRole(Role.UNBOXED_KERNEL)
-BODY = FunctionRole(Role.BOXED_BODY)
+PLAIN, BOXING, LOOKING = map(FunctionRole, (Role.PLAIN, Role.BOXING, Role.LOOKUP))
+ENTERING, UNBOXED, BODY = map(FunctionRole, (Role.ENTERING, Role.UNBOXED_KERNEL, Role.BOXED_BODY))
 
 
 def passes(
