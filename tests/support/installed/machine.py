@@ -36,15 +36,6 @@ def own_libc() -> str:
     raise LookupError("this Python runs without a shared C library")
 
 
-@cache
-def torch_library(name: str) -> str:
-    """A library of the installed torch, found without importing it (2 s)."""
-    spec = find_spec("torch")
-    assert spec is not None, "a test that uses torch must be marked with it"
-    assert spec.submodule_search_locations
-    return str(Path(spec.submodule_search_locations[0]) / "lib" / name)
-
-
 def need_module(name: str) -> Any:
     """A module of tests/requirements.txt, or torch, for a test module that compares with it as a whole."""
     if find_spec(name) is None:

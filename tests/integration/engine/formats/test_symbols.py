@@ -26,7 +26,8 @@ from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.symbolizer import Symbol, SymbolIndex
-from support.installed.machine import own_libc, torch_library
+from support.installed.machine import own_libc
+from support.programs.native_build import torch_folder
 
 NO_CACHE = SymbolCache(Path("/proc/nonexistent/gdbext"))
 
@@ -58,7 +59,7 @@ def nm(path: str, *options: str) -> Listing:
 
 @pytest.mark.parametrize("library", ["libc", pytest.param("libc10.so", marks=pytest.mark.torch)])
 def test_index_equals_nm(library: str, tmp_path: Path) -> None:
-    path, options = (own_libc(), ["-D"]) if library == "libc" else (torch_library(library), [])
+    path, options = (own_libc(), ["-D"]) if library == "libc" else (str(torch_folder() / "lib" / library), [])
     listing = nm(path, *options)
     assert listing.by_address, "the oracle read nothing"
     index = SymbolIndex(ElfImage.open(path), SymbolCache(tmp_path))

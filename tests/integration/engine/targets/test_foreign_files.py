@@ -86,20 +86,6 @@ def test_no_line_that_the_user_may_not_read(folder: Path) -> None:
         assert hidden not in kept
 
 
-def test_the_groups_are_those_of_the_process(folder: Path) -> None:
-    members, secret = written(folder / "members", 0o640, GROUP), written(folder / "roots", 0o640)
-    with of_nobody(members, groups=[GROUP, GROUP + 1]) as pid:
-        assert rights_of(pid) == Rights(NOBODY, NOBODY, (GROUP, GROUP + 1))
-        files = ForeignFiles.of_process(pid)
-        assert files.read(str(members), 1000)[0].startswith(b"line 1 of members")
-        with pytest.raises(PermissionError):
-            files.read(str(secret), 1000)
-        with pytest.raises(PermissionError):
-            files.names("/root")
-    with of_nobody(members) as pid, pytest.raises(PermissionError):
-        ForeignFiles.of_process(pid).read(str(members), 1000)
-
-
 def test_our_own_rights_stay(folder: Path) -> None:
     """Also where the open fails, and in all threads: the main one has never been anybody else."""
     secret = written(folder / "secret", 0o600)
@@ -133,17 +119,26 @@ def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["kernel", "walk"])
-def test_another_users_files_by_both_ways(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_files_and_its_groups_by_both_ways(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == "walk":
         monkeypatch.setattr(rooted_paths, "_system_call", lambda: (lambda *_: -1, lambda: errno.ENOSYS))
     secret, common = written(folder / "secret", 0o600), written(folder / "common", 0o644)
+    members, of_root = written(folder / "members", 0o640, GROUP), written(folder / "of root", 0o640)
     (folder / "closed").mkdir(mode=0o700)
     written(folder / "closed" / "file", 0o644)
     (folder / "link").symlink_to("closed/../common")
-    with of_nobody("/source.py") as pid:
+    with of_nobody("/source.py", groups=[GROUP, GROUP + 1]) as pid:
+        assert rights_of(pid) == Rights(NOBODY, NOBODY, (GROUP, GROUP + 1))
         files = ForeignFiles.of_process(pid)
-        assert files.read(str(common), 1000)[0]
-        for path in (secret, folder / "closed" / "file", folder / "link"):
+        for path in (common, members):
+            assert files.read(str(path), 1000)[0].startswith(b"line 1 of ")
+        for path in (secret, of_root, folder / "closed" / "file", folder / "link"):
             with pytest.raises(PermissionError):
                 files.read(str(path), 1000)
         assert files.exists(str(folder / "closed" / "file")) is None
+        with pytest.raises(PermissionError):
+            files.names("/root")
+    with of_nobody("/source.py") as pid, pytest.raises(PermissionError):
+        ForeignFiles.of_process(pid).read(str(members), 1000)

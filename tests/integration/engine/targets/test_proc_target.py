@@ -111,7 +111,7 @@ def test_signals_are_not_lost(program: Path) -> None:
         assert plain.is_untouched()
 
 
-def test_what_is_no_process(counting: Plain, pausing: Plain) -> None:
+def test_what_is_no_process_or_a_zombie(counting: Plain, pausing: Plain) -> None:
     counting.end()
     for pid in (0, -1, 1 << 30, counting.pid):
         with pytest.raises(NoSuchProcess):
@@ -124,9 +124,6 @@ def test_what_is_no_process(counting: Plain, pausing: Plain) -> None:
     if "kthread" in procfs.status(2).get("Name", ""):  # containers show none
         with pytest.raises(TargetError, match="kernel thread"):
             ProcTarget(2)
-
-
-def test_a_zombie() -> None:
     process = subprocess.Popen(["true"])
     wait_until(lambda: procfs.state(process.pid, process.pid) == "Z", "it has ended")
     with pytest.raises(TargetError, match="zombie") as raised:

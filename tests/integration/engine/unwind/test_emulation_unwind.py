@@ -13,7 +13,8 @@ from gdbext.engine.formats.cfi_program import OFFSET, SAME, CfiRow, row_at
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
-from support.installed.machine import own_libc, torch_library
+from support.installed.machine import own_libc
+from support.programs.native_build import torch_folder
 
 X86 = by_name("x86_64")
 SP = 0x7FFF_0000_0000
@@ -53,7 +54,7 @@ def compare(expected: CfiRow, found: CfiRow, registers: dict[int, int]) -> str:
 
 @pytest.mark.parametrize("name", ["libc", pytest.param("libgomp.so.1", marks=pytest.mark.torch)])
 def test_agrees_with_call_frame_information(name: str) -> None:
-    image = ElfImage.open(own_libc() if name == "libc" else torch_library(name))
+    image = ElfImage.open(own_libc() if name == "libc" else str(torch_folder() / "lib" / name))
     assert image.eh_frame_hdr is not None
     table = SearchTable(image.read, image.eh_frame_hdr.vaddr)
 

@@ -11,13 +11,7 @@ import pytest
 
 from gdbext.errors import LayoutError, UsageError
 from gdbext.hosts.cli import launcher
-from gdbext.torch.registry.kernel import (
-    FUNCTION_POINTER,
-    kernel_target,
-    most_telling,
-    plain_name,
-    template_arguments,
-)
+from gdbext.torch.registry.kernel import FUNCTION_POINTER, kernel_target, most_telling, plain_name, template_arguments
 from gdbext.torch.registry.operator_names import declared_schemas, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaResult, aliased_arguments, schema_results
 from gdbext.torch.values.value_text import double_text, quoted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,32 +156,35 @@ PLAIN, BOXING, LOOKING = map(FunctionRole, (Role.PLAIN, Role.BOXING, Role.LOOKUP
 ENTERING, UNBOXED, BODY = map(FunctionRole, (Role.ENTERING, Role.UNBOXED_KERNEL, Role.BOXED_BODY))
 
 
-def passes(
-    *innermost_first: FunctionRole, pointer: tuple[int, ...] = (), signals: tuple[int, ...] = ()
-) -> list[DispatchCall]:
+def passes(*innermost_first: FunctionRole, pointer: Sequence[int] = (), signal: int = -1) -> list[DispatchCall]:
     """``pointer``: the levels whose call to the next inner frame goes through a pointer."""
-    return group(innermost_first, frozenset(signals), lambda level: level in pointer)
+    return group(innermost_first, frozenset([signal]), lambda level: level in pointer)
 
 
-def test_a_kernel_that_left_by_a_tail_call_is_the_next_operators_frame() -> None:
-    inner, outer = passes(UNBOXED, CALL, CALL, PLAIN, pointer=(1, 2))
-    assert (outer.level, outer.kernel) == (2, 1)
-    assert (inner.level, inner.kernel) == (1, 0)
+WRAPPER = "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionIntoRuntimeFunctor_IZ4initvE3$_0"
+"""The lambda is inlined into it: it holds no pointer to that, and what it calls is a kernel."""
+HOST = FunctionRole(Role.UNBOXED_KERNEL, mangled=WRAPPER)
 
 
-def test_a_wrapper_around_a_lambda_hosts_what_the_lambda_calls() -> None:
-    """The lambda is inlined into its wrapper: the wrapper holds no pointer to it, and what it calls is a kernel."""
-    mangled = "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionIntoRuntimeFunctor_IZ4initvE3$_0"
-    inner, outer = passes(
-        PLAIN, UNBOXED, FunctionRole(Role.UNBOXED_KERNEL, mangled=mangled), CALL, PLAIN, pointer=(2, 3)
-    )
-    assert (inner.level, inner.hosted, inner.kernel) == (2, True, 1)
-    assert (outer.level, outer.kernel) == (3, 2)
-
-
-def test_a_hosted_boxing_layer_opens_a_pass_at_its_caller() -> None:
-    (found,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
-    assert (found.level, found.hosted, found.kernel, found.header) == (2, True, 0, [2, 1])
+@pytest.mark.parametrize(
+    ("frames", "pointer", "signal", "levels"),
+    [
+        ((UNBOXED, CALL, CALL, PLAIN), (1, 2), -1, [(1, 0, False, []), (2, 1, False, [])]),  # it left by a tail call
+        ((PLAIN, UNBOXED, HOST, CALL, PLAIN), (2, 3), -1, [(2, 1, True, []), (3, 2, False, [])]),
+        ((BODY, BOXING, PLAIN, PLAIN), (1,), -1, [(2, 0, True, [])]),  # a boxing layer, hosted by its caller
+        ((UNBOXED, CALL, PLAIN, PLAIN, CALL), (1,), 3, [(1, 0, False, []), (4, None, False, [3])]),
+        *(((PLAIN, outermost), (1, 2), -1, []) for outermost in (BOXING, LOOKING, UNBOXED, BODY)),
+    ],
+)
+def test_passes(
+    frames: Sequence[FunctionRole],
+    pointer: Sequence[int],
+    signal: int,
+    levels: list[tuple[int, int | None, bool, list[int]]],
+) -> None:
+    """Where the stack ended early, what hosts the dispatcher cannot be known."""
+    found = passes(*frames, pointer=pointer, signal=signal)
+    assert [(each.level, each.kernel, each.hosted, each.helpers) for each in found] == levels
 
 
 def test_lookup_entering_and_helpers_are_no_kernels() -> None:
@@ -192,15 +196,5 @@ def test_lookup_entering_and_helpers_are_no_kernels() -> None:
     assert (helper.kernel, helper.helpers) == (None, [1])
     (nameless,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
     assert nameless.kernel == 0, "known by the call through a pointer"
-
-
-def test_a_signal_handler_is_no_part_of_the_interrupted_pass() -> None:
-    inner, outer = passes(UNBOXED, CALL, PLAIN, PLAIN, CALL, pointer=(1,), signals=(3,))
-    assert (outer.level, outer.kernel, outer.helpers) == (4, None, [3])
-    assert (inner.level, inner.kernel) == (1, 0)
-
-
-def test_a_layer_whose_caller_is_not_on_the_stack_is_no_pass() -> None:
-    """The stack ended early: what hosts the dispatcher cannot be known."""
-    for outermost in (BOXING, LOOKING, UNBOXED, BODY):
-        assert passes(PLAIN, outermost, pointer=(1, 2)) == []
+    (hosted,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
+    assert hosted.header == [2, 1]
