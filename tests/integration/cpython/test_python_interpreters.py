@@ -79,12 +79,9 @@ def test_old_python_is_refused(version: str) -> None:
     assert caught.value.help
 
 
-def test_a_program_without_python() -> None:
-    assert detect(["sh", "-c", "echo; read line"]) is None
-
-
-def test_python_that_ends_is_still_read() -> None:
+def test_a_program_without_python_and_python_that_ends() -> None:
     """While the interpreter shuts down its structures go one by one; what is left is shown."""
+    assert detect(["sh", "-c", "echo; read line"]) is None
     code = f"import builtins, os\nclass Last:\n    def __del__(self, os=os): {WAITS}\nbuiltins.last = Last()\n"
     assert detect([sys.executable, "-c", code]) == sys.version.split()[0]
 

@@ -119,9 +119,7 @@ def test_an_absolute_link_in_a_container_is_the_containers(folder: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["kernel", "walk"])
-def test_another_users_files_and_its_groups_by_both_ways(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_another_user_by_both_ways(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "walk":
         monkeypatch.setattr(rooted_paths, "_system_call", lambda: (lambda *_: -1, lambda: errno.ENOSYS))
     secret, common = written(folder / "secret", 0o600), written(folder / "common", 0o644)

@@ -174,20 +174,20 @@ def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:
     assert recover(Operator("CPU"), [BACKEND], outer=SELECT).keyset == BACKEND, "BackendSelect's kernels make keysets"
 
 
-def _stack(*names: str | None) -> SimpleNamespace:
-    functions = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
-    return SimpleNamespace(function=lambda level: functions[level])
-
-
 @pytest.mark.parametrize(
     ("names", "returns"),
     [
-        (("pause", "kernel_body", None, "StableIValueBoxedKernel"), False),
-        (("pause", None, None, "StableIValueBoxedKernel"), False),
-        (("free", "aoti_torch_delete_tensor_object", None, "StableIValueBoxedKernel"), True),
-        (("malloc", "_Znwm", None, "StableIValueBoxedKernel"), True),
-        ((None, "StableIValueBoxedKernel"), True),
+        *((("pause", body, None), False) for body in ("kernel_body", None)),
+        *(
+            (("free", "aoti_torch_delete_tensor_object", None), True),
+            (("malloc", "_Znwm", None), True),
+            ((None,), True),
+        ),
     ],
 )
 def test_results_may_be_there(names: tuple[str | None, ...], returns: bool) -> None:
-    assert returns_from_stable(_stack(*names), len(names) - 1) is returns  # type: ignore[arg-type]
+    functions = [
+        None if name is None else SimpleNamespace(names=(name,)) for name in (*names, "StableIValueBoxedKernel")
+    ]
+    stack: Any = SimpleNamespace(function=lambda level: functions[level])
+    assert returns_from_stable(stack, len(names)) is returns
