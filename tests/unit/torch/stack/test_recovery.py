@@ -174,20 +174,14 @@ def test_a_redispatch_has_no_key_that_its_caller_has_not() -> None:
     assert recover(Operator("CPU"), [BACKEND], outer=SELECT).keyset == BACKEND, "BackendSelect's kernels make keysets"
 
 
-@pytest.mark.parametrize(
-    ("names", "returns"),
-    [
-        *((("pause", body, None), False) for body in ("kernel_body", None)),
-        *(
-            (("free", "aoti_torch_delete_tensor_object", None), True),
-            (("malloc", "_Znwm", None), True),
-            ((None,), True),
-        ),
-    ],
-)
-def test_results_may_be_there(names: tuple[str | None, ...], returns: bool) -> None:
-    functions = [
-        None if name is None else SimpleNamespace(names=(name,)) for name in (*names, "StableIValueBoxedKernel")
-    ]
-    stack: Any = SimpleNamespace(function=lambda level: functions[level])
-    assert returns_from_stable(stack, len(names)) is returns
+def test_results_may_be_there() -> None:
+    for names, returns in {
+        **{("pause", body, None): False for body in ("kernel_body", None)},
+        ("free", "aoti_torch_delete_tensor_object", None): True,
+        ("malloc", "_Znwm", None): True,
+        (None,): True,
+    }.items():
+        inner = [None if name is None else SimpleNamespace(names=(name,)) for name in names]
+        functions = [*inner, SimpleNamespace(names=("StableIValueBoxedKernel",))]
+        stack: Any = SimpleNamespace(function=functions.__getitem__)
+        assert returns_from_stable(stack, len(names)) is returns, names
