@@ -188,5 +188,4 @@ OWN_NAMES = re.compile(
     "simplequeueobject|parkingqueueobject|mutexlockobject|mutexrlockobject|wait_entry|deque block|PyTryBlock|"
     "PyMemberDescrObject|FutureObj|futureiterobject|SemLockObject"
 )
-"""Structures of extension modules, and forms of other versions: another name, or none, in libpython's debug
-information."""
+"""Structures of extension modules, and forms of other versions: named otherwise, or not, in debug information."""

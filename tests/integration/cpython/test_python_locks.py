@@ -23,8 +23,7 @@ NOWHERE = 0xDEADBEEF0
 
 
 def futex_of(view: View, tid: int) -> int:
-    """The address of the futex that a thread sleeps on: the first argument of futex(2), 202, is in rdi; it stays
-    there when a timed wait that was interrupted goes on through restart_syscall(2), 219."""
+    """The first argument of futex(2), 202, in rdi; it stays when restart_syscall(2), 219, goes on with a timed wait."""
     registers = next(each for each in view.target.threads() if each.tid == tid).registers()
     assert registers["orig_rax"] in (202, 219)
     return registers["rdi"]

@@ -37,8 +37,7 @@ def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
 
 
 def test_arguments_of_every_kind(inferior: Start) -> None:
-    """What a fallback of PyTorch's has rewritten is no argument: a conjugate tensor's copy, the slice of a batch, what
-    functorch has wrapped are other tensors than were given."""
+    """What a fallback of PyTorch's has rewritten is no argument: those are other tensors than were given."""
     process = inferior("operator-arguments")
     found = found_arguments(process)
     assert len(found) >= 28

@@ -1,5 +1,4 @@
-"""dispatch-bt on real processes, live and as cores, with gdb and without, and on every way to a kernel that we know of:
-what it says against what they wrote down."""
+"""dispatch-bt on real processes and cores, on every way to a kernel that we know of: beside what they wrote down."""
 
 from __future__ import annotations
 

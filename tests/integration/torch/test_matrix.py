@@ -1,5 +1,4 @@
-"""Operators and calls of every kind in a C++ program without Python, compiled in several ways: nothing wrong, nothing
-missing without a word."""
+"""Operators and calls of every kind in a C++ program without Python, compiled in several ways."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def command(looking_at: Matrix, *words: str) -> Outcome:
 
 
 def test_every_pass(program: Matrix) -> None:
-    """Operator, key, event and keyset of each pass are those that the program wrote down, or unknown; of the arguments
-    of every kind none is wrong, without any symbol, too. Where a pass is missing, it is said, and nowhere else."""
+    """Passes and arguments are those that the program wrote down, or unknown. Where a pass is missing, it is said."""
     document = matrix.look(program)
     score = matrix.compare(program.truth, document)
     assert not score.wrong, matrix.report("", score)
@@ -55,10 +53,7 @@ GIVEN = {
 
 def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -> None:
     """What a boxed kernel has put on its stack is no argument of its call; of kernels whose wrapper is one function,
-    the one runs to which its functor points.
-
-    An exception has left a kernel; ``callBoxedForDispatchKey`` has called one; classes that own what they hold are
-    passed by the address of a copy; what a kernel with the stable ABI was given is in its wrapper's tuple."""
+    the one runs to which its functor points; what a kernel with the stable ABI was given is in its wrapper's tuple."""
     with matrix.started(matrix.host(), matrix.build("O3-s-hidden", name="fallbacks")) as program:
         document = matrix.look(program)
         score = matrix.compare(program.truth, document)
@@ -105,8 +100,7 @@ def test_a_backend_with_a_name_of_its_own(program: Matrix) -> None:
     ],
 )
 def test_kernels_and_the_programs_own_lookups_are_stopped_at(way: str, words: tuple[str, ...]) -> None:
-    """PyTorch's autograd fallback enters by the boxed function, into which the compiler has inlined the kernel; the
-    dispatcher is inlined into the program's own functions, which may have no names."""
+    """The autograd fallback enters by the boxed function, into which the compiler has inlined the kernel."""
     with matrix.running(way, only="loop") as looping:
         outcome = command(looping, "dispatch-break", *words)
     (request,) = outcome.document["breaks"]["requests"]
@@ -127,8 +121,7 @@ def test_what_does_not_come_is_said_after_some_seconds() -> None:
 
 @pytest.fixture(scope="module")
 def turning(request: pytest.FixtureRequest) -> Iterator[Matrix]:
-    """A program that has every lookup inlined into the functions that make the calls: without symbols, or in which
-    calls of the dispatcher go through slots, not stubs."""
+    """Every lookup is inlined into the functions that make the calls: without symbols, or called through slots."""
     library = matrix.build(getattr(request, "param", "O3-s-hidden"), name="turns")
     with matrix.started(matrix.host(), library) as running:
         yield running
@@ -161,8 +154,7 @@ def test_a_program_without_symbols_is_counted(turning: Matrix) -> None:
 
 @pytest.mark.parametrize("only", ["", "parallel"])
 def test_the_thread_that_ends_the_chain_is_shown(only: str) -> None:
-    """A backward pass on a device's thread, with the node that it runs; a worker of parallel_for, for which the
-    operator's thread waits at OpenMP's barrier."""
+    """A backward pass on a device's thread; a worker of parallel_for, for which the operator's thread waits."""
     with matrix.started(matrix.host(), matrix.build("O2", name="chains"), only=only) as hung:
         report = hung.document("dispatch-diagnose")
         text = hung.text("dispatch-diagnose")

@@ -1,5 +1,4 @@
-"""The gdbs of this machine: the system's, and gdb 18 of PyPI, which scripts/lib/environment.sh puts beside the virtual
-environment's Python."""
+"""The system's gdb, and gdb 18 of PyPI, which scripts/lib/environment.sh puts beside the virtual environment."""
 
 from __future__ import annotations
 

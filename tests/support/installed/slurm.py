@@ -1,7 +1,6 @@
-"""Slurm's own daemons on the loopback: a cluster of this one machine, for as long as a test needs it.
+"""Slurm's own daemons on the loopback, without authentication: a cluster of this one machine, for one test.
 
-They have a configuration, state and logs of their own in a folder of the test, no authentication between them (they
-listen on 127.0.0.1 only, and run as the user), and nothing of an installed cluster is read.
+Configuration, state and logs are in a folder of the test; nothing of an installed cluster is read.
 """
 
 from __future__ import annotations

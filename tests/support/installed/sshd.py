@@ -1,7 +1,6 @@
 """OpenSSH's daemon on the loopback, with keys and a configuration of its own, for as long as a test needs it.
 
-Nothing of the user's is read or written: neither ~/.ssh nor /etc/ssh. Every address of 127.0.0.0/8 is this machine, so
-several of them stand for several machines.
+Nothing of the user's is read or written. Several addresses of 127.0.0.0/8 stand for several machines.
 """
 
 from __future__ import annotations

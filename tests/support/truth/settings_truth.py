@@ -81,8 +81,7 @@ def is_for_cuda(python: str) -> bool:
 
 
 def compare_cuda(python: str, core: bool) -> tuple[dict[str, tuple[Any, Any]], int]:
-    """What is reported of CUDA's allocator and generator otherwise than a program on a stand-in for a device says, and
-    how many facts that says."""
+    """What is reported otherwise than a program on a stand-in for a device says, and how many facts that says."""
     device = {"LD_PRELOAD": str(native_build.build("one_cuda_device"))}
     with harness.started("cuda-memory", python=python, env=device) as process:
         said = process.truth["cuda"]

@@ -1,5 +1,4 @@
-"""Who may end a wait for an object of an installed package: a thread that stands in code of the very package, and waits
-for no other thread. Where a loop is looked for that waits: not in a library that has called the program."""
+"""Who may end a wait for an object of an installed package, and in which frames a loop is looked for that waits."""
 
 from __future__ import annotations
 

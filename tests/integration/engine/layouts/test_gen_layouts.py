@@ -258,8 +258,7 @@ def test_headers_that_are_not_those_of_the_library(
 
 
 def test_a_damaged_file_costs_no_more_than_itself(process: Process, tmp_path: Path) -> None:
-    """That of this very build is cut short: another build's of the same release is probed, and what was passed over is
-    known."""
+    """Another build's of the same release is probed, and what was passed over is known."""
     broken = tmp_path / SHIPPED.name
     other_build(tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
@@ -303,8 +302,7 @@ def kept() -> Path:
 def test_the_shipped_layout_is_what_is_measured_here(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nothing shipped the headers beside the library are measured (40 s) and kept, once for each change of the
-    code; test_measuring.py measures small ones each time."""
+    """The headers beside the library are measured (40 s) and kept, once for each change of the code."""
     (tmp_path / "index.json").write_text('{"build_ids": {}, "torch": {}}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept()))
     assert choose(process, folder=tmp_path).match == "generated"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,14 +31,24 @@ wait
 """
 
 
-@dataclass
 class Place:
     """A gdbext that knows no PyTorch, a compiler that never ends, and folders of their own for all that is written."""
 
-    tree: Path
-    record: Path
-    scratch: Path
-    environment: dict[str, str]
+    def __init__(self, folder: Path) -> None:
+        self.tree, self.record, self.scratch = (folder / name for name in ("tree", "record", "scratch"))
+        self.scratch.mkdir()
+        known = shutil.ignore_patterns("__pycache__", "torch-*.json")
+        shutil.copytree(ROOT / "gdbext", self.tree / "gdbext", ignore=known)
+        shutil.copytree(ROOT / "scripts", self.tree / "scripts")
+        index = self.tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX
+        index.write_text('{"build_ids": {}, "torch": {}}')
+        self.compiler = self.tree / "bin/g++"
+        self.compiler.parent.mkdir()
+        self.compiler.write_text(SLOW_COMPILER.format(record=self.record))
+        self.compiler.chmod(0o755)
+        path = f"{self.compiler.parent}:{os.environ['PATH']}"
+        self.environment = {"PATH": path, "GDBEXT_PYTHON": sys.executable, measurement.FAILED: ""}
+        self.environment |= {"TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(folder / "cache")}
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """A command as in a shell, whatever the caller of the tests does with SIGINT."""
@@ -59,25 +68,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    tree = tmp_path / "tree"
-    shutil.copytree(ROOT / "gdbext", tree / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
-    shutil.copytree(ROOT / "scripts", tree / "scripts")
-    (tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX).write_text(
-        '{"build_ids": {}, "torch": {}}'
-    )
-    environment = {
-        "PATH": f"{tree / 'bin'}:{os.environ['PATH']}",
-        "TMPDIR": str(tmp_path / "scratch"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "GDBEXT_PYTHON": sys.executable,
-        measurement.FAILED: "",
-    }
-    found = Place(tree, tmp_path / "record", tmp_path / "scratch", environment)
-    found.scratch.mkdir()
-    compiler = tree / "bin/g++"
-    compiler.parent.mkdir()
-    compiler.write_text(SLOW_COMPILER.format(record=found.record))
-    compiler.chmod(0o755)
+    found = Place(tmp_path)
     yield found
     if found.record.exists():
         for pid in filter(running, found.compilers()):
@@ -122,8 +113,7 @@ def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: p
 
 def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stop in gdb makes a new session, and each would compile for half a minute."""
-    compiler = place.tree / "bin/g++"
-    compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
+    place.compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)

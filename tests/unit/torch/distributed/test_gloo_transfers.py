@@ -85,8 +85,7 @@ def future_class_of(address: int) -> str:
 
 
 def agent(block: int = 0x40, elements: int = 1, messages: int = 1) -> Memory:
-    """An agent that waits for worker 3's answer, whose future completes another one by a callback with a closure in a
-    block of ``block`` bytes."""
+    """An agent that waits for worker 3's answer, whose future completes another one by a callback with a closure."""
     pipes = words(0x1000, _0=0, _8=0xABCD0003)
     pipes[88:144] = struct.pack("<4QI4xQQ", BUCKETS, 13, PIPES + 0x800, messages, 0x3F800000, 13, 0)
     struct.pack_into("<4Q", pipes, 0x800, 0, 77, HOLDER, HOLDER)

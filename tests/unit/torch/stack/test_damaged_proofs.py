@@ -156,8 +156,7 @@ def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["zero", "backend"])
 def test_a_small_number_is_no_keyset(number: int) -> None:
-    """1 is the bit of a backend and of nothing that this backend does: whoever passes it, passes something else. The
-    empty keyset is what any word of zeros is."""
+    """1 is the bit of a backend alone, of nothing that it does. The empty keyset is what any word of zeros is."""
     whole = recording(META)
     stack = whole.threads[0].registers[Replay(META).target.architecture.stack_pointer]
     keyset, reach = 0x1000018000, 1 << 14

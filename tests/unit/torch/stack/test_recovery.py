@@ -1,5 +1,4 @@
-"""The keyset of a dispatch call, among the arguments that a frame passes on and among the words of its frames: what may
-be called exact or verified. When a wrapper of the stable ABI may have written its results over its arguments."""
+"""The keyset of a dispatch call, among arguments and words of frames: what may be called exact or verified."""
 
 from __future__ import annotations
 
