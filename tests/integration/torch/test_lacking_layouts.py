@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.torch]
 
 SHIPPED = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"
 Change = Callable[[dict[str, Any]], None]
-Reading = Callable[[Change], Session]
+Reading = Callable[..., Session]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Readi
     """A session on a live process, with the shipped layout as ``change`` leaves it; it ends the previous one."""
     with ExitStack() as opened:
 
-        def read(change: Change) -> Session:
+        def read(change: Change = lambda _: None) -> Session:
             document = store.read_layout(SHIPPED, whole=True)
             change(document)
             path = tmp_path / "torch.json"
@@ -44,10 +44,6 @@ def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Readi
             return Session(opened.enter_context(ProcTarget(inferior("idle").pid)), store.load(path))
 
         yield read
-
-
-def as_it_is(_: dict[str, Any]) -> None:
-    """No change."""
 
 
 def reports(session: Session, pattern: str) -> tuple[list[tuple[Any, ...]], list[str]]:
@@ -64,7 +60,7 @@ def reports(session: Session, pattern: str) -> tuple[list[tuple[Any, ...]], list
     "lost", ["c10::AliasInfo", "std::optional<c10::IValue>", "c10::RRefType", "c10::FunctionSchema"]
 )
 def test_what_a_schema_lacks_is_a_question_mark_in_it(reading: Reading, lost: str) -> None:
-    whole, texts = reports(reading(as_it_is), "*mean*")
+    whole, texts = reports(reading(), "*mean*")
     rest, poorer = reports(reading(lambda document: document["structs"].pop(lost)), "*mean*")
     assert len(texts) > 10
     if lost == "c10::FunctionSchema":
@@ -96,7 +92,7 @@ def test_an_older_optional_and_a_flag_that_is_called_otherwise(reading: Reading)
         assert state.autograd is not None
         return state.autograd.grad_mode, state.autograd.multithreading, state.autograd.view_replay
 
-    assert flags_of(reading(as_it_is)) == (True, True, False)
+    assert flags_of(reading()) == (True, True, False)
     session = reading(older)
     assert flags_of(session) == (True, True, None)
     assert optional_shape(session.layout, "int") == (4, 0)
