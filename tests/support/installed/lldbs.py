@@ -80,7 +80,7 @@ def parameters(*more: Any) -> list[Any]:
 
 
 def _each(values: list[str], *marks: Any) -> list[Any]:
-    found = []
+    found: list[Any] = []
     for value in values:
         also = (pytest.mark.extended,) if found else ()
         found.append(pytest.param(value, marks=(pytest.mark.lldb, *marks, *also), id=Path(value).name))
