@@ -19,6 +19,5 @@ def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
 
 @pytest.fixture(scope="module")
 def view(inferior: PythonInferior) -> Iterator[View]:
-    """What can be read of it."""
     with inferior.look("live") as found:
         yield found

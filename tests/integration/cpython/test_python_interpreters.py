@@ -34,7 +34,6 @@ def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
 
 
 def test_both_interpreters(inferior: PythonInferior) -> None:
-    """Frames; the thread's name, which is that of the main interpreter; and the GIL of each."""
     with inferior.look("live") as view:
         both = [0, view.truth["number"]]
         assert sorted(each.id for each in view.runtime.interpreters()) == both
@@ -80,12 +79,9 @@ def test_old_python_is_refused(version: str) -> None:
     assert caught.value.help
 
 
-def test_a_program_without_python() -> None:
-    assert detect(["sh", "-c", "echo; read line"]) is None
-
-
-def test_python_that_ends_is_still_read() -> None:
+def test_a_program_without_python_and_python_that_ends() -> None:
     """While the interpreter shuts down its structures go one by one; what is left is shown."""
+    assert detect(["sh", "-c", "echo; read line"]) is None
     code = f"import builtins, os\nclass Last:\n    def __del__(self, os=os): {WAITS}\nbuiltins.last = Last()\n"
     assert detect([sys.executable, "-c", code]) == sys.version.split()[0]
 

@@ -23,8 +23,7 @@ NOWHERE = 0xDEADBEEF0
 
 
 def futex_of(view: View, tid: int) -> int:
-    """The address of the futex that a thread sleeps on: the first argument of futex(2), 202, is in rdi; it stays
-    there when a timed wait that was interrupted goes on through restart_syscall(2), 219."""
+    """The first argument of futex(2), 202, in rdi; it stays when restart_syscall(2), 219, goes on with a timed wait."""
     registers = next(each for each in view.target.threads() if each.tid == tid).registers()
     assert registers["orig_rax"] in (202, 219)
     return registers["rdi"]
@@ -49,7 +48,6 @@ def test_nobody_holds_the_gil(view: View) -> None:
 
 @pytest.mark.parametrize("python", [version for version in PYTHONS if not version.endswith("t")])
 def test_gil_holder_and_waiter(python: str) -> None:
-    """The main thread sleeps in C with the GIL."""
     holder = PythonInferior(python, PROGRAM, "gil")
     try:
         call = Path(f"/proc/{holder.process.pid}/task/{holder.truth['wants_gil']}/syscall")
@@ -90,7 +88,6 @@ def test_waits(view: View) -> None:
 
 
 def test_owners(view: View) -> None:
-    """Of an RLock, of the lock that a condition's waiter takes back, and of a thread that is joined."""
     truth, waits = view.truth, view.truth["waits"]
     holder = (truth["holder"]["ident"], truth["holder"]["tid"])
     found = wait_of(view, waits["wait_for_rlock"]["tid"])

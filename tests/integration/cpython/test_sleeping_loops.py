@@ -1,20 +1,21 @@
-"""What a loop looks at between two sleeps is what it loads inside of the loop, and nothing else."""
+"""Python that runs, or sleeps in a loop: what is read of it in a brief look."""
 
 from __future__ import annotations
 
-import dis
 import json
 import subprocess
 import sys
 
 import pytest
 
-from gdbext.cpython.abi.bytecode import BYTECODES, LoadKind, loop_around
+from gdbext.cpython.abi.bytecode import BYTECODES, loop_around
 from gdbext.cpython.sync.polled_objects import PolledKind
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
-from support.programs.python_targets import telling
+from support.programs.python_targets import brief_threads, telling
 
 LOOKED_AT = {
     "attribute": [(PolledKind.OBJECT, "ready")],
@@ -86,14 +87,45 @@ def test_code_that_is_not_known_tells_nothing() -> None:
     assert loop_around(form, b"", 0) is None
 
 
-def test_loads_are_in_order_and_attributes_follow_their_owner() -> None:
-    def polls(event: object) -> None:
-        while not event.is_set():  # type: ignore[attr-defined]
-            print(event)
+LOOKS = 8
+OLD_AND_NEW = pytest.mark.parametrize("version", ["3.8", "3.13"])
 
-    at = next(each.offset for each in dis.get_instructions(polls) if each.argval == "print")
-    loads = loop_around(BYTECODES[sys.version_info[:2]], polls.__code__.co_code, at)
-    assert loads is not None
-    kinds = [(load.kind, load.follows) for load in loads]
-    assert (LoadKind.ATTRIBUTE, True) in kinds
-    assert (LoadKind.GLOBAL, False) in kinds
+
+@OLD_AND_NEW
+def test_whoever_holds_the_gil_has_frames_to_its_beginning(version: str) -> None:
+    holders = []
+    with telling(version, "running_python", "spin") as (pid, _):
+        for _ in range(LOOKS):
+            threads = brief_threads(pid).values()
+            assert all(thread.python for thread in threads)
+            holders += [thread for thread in threads if any(held.kind is WaitKind.GIL for held in thread.holds)]
+    assert holders
+    assert {thread.python[-1].function.rpartition(".")[2] for thread in holders} <= {"<module>", "_bootstrap"}
+
+
+@OLD_AND_NEW
+def test_threads_that_come_and_go_do_not_tear_the_list(version: str) -> None:
+    with telling(version, "running_python", "churn") as (pid, _):
+        for _ in range(LOOKS):
+            assert brief_threads(pid)[pid].python[-1].function == "<module>"
+
+
+@OLD_AND_NEW
+def test_only_a_lock_was_taken_by_somebody(version: str) -> None:
+    with telling(version, "process_objects", "threads") as (pid, tids):
+        threads = brief_threads(pid)
+    waits = {name: threads[tid].wait for name, tid in tids.items()}
+    ended = {name for name, wait in waits.items() if wait is not None and "whoever took it" in wait.phrase}
+    assert ended == {"killed", "killed with"}
+    assert all(wait is not None for wait in waits.values())
+
+
+@OLD_AND_NEW
+def test_a_worker_that_works_in_c_does_not_idle(version: str) -> None:
+    with telling(version, "process_objects", "workers") as (_, pids):
+        mains = {name: brief_threads(pid)[pid] for name, pid in pids.items()}
+    idle = {name for name, each in mains.items() if each.state is RunState.IDLE}
+    assert idle == {name for name in pids if name.startswith("idle")}
+    for each in mains.values():
+        assert each.python[-1].function.endswith("_launch")
+        assert each.python[-1].file.endswith("/popen_fork.py")

@@ -1,4 +1,4 @@
-"""dispatch-bt --args: arguments of every kind, boxed and unboxed, against what each thread wrote down."""
+"""Arguments of every kind, tensors, registers and memory of another process, against what that process says of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ import pytest
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
 from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.errors import BadData, MemoryFault
 from gdbext.torch.stack import Argument
 from support.programs.harness import Inferior
+from support.programs.ways import Look
 
-pytestmark = [pytest.mark.torch]
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
-OVERWRITTEN = {
-    "aten::cumsum dtype",
-    "aten::stack tensors",
-    "aten::nll_loss_forward weight",
-    "aten::upsample_bilinear2d scales_h",
-    "aten::upsample_bilinear2d scales_w",
-    "aten::_cdist_forward compute_mode",
-}
+Start = Callable[..., Inferior]
+OVERWRITTEN = {"aten::cumsum dtype", "aten::stack tensors", "aten::nll_loss_forward weight"}
+OVERWRITTEN |= {f"aten::upsample_bilinear2d scales_{axis}" for axis in "hw"} | {"aten::_cdist_forward compute_mode"}
 """Arguments, 6 of 82, whose registers or stack slots the compiled callers have used for something else since."""
 
 
 def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
-    """Role of a thread → the arguments of the outermost frame of its operator."""
     with ProcTarget(process.pid) as target:
         session = Session(target)
         reporter = ArgumentReporter(session)
@@ -40,9 +36,8 @@ def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
         return found
 
 
-def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
-    """What a fallback of PyTorch's has rewritten is no argument: a conjugate tensor's copy, the slice of a batch, what
-    functorch has wrapped are other tensors than were given."""
+def test_arguments_of_every_kind(inferior: Start) -> None:
+    """What a fallback of PyTorch's has rewritten is no argument: those are other tensors than were given."""
     process = inferior("operator-arguments")
     found = found_arguments(process)
     assert len(found) >= 28
@@ -63,9 +58,55 @@ def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
         assert all(each.address == address for each in found[role]["_args"].tensors), role
 
 
-def test_the_text_shows_them(inferior: Callable[..., Inferior]) -> None:
+def test_the_text_shows_them(inferior: Start) -> None:
     """The ``*_args`` of a kernel in Python is not the argument of that name."""
     process = inferior("operator-arguments")
     outcome = process.dispatch("dispatch-bt", "--args", "--all", debugger="none", json=False)
     assert "(tensors=[f32[3, 4] meta, f32[3, 4] meta], dim=1)" in outcome.stdout
     assert "_args=(" not in outcome.stdout
+
+
+def test_keysets_of_tensors_and_what_is_none(inferior: Start) -> None:
+    process = inferior("dispatch-tensors")
+    addresses = {name: int(truth["address"], 16) for name, truth in process.truth["tensors"].items()}
+    with ProcTarget(process.pid) as target:
+        session = Session(target)
+        for name, truth in process.truth["tensors"].items():
+            facts = session.tensors.read(addresses[name])
+            assert facts.key_set == session.tensors.key_set(facts.address) == int(truth["bits"], 16), name
+        good = addresses["plain"]
+        assert session.tensors.read(good).implementation == "c10::TensorImpl"
+        for address in (0, 1, good + 8, good - 8, session.dispatcher.address, 1 << 60, (1 << 64) - 8):
+            with pytest.raises((BadData, MemoryFault)):
+                session.tensors.read(address)
+
+
+def test_keysets_and_arguments_by_address(inferior: Start, plain_look: Look) -> None:
+    process = inferior("dispatch-tensors")
+    tensors = process.truth["tensors"]
+    document = plain_look(process, "dispatch-keyset", f"tensor:{tensors['meta']['address']}")
+    assert document["keyset"]["bits"] == tensors["meta"]["bits"]
+    assert document["keyset"]["key"] == "AutogradMeta"
+    arguments = f"tensor:{tensors['sparse']['address']};@{tensors['grad']['address']};"
+    lookup = plain_look(process, "dispatch-lookup", "aten::mm", "--args", arguments)["lookup"]
+    first, second, none = lookup["call"]["arguments"]
+    assert (first["tensor"], first["keyset"]["bits"]) == ("f32[3, 3] SparseCPU", tensors["sparse"]["bits"])
+    assert (second["tensor"], second["keyset"]["bits"]) == ("f32[2, 3] cpu", tensors["grad"]["bits"])
+    assert (none["tensor"], none["keyset"]["keys"]) == ("no tensor", [])
+    assert [link["key"] for link in lookup["chain"]] == ["AutogradCPU", "SparseCPU"]
+
+
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_registers_and_memory_hold_keysets(inferior: Start, debugger: str) -> None:
+    process = inferior("dispatch-tensors")
+    meta = process.truth["tensors"]["meta"]
+    with ProcTarget(process.pid) as target:
+        offset = Session(target).layout.struct("c10::TensorImpl").field("key_set_").offset
+
+    def bits(place: str) -> str:
+        return str(process.dispatch("dispatch-keyset", place, debugger=debugger).document["keyset"]["bits"])
+
+    assert bits(f"*{int(meta['address'], 16) + offset:#x}") == meta["bits"]
+    stack, word = bits("$rsp"), bits("*$rsp+8")
+    assert bits("*$rsp+08") == word, "ten is 010, as people write it"
+    assert bits(f"*{int(stack, 16) + 8:#x}") == word

@@ -30,12 +30,10 @@ def index(library: str) -> SymbolIndex:
 
 
 def release(text: str) -> tuple[int, ...]:
-    """2.13.0+cpu as numbers."""
     return tuple(int(each) for each in text.partition("+")[0].split("."))
 
 
 def is_in(row: TorchSymbol, version: tuple[int, ...]) -> bool:
-    """The row says that this version has it."""
     return release(row.first) <= version and (not row.last or version <= release(row.last))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gdbext.engine.layouts import store
-from gdbext.errors import BadData
 from gdbext.torch.values.key_names import KeyNames
-from support.installed.machine import need_torch
-from support.truth.keyset_samples import random_bits
+from support.installed.machine import need_module
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning
 @pytest.fixture(scope="module")
 def torch() -> Any:
     """Imported by the worker that runs these tests, and not by each that collects them (2 s)."""
-    return need_torch()
+    return need_module("torch")
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +36,8 @@ def test_every_key_and_functionality_has_the_bits_and_the_text_of_pytorch(keys: 
         assert keys.bits_of(name) == theirs.raw_repr(), name
         assert keys.text(theirs.raw_repr()) == str(theirs), name
     for slot in keys.slots[1:]:
-        assert slot.bits == keys.bits_of(slot.name)
         theirs = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey(slot.value))
         assert keys.full_after(slot.name) == theirs.raw_repr(), slot.name
-
-
-def test_the_table_has_one_slot_for_each_runtime_key(keys: KeyNames) -> None:
-    assert keys.num_slots == len({slot.name for slot in keys.slots})
-    assert keys.slots[0].name == "Undefined"
-    for index, slot in enumerate(keys.slots):
-        assert keys.table_index(slot.bits) == index
-        assert keys.key_of_index(index) == slot.name
-        assert keys.index_of_key(slot.name) == index
-        assert keys.highest_key(slot.bits) == slot.name
-    for index in (keys.num_slots, -1):
-        with pytest.raises(BadData):
-            keys.key_of_index(index)
 
 
 def test_ten_thousand_random_sets_and_the_full_one(keys: KeyNames, torch: Any) -> None:
@@ -60,7 +45,11 @@ def test_ten_thousand_random_sets_and_the_full_one(keys: KeyNames, torch: Any) -
     assert keys.known_bits == full.raw_repr()
     runtime = set(str(full)[len("DispatchKeySet(") : -1].split(", "))
     previous = torch._C.DispatchKeySet.from_raw_repr(0)
-    for bits in (keys.known_bits, *random_bits(keys, 10_000)):
+    chosen = random.Random(20260)
+    samples = [keys.known_bits, *(chosen.getrandbits(64) & keys.known_bits for _ in range(3_000))]
+    samples += [bits & chosen.getrandbits(64) for bits in samples]
+    samples += [bits & chosen.getrandbits(64) & chosen.getrandbits(64) for bits in samples]
+    for bits in samples:
         theirs = torch._C.DispatchKeySet.from_raw_repr(bits)
         assert keys.text(bits) == str(theirs)
         highest = torch._C._dispatch_key_name(theirs.highestPriorityTypeId())

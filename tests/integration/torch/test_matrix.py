@@ -1,9 +1,7 @@
-"""Operators and calls of every kind in a C++ program without Python, compiled in several ways: nothing wrong, nothing
-missing without a word."""
+"""Operators and calls of every kind in a C++ program without Python, compiled in several ways."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -32,8 +30,7 @@ def command(looking_at: Matrix, *words: str) -> Outcome:
 
 
 def test_every_pass(program: Matrix) -> None:
-    """Operator, key, event and keyset of each pass are those that the program wrote down, or unknown; of the arguments
-    of every kind none is wrong, without any symbol, too. Where a pass is missing, it is said, and nowhere else."""
+    """Passes and arguments are those that the program wrote down, or unknown. Where a pass is missing, it is said."""
     document = matrix.look(program)
     score = matrix.compare(program.truth, document)
     assert not score.wrong, matrix.report("", score)
@@ -56,10 +53,7 @@ GIVEN = {
 
 def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -> None:
     """What a boxed kernel has put on its stack is no argument of its call; of kernels whose wrapper is one function,
-    the one runs to which its functor points.
-
-    An exception has left a kernel; ``callBoxedForDispatchKey`` has called one; classes that own what they hold are
-    passed by the address of a copy; what a kernel with the stable ABI was given is in its wrapper's tuple."""
+    the one runs to which its functor points; what a kernel with the stable ABI was given is in its wrapper's tuple."""
     with matrix.started(matrix.host(), matrix.build("O3-s-hidden", name="fallbacks")) as program:
         document = matrix.look(program)
         score = matrix.compare(program.truth, document)
@@ -99,17 +93,14 @@ def test_a_backend_with_a_name_of_its_own(program: Matrix) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("O3-hidden", ("kernel", "zoo::plain", "--key", "CPU")),
-        ("O3-hidden", ("kernel", "zoo::layered", "--key", "CPU")),
-        ("O3-hidden", ("kernel", "zoo::lambda", "--key", "CPU")),
+        *(("O3-hidden", ("kernel", f"zoo::{name}", "--key", "CPU")) for name in ("layered", "lambda")),
         ("O0-g", ("return", "zoo::composite")),
         ("O3-hidden", ("redispatch", "zoo::layered")),
         ("O3-s-hidden", ("call", "zoo::plain")),
     ],
 )
 def test_kernels_and_the_programs_own_lookups_are_stopped_at(way: str, words: tuple[str, ...]) -> None:
-    """PyTorch's autograd fallback enters by the boxed function, into which the compiler has inlined the kernel; the
-    dispatcher is inlined into the program's own functions, which may have no names."""
+    """The autograd fallback enters by the boxed function, into which the compiler has inlined the kernel."""
     with matrix.running(way, only="loop") as looping:
         outcome = command(looping, "dispatch-break", *words)
     (request,) = outcome.document["breaks"]["requests"]
@@ -128,21 +119,9 @@ def test_what_does_not_come_is_said_after_some_seconds() -> None:
     assert line.startswith("note: no stop in 5 s: 1 of 1 thread ran, and did not come here with that key: dispatch-top")
 
 
-@pytest.mark.gdb
-def test_values_of_the_programs_own_calls() -> None:
-    """Their arguments are where the kernel begins: in a boxed stack below the autograd fallback, or in registers."""
-    names = ("zoo::plain", "zoo::layered")
-    with matrix.running("O3-hidden", only="loop") as looping:
-        outcome = command(looping, "dispatch-values", "print", "--when", "before", *names, "--limit", "4")
-    *calls, _ = [json.loads(line) for line in outcome.stdout.splitlines()]
-    seen = {(call["op"], call["key"], call["arguments"][0]["tensor"]["short"]) for call in calls}
-    assert seen == {(name, "AutogradCPU", matrix.TENSOR) for name in names}, outcome
-
-
 @pytest.fixture(scope="module")
 def turning(request: pytest.FixtureRequest) -> Iterator[Matrix]:
-    """A program that has every lookup inlined into the functions that make the calls: without symbols, or in which
-    calls of the dispatcher go through slots, not stubs."""
+    """Every lookup is inlined into the functions that make the calls: without symbols, or called through slots."""
     library = matrix.build(getattr(request, "param", "O3-s-hidden"), name="turns")
     with matrix.started(matrix.host(), library) as running:
         yield running
@@ -175,8 +154,7 @@ def test_a_program_without_symbols_is_counted(turning: Matrix) -> None:
 
 @pytest.mark.parametrize("only", ["", "parallel"])
 def test_the_thread_that_ends_the_chain_is_shown(only: str) -> None:
-    """A backward pass on a device's thread, with the node that it runs; a worker of parallel_for, for which the
-    operator's thread waits at OpenMP's barrier."""
+    """A backward pass on a device's thread; a worker of parallel_for, for which the operator's thread waits."""
     with matrix.started(matrix.host(), matrix.build("O2", name="chains"), only=only) as hung:
         report = hung.document("dispatch-diagnose")
         text = hung.text("dispatch-diagnose")

@@ -12,19 +12,13 @@ from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, started, wait_
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
-VARIABLE_TYPE_SIN = "_ZN5torch8autograd12VariableType12_GLOBAL__N_13sinEN3c1014DispatchKeySetERKN2at6TensorE"
-LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
-SIN_CALL = "_ZN2at4_ops3sin4callERKNS_6TensorE"
-CPU_SIN = "_ZN2at12_GLOBAL__N_115wrapper_CPU_sinERKNS_6TensorE"
-CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
-
-
+Stages = dict[str, dict[str, Any]]
 PLACES = {
-    "first instruction": f"*(char*)&{SIN_CALL}",
-    "lookup": LOOKUP,
-    "callbacks": CALLBACKS,
-    "autograd kernel": VARIABLE_TYPE_SIN,
-    "backend kernel": CPU_SIN,
+    "first instruction": "*(char*)&_ZN2at4_ops3sin4callERKNS_6TensorE",
+    "lookup": "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE",
+    "callbacks": "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE",
+    "autograd kernel": "_ZN5torch8autograd12VariableType12_GLOBAL__N_13sinEN3c1014DispatchKeySetERKN2at6TensorE",
+    "backend kernel": "_ZN2at12_GLOBAL__N_115wrapper_CPU_sinERKNS_6TensorE",
 }
 SCRIPT = """
 import gdb, json
@@ -49,7 +43,7 @@ gdb.execute("kill")
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     """The innermost dispatch where each place is first reached while sin is called with a gradient: by one gdb."""
     folder = tmp_path_factory.mktemp("stages")
     script, said, ready = folder / "script.py", folder / "said", folder / "ready"
@@ -66,14 +60,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         inferior.send("sin grad")
         output, _ = gdb.communicate(timeout=PATIENCE)
         assert said.exists(), output.decode()
-    found = {}
-    for name, document in json.loads(said.read_text()).items():
-        (thread,) = document["threads"]
-        found[name] = dict(thread["dispatch"][0])
-    return found
-
-
-Stages = dict[str, dict[str, Any]]
+    documents = json.loads(said.read_text()).items()
+    return {name: document["threads"][0]["dispatch"][0] for name, document in documents}
 
 
 def test_kernels_name_the_key_that_they_did_not_reach(stages: Stages) -> None:

@@ -1,38 +1,52 @@
-"""A torch whose libraries are stripped, as Debian ships it: names come from .dynsym alone."""
+"""A torch whose libraries are stripped, as Debian ships it, or were deleted or replaced after they were loaded."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.installed import debian_torch, torch_copies
+from support.programs import native_build
 from support.programs.harness import Inferior, started
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 STAGES = [("redispatch", "aten::mm"), ("call", "aten::mm"), ("call", "aten::matmul"), ("call", "aten::linear")]
+LIBRARIES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so")
 
 
-@pytest.fixture(scope="module")
-def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
-    folder = tmp_path_factory.mktemp("stripped")
-    torch_copies.strip(torch_copies.copy_of_torch(folder))
+@contextmanager
+def own_torch(folder: Path, stripped: Sequence[str] = ()) -> Iterator[Inferior]:
+    """The program with a copy of torch, most files of which are hard links; what is stripped has .dynsym alone."""
+    source = native_build.torch_folder()
+    shutil.copytree(source, folder / "torch", copy_function=link, ignore=shutil.ignore_patterns("include"))
+    for name in stripped:
+        library = folder / "torch/lib" / name
+        library.unlink()
+        subprocess.run(["strip", "-s", "-o", library, source / "lib" / name], check=True)
     with started("meta-mm", env={"PYTHONPATH": str(folder)}) as inferior:
         yield inferior
         inferior.assert_undisturbed()
     shutil.rmtree(folder)
 
 
-def test_the_libraries_are_stripped(stripped: Inferior, tmp_path: Path) -> None:
-    maps = Path(f"/proc/{stripped.pid}/maps").read_text()
-    libraries = {line.split()[-1] for line in maps.splitlines() if line.endswith(torch_copies.STRIPPED)}
-    assert len(libraries) == len(torch_copies.STRIPPED)
-    for library in libraries:
-        assert str(tmp_path.parent) in library
-        assert b".symtab" not in Path(library).read_bytes()[-8192:]
+def link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # the test's folder is on another file system
+        shutil.copyfile(source, target)
+
+
+@pytest.fixture(scope="module")
+def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
+    with own_torch(tmp_path_factory.mktemp("stripped"), LIBRARIES) as inferior:
+        yield inferior
 
 
 @pytest.mark.parametrize("debugger", ["gdb", "none"])
@@ -68,22 +82,42 @@ def test_it_is_known_which_torch_it_is(stripped: Inferior) -> None:
     assert "RegisterCPU" in kernel["debug"]
 
 
-@pytest.mark.slow
-def test_debians_torch() -> None:
-    """Stripped, with its version in the library's name; the layout is of its own headers."""
-    with started("old-torch", python="debian", env=debian_torch.environment()) as debian:
-        assert debian.truth["torch"].startswith("1.13")
-        document = debian.dispatch("dispatch-bt", "--native", debugger="none").document
-        verdict = debian.dispatch("dispatch-diagnose", debugger="none").document["verdict"]
-        (operator,) = debian.dispatch("dispatch-op", "aten::mm", debugger="none").document["operators"]
-    (main, *_) = document["threads"]
-    steps = main["dispatch"]
-    assert [(step["event"], step["op"]) for step in steps] == STAGES
-    assert {(step["stage"], step["confidence"]) for step in steps} == {("in-kernel", "exact")}
-    meta, *autograd = [step["keyset"]["keys"] for step in steps]
-    assert (meta, autograd) == (["Meta"], [["Meta", "AutogradMeta"]] * 3)
-    assert [frame["function"] for frame in main["python_frames"]][-2:] == ["meta_mm", "<module>"]
-    layout = {"id": "torch-1.13.0a0-cxx11", "match": "exact"}
-    assert document["target"]["torch"] == {"version": "1.13.0", "layout": layout}
-    assert (verdict["kind"], verdict["op"], verdict["stage"]) == ("blocked", "aten::mm", "in-kernel")
-    assert operator["schema"].startswith("aten::mm(")
+@pytest.fixture
+def hang(tmp_path: Path) -> Iterator[Inferior]:
+    with own_torch(tmp_path) as inferior:
+        yield inferior
+
+
+def told(document: dict[str, Any]) -> str:
+    return "\n".join(" ".join(error.values()) for error in document["errors"])
+
+
+def told_of(step: dict[str, Any]) -> tuple[Any, ...]:
+    return step["level"], step["event"], step["op"], step["key"], step["keyset"] and step["keyset"]["bits"]
+
+
+def test_a_library_that_is_gone(hang: Inferior, tmp_path: Path) -> None:
+    """The kernel keeps it for the process (/proc/PID/map_files). Of the core no name of another build is used, a pass
+    is shown only where frames of other libraries prove it, and nobody says that no thread is in the dispatcher."""
+    library = tmp_path / "torch/lib/libtorch_cpu.so"
+    hang.core()
+    whole = hang.dispatch("dispatch-bt", debugger="none").document["threads"][0]["dispatch"]
+    library.unlink()
+    live = hang.dispatch("dispatch-bt", debugger="none").document
+    assert live["threads"][0]["dispatch"] == whole
+    assert "libtorch_cpu.so was deleted" in told(live)
+    for reason in ("No such file", "is not the file in memory"):
+        document = hang.dispatch("dispatch-bt", "--native", debugger="none", core=True).document
+        (main,) = document["threads"]
+        inside = [frame["function"] for frame in main["frames"] if frame["module"] == "libtorch_cpu.so"]
+        assert len(inside) > 3
+        assert set(inside) == {"??"}
+        known = [told_of(step) for step in main["dispatch"] if step["confidence"] != "unknown"]
+        assert not [each for each in known if each not in map(told_of, whole)]
+        assert "libtorch_cpu.so" in main["dispatch_doubt"]
+        assert reason in told(document)
+        assert "--sysroot" in told(document)
+        assert [frame["function"] for frame in main["python_frames"]][-2:] == ["meta_mm", "<module>"]
+        verdict = hang.dispatch("dispatch-diagnose", debugger="none", core=True).document["verdict"]
+        assert "in aten::mm (Meta kernel)" in verdict["summary"]  # which its Python frames and libtorch_python prove
+        shutil.copy(library.with_name("libc10.so"), library)  # another build is no better

@@ -1,5 +1,4 @@
-"""The gdbs of this machine: the system's, and gdb 18 of PyPI, which scripts/lib/environment.sh puts beside the virtual
-environment's Python."""
+"""The system's gdb, and gdb 18 of PyPI, which scripts/lib/environment.sh puts beside the virtual environment."""
 
 from __future__ import annotations
 
@@ -12,14 +11,11 @@ import pytest
 
 from support.installed import machine
 
-_NEW = Path(sys.prefix) / "gdb18/bin/gdb"
-
 
 def usable() -> dict[str, str]:
     """Name to executable."""
-    system = shutil.which("gdb")
-    found = {"gdb": system} if system is not None else {}
-    return found | ({"gdb18": str(_NEW)} if _NEW.exists() else {})
+    paths = {"gdb": shutil.which("gdb"), "gdb18": shutil.which(Path(sys.prefix) / "gdb18/bin/gdb")}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def parameters() -> list[Any]:

@@ -17,16 +17,11 @@ COMPILER_TOOLS = ("gcc", "g++", "as", "strip", "objcopy", "objdump", "nm", "read
 """The compiler and binutils: one package group on every distribution."""
 
 
-def in_ci() -> bool:
-    """Continuous integration, where everything that the tests need must be there."""
-    return os.environ.get("CI") == "true"
-
-
 def lacking(reason: str) -> None:
     """End a test that this machine cannot run: skipped for a user, failed in CI."""
     import pytest  # scripts/bench uses the harness without it
 
-    if in_ci():
+    if os.environ.get("CI") == "true":
         pytest.fail(f"{reason} (in CI this is a failure)", pytrace=False)
     pytest.skip(reason, allow_module_level=True)
 
@@ -41,27 +36,8 @@ def own_libc() -> str:
     raise LookupError("this Python runs without a shared C library")
 
 
-@cache
-def torch_library(name: str) -> str:
-    """A library of the installed torch, found without importing it (2 s)."""
-    spec = find_spec("torch")
-    assert spec is not None, "a test that uses torch must be marked with it"
-    assert spec.submodule_search_locations
-    return str(Path(spec.submodule_search_locations[0]) / "lib" / name)
-
-
-def need_torch() -> Any:
-    """The torch module, for a test module that compares with it as a whole."""
-    reason = _no_torch()
-    if reason:
-        lacking(reason)
-    import torch
-
-    return torch
-
-
 def need_module(name: str) -> Any:
-    """A module of tests/requirements.txt, for a test module that compares with it as a whole."""
+    """A module of tests/requirements.txt, or torch, for a test module that compares with it as a whole."""
     if find_spec(name) is None:
         lacking(f"{name} is not installed in this Python (scripts/test installs it)")
     return import_module(name)
@@ -72,8 +48,8 @@ def _no_torch() -> str:
 
 
 def _no_program(*names: str) -> str:
-    missing = [name for name in names if shutil.which(name) is None]
-    return f"not installed: {', '.join(missing)}" if missing else ""
+    absent = [name for name in names if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 def _no(module: str) -> str:

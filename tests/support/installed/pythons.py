@@ -50,8 +50,7 @@ def lacking(version: str, what: str) -> None:
 
 @cache
 def prefixes(version: str) -> tuple[Path, ...]:
-    """Installed CPythons "3.9" (any micro version) or "3.9.18", each once, by their prefix; pyenv calls a 3.13t
-    "3.13.5t"."""
+    """Installed CPythons "3.9" or "3.9.18", each once, by their prefix; pyenv calls a 3.13t "3.13.5t"."""
     pattern = f"{version[:-1]}.*t" if version.endswith("t") else f"{version}.*[0-9]"
     found = [each for root in _roots() for each in root.glob(version if version.count(".") > 1 else pattern)]
     return tuple(sorted({each.resolve() for each in found if (each / "bin").is_dir()}))

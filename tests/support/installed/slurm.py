@@ -1,7 +1,6 @@
-"""Slurm's own daemons on the loopback: a cluster of this one machine, for as long as a test needs it.
+"""Slurm's own daemons on the loopback, without authentication: a cluster of this one machine, for one test.
 
-They have a configuration, state and logs of their own in a folder of the test, no authentication between them (they
-listen on 127.0.0.1 only, and run as the user), and nothing of an installed cluster is read.
+Configuration, state and logs are in a folder of the test; nothing of an installed cluster is read.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from support.installed import sshd
 from support.programs.harness import PATIENCE, HarnessError, wait_until
 
-_PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 _CONFIGURATION = """\
 ClusterName=gdbext
 SlurmctldHost={host}(127.0.0.1)
@@ -52,7 +51,7 @@ KillWait=1
 def missing() -> str:
     """Why no cluster can run here, "" when one can."""
     programs = ("slurmctld", "slurmd", "srun", "scancel", "squeue", "sinfo")
-    absent = [name for name in programs if shutil.which(name, path=_PLACES) is None]
+    absent = [name for name in programs if shutil.which(name, path=sshd.PLACES) is None]
     return f"not installed: {', '.join(absent)} (slurmctld, slurmd, slurm-client)" if absent else ""
 
 
@@ -62,12 +61,12 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     for name in ("state", "spool"):
         (folder / name).mkdir()
     configuration = folder / "slurm.conf"
-    controller, node = _free_ports(2)
+    controller, node = sshd.free_ports(2)
     host = socket.gethostname().partition(".")[0]
     configuration.write_text(
         _CONFIGURATION.format(host=host, folder=folder, user=getpass.getuser(), controller=controller, node=node)
     )
-    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": _PLACES}
+    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": sshd.PLACES}
     daemons: list[subprocess.Popen[bytes]] = []
     stack = contextlib.ExitStack()
     try:
@@ -93,14 +92,6 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
 def _said(words: list[str], environment: Mapping[str, str]) -> str:
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return done.stdout
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _wait_until(condition: Callable[[], bool], folder: Path) -> None:

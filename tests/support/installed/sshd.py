@@ -1,7 +1,6 @@
 """OpenSSH's daemon on the loopback, with keys and a configuration of its own, for as long as a test needs it.
 
-Nothing of the user's is read or written: neither ~/.ssh nor /etc/ssh. Every address of 127.0.0.0/8 is this machine, so
-several of them stand for several machines.
+Nothing of the user's is read or written. Several addresses of 127.0.0.0/8 stand for several machines.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from support.programs.harness import wait_until
 
-_PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 _CONFIGURATION = """\
 Port {port}
 HostKey {folder}/host_key
@@ -51,7 +50,7 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
     for name in ("host_key", "user_key"):
         words = [str(_program("ssh-keygen")), "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
         subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
-    port = _free_port(addresses)
+    (port,) = free_ports(1)
     configuration = folder / "sshd_config"
     listening = "".join(f"ListenAddress {address}\n" for address in addresses)
     configuration.write_text(_CONFIGURATION.format(port=port, folder=folder) + listening)
@@ -62,7 +61,9 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
         [str(_program("sshd")), "-D", "-f", str(configuration), "-E", str(log)], stdin=subprocess.DEVNULL
     )
     try:
-        _wait_for(daemon, addresses, port, log)
+        for address in addresses:
+            wait_until(lambda: daemon.poll() is not None or _answers(address, port), f"sshd answers at {address}")  # noqa: B023
+            assert daemon.poll() is None, log.read_text()
         options = " ".join(f"-o{name}={value}" for name, value in _OPTIONS.items())
         yield f"-F /dev/null -p {port} -i {shlex.quote(str(folder / 'user_key'))} {options}"
     finally:
@@ -72,20 +73,16 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
 
 def _program(name: str) -> str | None:
     """The daemon is called by its whole path: it starts itself anew for each who comes."""
-    return shutil.which(name, path=_PLACES)
+    return shutil.which(name, path=PLACES)
 
 
-def _free_port(addresses: Sequence[str]) -> int:
-    with socket.socket() as probe:
-        probe.bind((addresses[0], 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_for(daemon: subprocess.Popen[bytes], addresses: Sequence[str], port: int, log: Path) -> None:
-    for address in addresses:
-        wait_until(lambda: daemon.poll() is not None or _answers(address, port), f"sshd answers at {address}")  # noqa: B023
-        assert daemon.poll() is None, log.read_text()
+def free_ports(count: int) -> list[int]:
+    """Of the loopback."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _answers(address: str, port: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 _ALSO_EXTENDED = ("chromium", "pythons", "slurm", "sshd", "slow")
 """Markers of tests that need programs which the first tier does without, or more than ten seconds."""
 EXTENDED = (
-    "cpython/test_assumed_names.py",
+    "cpython/test_python_layouts.py",
     "diagnosis/test_garbage.py",
     "diagnosis/test_samples.py",
     "diagnosis/test_strangers.py",

@@ -21,10 +21,8 @@ def count(process: Inferior) -> tuple[int, int]:
     right = wrong = 0
     for tid, facts in backwards(process).items():
         node = nodes[tid] or {}
-        pairs = [
-            (node.get(name), facts[truth])
-            for name, truth in (("name", "node"), ("sequence_nr", "sequence_nr"), ("forward_op", "forward_op"))
-        ]
+        names = {"name": "node", "sequence_nr": "sequence_nr", "forward_op": "forward_op"}
+        pairs = [(node.get(name), facts[truth]) for name, truth in names.items()]
         right += all(ours == theirs for ours, theirs in pairs)
         wrong += any(ours not in (None, theirs) for ours, theirs in pairs)
     return right, wrong

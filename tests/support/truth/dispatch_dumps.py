@@ -35,12 +35,11 @@ def state_dump(session: Session, operator: Operator) -> list[str]:
 
 def table_dump(session: Session, cells: list[ComputedEntry]) -> list[str]:
     """``_dispatch_dump_table`` of an operator."""
-    return [_cell_line(session, cell) for cell in cells if cell.expected.valid]
-
-
-def _cell_line(session: Session, cell: ComputedEntry) -> str:
-    fallthrough = "fallthrough " if session.dispatcher.kernels.fallthrough(cell.expected) else ""
-    return f"{cell.key}: {fallthrough}{cell.debug} [{cell.reason}]"
+    kernels, lines = session.dispatcher.kernels, []
+    for cell in (each for each in cells if each.expected.valid):
+        fallthrough = "fallthrough " if kernels.fallthrough(cell.expected) else ""
+        lines.append(f"{cell.key}: {fallthrough}{cell.debug} [{cell.reason}]")
+    return lines
 
 
 def their_lines(text: str) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from gdbext.hosts.gdb.gdb_target import GdbTarget
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])
-limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "250"))
 
 active: list[tuple[int, int, int]] = []  # (stack pointer, OperatorDef, keyset), outermost first
 passed: dict[int, list[int]] = {}  # stack pointer → the tensors that were passed
@@ -48,20 +46,11 @@ def forget_returned(sp: int) -> None:
         passed.pop(active.pop()[0], None)
 
 
-class Stop(gdb.Breakpoint):
-    """Stops for good where the function says so."""
-
-    def __init__(self, address: int, reached: Callable[[], bool | None]) -> None:
-        super().__init__(f"*{address:#x}", internal=True)
-        self._reached = reached
-
-    def stop(self) -> bool:
-        return bool(self._reached())
-
-
-def stop_at(what: str, address: int, reached: Callable[[], bool | None]) -> None:
-    if (what, address) not in stops:
-        stops[what, address] = Stop(address, reached)
+def stop_at(what: str, address: int | None, reached: Callable[[], bool | None]) -> None:
+    """For good where the function says so."""
+    if address is not None and (what, address) not in stops:
+        stop = type("Stop", (gdb.Breakpoint,), {"stop": lambda _: bool(reached())})
+        stops[what, address] = stop(f"*{address:#x}", internal=True)
 
 
 def entered(definition: int, keyset: int, returns_to: int) -> None:
@@ -179,17 +168,13 @@ def address_of(name: str) -> int | None:
 
 stop_at("lookup", address_of(LOOKUP), looked_up)
 for mangled, operator_name in structs:
-    address = address_of(mangled)
-    if address is not None and operator_name in dispatcher.names:
-        stop_at("redispatch", address, partial(redispatched, dispatcher.names[operator_name]))
+    if operator_name in dispatcher.names:
+        stop_at("redispatch", address_of(mangled), partial(redispatched, dispatcher.names[operator_name]))
 for mangled in json.loads(os.environ["GDBEXT_PROBE_CALLS"]):
-    address = address_of(mangled)
-    if address is not None:
-        stop_at("call", address, called)
+    stop_at("call", address_of(mangled), called)
 
 Path(os.environ["GDBEXT_PROBE_READY"]).touch()
-started = time.monotonic()
-while gdb.selected_inferior().pid and time.monotonic() - started < limit:
+while gdb.selected_inferior().pid:
     gdb.execute("continue")
     if gdb.selected_inferior().pid:
         compare()

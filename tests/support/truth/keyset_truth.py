@@ -37,7 +37,7 @@ def compare(python: str = "venv") -> dict[str, Any]:
             inferior.send(f"{operator} nograd")
         assert inferior.process.stdin is not None
         inferior.process.stdin.close()
-        gdb.wait(PATIENCE)
+        gdb.wait(5 * PATIENCE)
         assert (folder / "out").exists(), (folder / "log").read_text()[-2000:]
         found: dict[str, Any] = json.loads((folder / "out").read_text())
         return found

@@ -17,10 +17,7 @@ def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str])
     """What the target says. ``reads`` names (address, size) pairs, ``paths`` are given to local_path."""
     selected = target.selected_thread()
     return {
-        "kind": target.kind,
-        "debugger": target.debugger,
-        "is_core": target.is_core,
-        "pid": target.pid,
+        **{name: getattr(target, name) for name in ("kind", "debugger", "is_core", "pid")},
         "architecture": target.architecture.name,
         "selected": selected.tid if selected else None,
         "threads": [_thread(thread) for thread in target.threads()],
@@ -34,14 +31,8 @@ def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str])
 
 def _thread(thread: TargetThread) -> dict[str, Any]:
     signal = thread.signal
-    return {
-        "tid": thread.tid,
-        "number": thread.number,
-        "name": thread.name,
-        "signal": signal._asdict() if signal else None,
-        "registers": dict(thread.registers()),
-        "kernel_state": thread.kernel_state,
-    }
+    said = {name: getattr(thread, name) for name in ("tid", "number", "name", "kernel_state")}
+    return {**said, "signal": signal._asdict() if signal else None, "registers": dict(thread.registers())}
 
 
 def _read(target: Target, address: int, size: int) -> dict[str, Any]:

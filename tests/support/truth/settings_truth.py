@@ -18,13 +18,9 @@ PROGRAMS = (
     "everything",
     "environment",
 )
+_CONF = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "max_split_size_mb:64")
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "environment": {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "1",
-        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
-        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
-    },
+    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", **_CONF}
 }
 """Of programs that set nothing else."""
 CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
@@ -66,12 +62,8 @@ def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
 def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
     """The report as the program says it."""
     ours = dict(report)
-    allocators = [ours.get(name) for name in ("allocator", "cuda_allocator")]
-    told = [
-        each["last_allocator_settings"]
-        for each in allocators
-        if isinstance(each, dict) and "last_allocator_settings" in each
-    ]
+    allocators = [each for each in map(ours.get, ("allocator", "cuda_allocator")) if isinstance(each, dict)]
+    told = [each["last_allocator_settings"] for each in allocators if "last_allocator_settings" in each]
     ours["allocator_settings"] = told[0] if told else ""
     ours["global_callbacks"] = len(ours["record_function_callbacks"])
     ours["threads"] = [_thread(each) for each in ours["threads"] if each["tid"] == main] or [{}]
@@ -95,8 +87,7 @@ def is_for_cuda(python: str) -> bool:
 
 
 def compare_cuda(python: str, core: bool) -> tuple[dict[str, tuple[Any, Any]], int]:
-    """What is reported of CUDA's allocator and generator otherwise than a program on a stand-in for a device says, and
-    how many facts that says."""
+    """What is reported otherwise than a program on a stand-in for a device says, and how many facts that says."""
     device = {"LD_PRELOAD": str(native_build.build("one_cuda_device"))}
     with harness.started("cuda-memory", python=python, env=device) as process:
         said = process.truth["cuda"]

@@ -25,27 +25,27 @@ NAME = "python-lock-abba-rlock-3.12"
 
 
 class Subject:
-    """The undamaged process."""
-
     def __init__(self) -> None:
         self.whole = Replay(NAME)
         self.owners = owners(self.whole)
-        runtime = self.whole.session.python
-        assert runtime is not None
-        self.runtime = runtime
-        self.states = {self.runtime.tid_of(state): state for state in runtime.thread_states()}
+        self.runtime = runtime_of(self.whole)
+        self.states = {self.runtime.tid_of(state): state for state in self.runtime.thread_states()}
         self.waiter, self.owner = (tid for tid in sorted(self.owners))
 
     def wait_where_the_lock_records(self, ident: int) -> dict[str, Any]:
         """The waiter's wait where its lock's word is overwritten."""
-        place = int(wait_of(self.whole, self.waiter)["address"], 16) + RLockObject.rlock_owner.offset(
-            self.runtime.space
-        )
+        lock = int(wait_of(self.whole, self.waiter)["address"], 16)
+        place = lock + RLockObject.rlock_owner.offset(self.runtime.space)
         return wait_of(Replay(NAME, patched(recording(NAME), {place: ident})), self.waiter)
 
     def patched(self, tid: int, name: str, word: int) -> Recording:
         field = self.states[tid].address + getattr(PyThreadState, name).offset(self.runtime.space)
         return patched(recording(NAME), {field: word})
+
+
+def runtime_of(replay: Replay) -> PythonRuntime:
+    assert replay.session.python is not None
+    return replay.session.python
 
 
 def wait_of(replay: Replay, tid: int) -> dict[str, Any]:
@@ -58,15 +58,10 @@ def subject() -> Subject:
     return Subject()
 
 
-def owners(replay: Replay) -> dict[int, int | str | None]:
-    """Thread to the owner of the lock that it waits for, as it is shown."""
-    found: dict[int, int | str | None] = {}
-    for thread in replay.document("all-threads")["threads"]:
-        wait = thread["wait"]
-        if wait is not None and wait["kind"] == "python-lock":
-            owner = wait["owner"]
-            found[thread["tid"]] = None if owner is None else owner["tid"] if owner["state"] == "alive" else "gone"
-    return found
+def owners(replay: Replay) -> dict[int, int | None]:
+    waits = {thread["tid"]: thread["wait"] for thread in replay.document("all-threads")["threads"]}
+    locks = {tid: wait for tid, wait in waits.items() if wait is not None and wait["kind"] == "python-lock"}
+    return {tid: wait["owner"] and wait["owner"]["tid"] for tid, wait in locks.items()}
 
 
 def test_the_owner_s_id_is_another_thread_s(subject: Subject) -> None:
@@ -111,8 +106,7 @@ def test_who_stops_the_world_is_not_told_by_a_word_that_is_no_thread_s() -> None
     """A thread that waits for the world to stop does not wait for itself, whoever is said to have asked for it."""
     name = "free-threaded-pause-3.13t"
     whole = Replay(name)
-    runtime = whole.session.python
-    assert runtime is not None
+    runtime = runtime_of(whole)
     pauses = [PyRuntimeState(runtime.space, runtime.address).stoptheworld]
     pauses += [PyInterpreterState(runtime.space, each.address).stoptheworld for each in runtime.interpreters()]
     places = [pause.place(StopTheWorld.requester) for pause in pauses]
@@ -126,8 +120,7 @@ def test_a_pool_with_an_unread_worker_is_not_exhausted(name: str, damage: tuple[
     """The worker may be about to take the job: only where all of them are read, is it known that none will."""
     whole = Replay(name)
     (deadlock,) = [each for each in whole.diagnosis["findings"] if each["kind"] == "deadlock"]
-    runtime = whole.session.python
-    assert runtime is not None
+    runtime = runtime_of(whole)
     at = getattr(PyThreadState, damage[0]).offset(runtime.space)
     newest = next(iter(runtime.thread_states()))
     assert runtime.tid_of(newest) in deadlock["threads"]
@@ -156,8 +149,7 @@ def test_a_counter_of_a_native_loop_is_no_thread() -> None:
     """uvloop's loop is a C structure, whose thread is looked for among its words; an overwritten ident, 1, is there."""
     name = "loop-blocked-3.11"
     whole = Replay(name)
-    runtime = whole.session.python
-    assert runtime is not None
+    runtime = runtime_of(whole)
     client = next(state for state in runtime.thread_states() if runtime.tid_of(state) == whole.tid("worker"))
     word = client.address + PyThreadState.thread_id.offset(runtime.space)
     damaged = Replay(name, patched(recording(name), {word: 1})).diagnosis

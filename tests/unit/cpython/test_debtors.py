@@ -1,5 +1,4 @@
-"""Who may end a wait for an object of an installed package: a thread that stands in code of the very package, and waits
-for no other thread. Where a loop is looked for that waits: not in a library that has called the program."""
+"""Who may end a wait for an object of an installed package, and in which frames a loop is looked for that waits."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import cast
 
 import pytest
 
-from gdbext.cpython.abi.assumed_names import package_of
 from gdbext.cpython.sync.polled_objects import up_to_callback
 from gdbext.cpython.sync.pools import goes_on_in
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -36,13 +34,6 @@ def test_a_thread_in_the_package_may_act(frames: list[tuple[str, str]], expected
     stack = SimpleNamespace(frames=[SimpleNamespace(file=file, function=function) for file, function in frames])
     runtime = SimpleNamespace(frames=SimpleNamespace(stack=lambda _: stack))
     assert goes_on_in(cast(PythonRuntime, runtime), cast(ThreadState, 0), {f"{SITE}/websockets"}) is expected
-
-
-def test_packages_of_files() -> None:
-    assert package_of(RECEIVES[0]) == f"{SITE}/websockets"
-    assert package_of(f"{SITE}/alone.py") == f"{SITE}/alone.py"
-    assert package_of("/usr/lib/python3/dist-packages/numpy/core/a.py") == "/usr/lib/python3/dist-packages/numpy"
-    assert package_of("/srv/app.py") == package_of(SELECT[0]) == ""
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ SIZE = 1 << 19
 
 
 def memory_of(data: bytes) -> Memory:
-    """One block of bytes at BASE."""
-    return Memory(FakeTarget({BASE: data}))
+    """One block of bytes at BASE, of a page or more."""
+    return Memory(FakeTarget({BASE: data.ljust(4096, b"\0")}))
 
 
 def location(path: str = "/usr/lib/libpython3.9.so.1.0") -> RuntimeLocation:
@@ -50,7 +50,6 @@ def location(path: str = "/usr/lib/libpython3.9.so.1.0") -> RuntimeLocation:
 
 
 def symbols(**known: int) -> Symbolizer:
-    """A symbolizer for a module that exports these names."""
     exported = {name: SimpleNamespace(vaddr=address) for name, address in known.items()}
     return cast(Symbolizer, SimpleNamespace(index=lambda _: SimpleNamespace(exported=exported.get)))
 
@@ -89,16 +88,11 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
         frame = PythonFrame("f", "f.py", 1, address, address)
         for reader in (locals_of, stack_slots):
             with_errors(reader, runtime, frame)
-        for method in (
-            runtime.objects.text,
-            runtime.objects.bytes,
-            runtime.objects.integer,
-            runtime.objects.tuple_items,
-            runtime.objects.list_items,
-            lambda at: list(runtime.dicts.items(at)),
-            lambda at: list(runtime.dicts.attributes(at)),
-        ):
+        objects, dicts = runtime.objects, runtime.dicts
+        for method in (objects.text, objects.bytes, objects.integer, objects.tuple_items, objects.list_items):
             with_errors(method, address)
+        for method in (dicts.items, dicts.attributes):
+            with_errors(lambda at: list(method(at)), address)  # noqa: B023
     read_thread_names(runtime)
     with_errors(read_gils, runtime)
     with_errors(runtime.interpreters)
@@ -112,24 +106,20 @@ def with_errors(function: Any, *arguments: Any) -> None:
         return
 
 
-def memory_with(header: bytes) -> Memory:
-    return memory_of(header.ljust(4096, b"\0"))
-
-
 def test_versions_that_are_not_known_are_refused() -> None:
     with pytest.raises(PythonUnsupported, match=r"free-threaded CPython 3\.15\.1"):
-        evidence(memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030F01F0, 1)), location(), symbols())
+        evidence(memory_of(b"xdebugpy" + struct.pack("<QQ", 0x030F01F0, 1)), location(), symbols())
     with pytest.raises(PythonUnsupported, match=r"3\.16\.0a3"):
-        evidence(memory_with(b"xdebugpy" + struct.pack("<QQ", 0x031000A3, 0)), location(), symbols())
-    without = memory_with(struct.pack("<QI", 0, 0x031000F0))
+        evidence(memory_of(b"xdebugpy" + struct.pack("<QQ", 0x031000A3, 0)), location(), symbols())
+    without = memory_of(struct.pack("<QI", 0, 0x031000F0))
     with pytest.raises(PythonUnsupported, match=r"3\.16\.0 is not supported"):
         evidence(without, location(), symbols(Py_Version=BASE + 8))
     with pytest.raises(PythonUnsupported, match=r"3\.7"):
-        evidence(memory_with(b""), location("/usr/lib/libpython3.7m.so.1.0"), symbols())
+        evidence(memory_of(b""), location("/usr/lib/libpython3.7m.so.1.0"), symbols())
 
 
 def test_published_version_wins_over_the_path() -> None:
-    memory = memory_with(struct.pack("<QI", 0, 0x030B02F0))
+    memory = memory_of(struct.pack("<QI", 0, 0x030B02F0))
     found = evidence(memory, location("/opt/python3.9"), symbols(Py_Version=BASE + 8))
     assert (found.hexversion, found.candidates) == (0x030B02F0, (ABIS["3.11"],))
     expected = {0x030B07F0: "3.11.7", 0x030D00C2: "3.13.0rc2", 0x03090CF0: "3.9.12", 0x030E00A3: "3.14.0a3"}
@@ -147,46 +137,43 @@ def test_published_version_wins_over_the_path() -> None:
     ],
 )
 def test_candidates_from_the_path(path: str, candidates: tuple[tuple[int, int], ...]) -> None:
-    found = evidence(memory_with(b""), location(path), symbols())
+    found = evidence(memory_of(b""), location(path), symbols())
     assert tuple(abi.version for abi in found.candidates) == candidates
 
 
-def test_list_of_thread_states_in_a_circle() -> None:
-    """Interpreter 0 whose only thread state is its own successor."""
-    layout = layout_for(ABIS["3.11"])
+def block(words: dict[int, int]) -> bytes:
     data = bytearray(SIZE)
-    interpreter, state = BASE + 0x20000, BASE + 0x50000
-
-    def put(address: int, value: int) -> None:
+    for address, value in words.items():
         struct.pack_into("<Q", data, address - BASE, value)
+    return bytes(data)
 
-    put(BASE + PyRuntimeState.interpreters_head.field(layout).offset, interpreter)
-    put(interpreter + PyInterpreterState.threads_head.field(layout).offset, state)
-    put(state + PyThreadState.interp.field(layout).offset, interpreter)
-    put(state + PyThreadState.next.field(layout).offset, state)
-    runtime = PythonRuntime(memory_of(bytes(data)), location(), layout)
-    with pytest.raises(GdbextError, match="no end"):
-        runtime.thread_states()
-    put(state + PyThreadState.interp.field(layout).offset, interpreter + 8)
-    runtime = PythonRuntime(memory_of(bytes(data)), location(), layout)
-    with pytest.raises(GdbextError, match="does not belong"):
-        runtime.thread_states()
+
+def test_list_of_thread_states_in_a_circle() -> None:
+    layout = layout_for(ABIS["3.11"])
+    interpreter, state = BASE + 0x20000, BASE + 0x50000
+    words = {
+        BASE + PyRuntimeState.interpreters_head.field(layout).offset: interpreter,
+        interpreter + PyInterpreterState.threads_head.field(layout).offset: state,
+        state + PyThreadState.next.field(layout).offset: state,
+    }
+    for owner, said in ((interpreter, "no end"), (interpreter + 8, "does not belong")):
+        words[state + PyThreadState.interp.field(layout).offset] = owner
+        with pytest.raises(GdbextError, match=said):
+            PythonRuntime(memory_of(block(words)), location(), layout).thread_states()
 
 
 def test_lengths_are_capped() -> None:
     """A str of 2**39 characters is not read, only its start."""
     layout = layout_for(ABIS["3.12"])
-    data = bytearray(SIZE)
     text, kind, name = BASE + 0x1000, BASE + 0x2000, BASE + 0x3000
-    for address, value in (
-        (text + 8, kind),
-        (text + PyASCIIObject.length.field(layout).offset, 1 << 39),
-        (text + PyASCIIObject.state.field(layout).offset, 0x60),
-        (kind + PyTypeObject.tp_name.field(layout).offset, name),
-        (kind + PyTypeObject.tp_flags.field(layout).offset, 1 << 28),
-        (name, 0x727473),
-    ):
-        struct.pack_into("<Q", data, address - BASE, value)
-    objects = ObjectReader(memory_of(bytes(data)), layout)
+    words = {
+        text + 8: kind,
+        text + PyASCIIObject.length.field(layout).offset: 1 << 39,
+        text + PyASCIIObject.state.field(layout).offset: 0x60,
+        kind + PyTypeObject.tp_name.field(layout).offset: name,
+        kind + PyTypeObject.tp_flags.field(layout).offset: 1 << 28,
+        name: 0x727473,
+    }
+    objects = ObjectReader(memory_of(block(words)), layout)
     assert objects.text(text, 10) == "\0" * 10
     assert len(objects.text(text)) == 64 * 1024

@@ -1,10 +1,7 @@
-"""The table of names that are assumed of torch: nobody else writes one down, and each row is whole."""
+"""The table of names that are assumed of torch: each row is whole, and its status in a process."""
 
 from __future__ import annotations
 
-import ast
-import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,33 +13,6 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
 from gdbext.torch.state.setting_sources import setting_symbols
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
-from support.source.parsed import nodes
-
-PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
-TABLES = re.compile(
-    r"torch/(assumed_symbols|torch_symbol|.*structures|state/setting_sources|measure/.*)\.py|engine/formats/demangle\.py"
-    # structures of the layouts, and names that are shown to people
-    r"|tools/(tensor/cpp_(summaries|object)|info/library_settings)\.py|hosts/gdb/gdb_breakpoints\.py"
-    r"|torch/registry/(kernel|dispatch_table)\.py"
-)
-NAME = re.compile(
-    r"\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)"  # mangled
-    r"|(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$"  # a function: classes are capitalized, members end in "_"
-)
-
-
-def names_in(file: Path) -> list[str]:
-    """Names of torch's symbols."""
-    constants = [node.value for node in nodes(file.read_text()) if isinstance(node, ast.Constant)]
-    texts = [each.decode("latin-1") if isinstance(each, bytes) else each for each in constants]
-    return [text for text in texts if isinstance(text, str) and NAME.match(text)]
-
-
-def test_names_stand_in_the_table_only() -> None:
-    files = {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("*.py")}
-    found = {name: names_in(file) for name, file in files.items() if not TABLES.fullmatch(name)}
-    assert {name: names for name, names in found.items() if names} == {}
-    assert names_in(files["torch/assumed_symbols.py"])
 
 
 def test_every_row_is_whole() -> None:
@@ -50,7 +20,8 @@ def test_every_row_is_whole() -> None:
     assert not TORCH_SYMBOLS.keys() & setting_symbols().keys()
     for name, row in [*TORCH_SYMBOLS.items(), *setting_symbols().items()]:
         assert all((row.names, row.purpose, row.lost)), name
-        assert _version(row.first) <= _version(row.last or store.newest_release()), name
+        first, last = (tuple(map(int, text.split("."))) for text in (row.first, row.last or store.newest_release()))
+        assert first <= last, name
         if row.kind is NameKind.SYMBOL:
             assert not row.examples, name
         elif not row.unoptimised:
@@ -60,13 +31,7 @@ def test_every_row_is_whole() -> None:
     assert len(every) == len(set(every))
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
-
-
 class Libraries:
-    """A symbolizer over made-up libraries: file name to the mangled names in it."""
-
     def __init__(self, **libraries: tuple[str, ...]) -> None:
         self._libraries = {f"{name}.so": names for name, names in libraries.items()}
         self.searched: list[str] = []

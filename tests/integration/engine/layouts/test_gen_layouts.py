@@ -84,12 +84,9 @@ def test_offsets_are_the_compiler_s_own(dwarf: str, tmp_path: Path) -> None:
     assert measured.structs["std::string"]["size"] == 32
 
 
-def test_headers_that_do_not_compile(tmp_path: Path) -> None:
+def test_headers_that_do_not_compile_and_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LayoutError, match=r"do not compile: .*nonesuch"):
         measure(Wants("#include <nonesuch.h>", {"int": ""}), "g++", [], tmp_path)
-
-
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(LayoutError, match="no compiler") as caught:
         generate.torch_document(native_build.torch_folder())
@@ -124,6 +121,7 @@ def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
 
 
 Process = tuple[ModuleTable, Memory, Symbolizer]
+Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture
@@ -132,9 +130,6 @@ def process(inferior: Callable[..., Inferior]) -> Iterator[Process]:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         yield modules, memory, Symbolizer(modules)
-
-
-Change = Callable[[dict[str, Any]], None]
 
 
 def other_build(folder: Path, change: Change = lambda _: None) -> Path:
@@ -161,6 +156,7 @@ def choose(process: Process, **options: Any) -> Layout:
 
 
 def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path) -> None:
+    assert choose(process, file=str(SHIPPED)).match == "exact"
     layout = choose(process, folder=other_build(tmp_path))
     assert layout.match == "probed"
     assert "64 operators walked" in " ".join(layout.evidence)
@@ -169,7 +165,6 @@ def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path
 
 
 def moved(name: str) -> Change:
-    """A member moved up by eight bytes."""
     struct, _, member = name.rpartition("::")
 
     def change(document: dict[str, Any]) -> None:
@@ -187,21 +182,14 @@ def fewer_entries(document: dict[str, Any]) -> None:
 
 
 def swapped(document: dict[str, Any], *keys: str) -> None:
+    """As in a release whose keys stand in another order: of backends only the kernels' names can tell."""
     index = document["dispatch"]["table_index"]
     one, other = (document["enums"]["c10::DispatchKey"][key] for key in keys)
     index[one], index[other] = index[other], index[one]
 
 
-def another_order(document: dict[str, Any]) -> None:
-    """As in a release whose backends stand in another order: only the kernels' names can tell."""
-    swapped(document, "CPU", "CUDA")
-
-
 def version(text: str) -> Change:
-    def change(document: dict[str, Any]) -> None:
-        document["provenance"]["version"] = text
-
-    return change
+    return lambda document: document["provenance"].update(version=text)
 
 
 def newer_with_other_keys(document: dict[str, Any]) -> None:
@@ -220,7 +208,7 @@ REFUSED = {
     "extractor": moved("c10::impl::OperatorEntry::dispatchKeyExtractor_"),
     "kernels": moved("c10::impl::OperatorEntry::kernels_"),
     "entries": fewer_entries,
-    "order": another_order,
+    "order": lambda document: swapped(document, "CPU", "CUDA"),
     "newer": newer_with_other_keys,
     "minor": version("2.14.0+cpu"),
 }
@@ -231,25 +219,23 @@ REASONS = {"newer": r"the fallback of \w+ stands at entry", "minor": r"no layout
 def test_a_layout_that_does_not_fit_is_refused(
     change: str, process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another minor version's is not even probed."""
     monkeypatch.setenv(PERMISSION, "0")
+    folder = other_build(tmp_path, REFUSED[change])
     with pytest.raises(LayoutError, match=REASONS.get(change, r"does not fit|does not lie inside")) as caught:
-        choose(process, folder=other_build(tmp_path, REFUSED[change]))
+        choose(process, folder=folder)
     assert "forbidden (GDBEXT_GENERATE=0)" in caught.value.what
     assert "dispatch measure" in caught.value.help
+    if change == "name":
+        with pytest.raises(LayoutError, match="does not fit this process"):
+            choose(process, file=str(next(folder.glob("torch-*.json"))))
 
 
-def test_a_release_newer_than_all(process: Process, tmp_path: Path) -> None:
-    """The newest layout is tried, and what its keys are is proven by the functions that stand there."""
-    layout = choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))
-    assert layout.match == "probed"
-
-
-def test_a_newer_release_whose_keys_nothing_proves(
+def test_a_newer_release_whose_keys_are_proven_or_not(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its functions have other names, or no names at all."""
+    """By the functions that stand there, which may have other names, or no names at all."""
     monkeypatch.setenv(PERMISSION, "0")
+    assert choose(process, folder=other_build(tmp_path, version("2.12.1+cpu"))).match == "probed"
     monkeypatch.setattr(layout_probe, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
     with pytest.raises(LayoutError, match="nothing proves the numbers of dispatch keys such as Negative"):
         choose(process, folder=other_build(tmp_path, version("2.12.1+cpu")))
@@ -272,8 +258,7 @@ def test_headers_that_are_not_those_of_the_library(
 
 
 def test_a_damaged_file_costs_no_more_than_itself(process: Process, tmp_path: Path) -> None:
-    """That of this very build is cut short: another build's of the same release is probed, and what was passed over is
-    known."""
+    """Another build's of the same release is probed, and what was passed over is known."""
     broken = tmp_path / SHIPPED.name
     other_build(tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
@@ -288,13 +273,6 @@ def test_a_damaged_file_costs_no_more_than_itself(process: Process, tmp_path: Pa
         layout = choose(process, folder=tmp_path)
         assert (layout.id, layout.match) == ("torch-2.13.0+cu126-cxx11", "probed")
         assert [re.search(said, error.what) is not None for error in layout.unsound] == [True]
-
-
-def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:
-    assert choose(process, file=str(SHIPPED)).match == "exact"
-    folder = other_build(tmp_path, moved("c10::impl::OperatorEntry::name_"))
-    with pytest.raises(LayoutError, match="does not fit this process"):
-        choose(process, file=str(next(folder.glob("torch-*.json"))))
 
 
 def test_a_container_s_library_is_not_run(process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,10 +292,8 @@ def test_a_container_s_library_is_not_run(process: Process, tmp_path: Path, monk
 def kept() -> Path:
     """A cache for this code that measures, this compiler and these headers: from run to run."""
     digest = hashlib.sha256(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
-    for file in (
-        native_build.torch_folder() / "version.py",
-        *sorted(Path(measure_package.__file__).parent.rglob("*.py")),
-    ):
+    code = sorted(Path(measure_package.__file__).parent.rglob("*.py"))
+    for file in (native_build.torch_folder() / "version.py", *code):
         digest.update(file.read_bytes())
     return native_build.cache_folder() / "measured" / digest.hexdigest()[:16]
 
@@ -326,8 +302,7 @@ def kept() -> Path:
 def test_the_shipped_layout_is_what_is_measured_here(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nothing shipped the headers beside the library are measured (40 s) and kept, once for each change of the
-    code; test_measuring.py measures small ones each time."""
+    """The headers beside the library are measured (40 s) and kept, once for each change of the code."""
     (tmp_path / "index.json").write_text('{"build_ids": {}, "torch": {}}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept()))
     assert choose(process, folder=tmp_path).match == "generated"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,28 +31,32 @@ wait
 """
 
 
-@dataclass
 class Place:
     """A gdbext that knows no PyTorch, a compiler that never ends, and folders of their own for all that is written."""
 
-    tree: Path
-    record: Path
-    scratch: Path
-    environment: dict[str, str]
+    def __init__(self, folder: Path) -> None:
+        self.tree, self.record, self.scratch = (folder / name for name in ("tree", "record", "scratch"))
+        self.scratch.mkdir()
+        known = shutil.ignore_patterns("__pycache__", "torch-*.json")
+        shutil.copytree(ROOT / "gdbext", self.tree / "gdbext", ignore=known)
+        shutil.copytree(ROOT / "scripts", self.tree / "scripts")
+        index = self.tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX
+        index.write_text('{"build_ids": {}, "torch": {}}')
+        self.compiler = self.tree / "bin/g++"
+        self.compiler.parent.mkdir()
+        self.compiler.write_text(SLOW_COMPILER.format(record=self.record))
+        self.compiler.chmod(0o755)
+        path = f"{self.compiler.parent}:{os.environ['PATH']}"
+        self.environment = {"PATH": path, "GDBEXT_PYTHON": sys.executable, measurement.FAILED: ""}
+        self.environment |= {"TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(folder / "cache")}
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """A command as in a shell, whatever the caller of the tests does with SIGINT."""
-        return subprocess.Popen(
-            words,
-            env={**os.environ, **self.environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        before = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(words, env={**os.environ, **self.environment}, preexec_fn=before, **streams)
 
     def compilers(self) -> list[int]:
-        """The processes of the compiler, once they run."""
         wait_until(self.record.exists, "the compiler runs")
         return [int(word) for word in self.record.read_text().split()]
 
@@ -64,29 +68,15 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    tree = tmp_path / "tree"
-    shutil.copytree(ROOT / "gdbext", tree / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
-    shutil.copytree(ROOT / "scripts", tree / "scripts")
-    (tree / "gdbext" / Path(store.DATA).relative_to(ROOT / "gdbext") / store.INDEX).write_text(
-        '{"build_ids": {}, "torch": {}}'
-    )
-    environment = {
-        "PATH": f"{tree / 'bin'}:{os.environ['PATH']}",
-        "TMPDIR": str(tmp_path / "scratch"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "GDBEXT_PYTHON": sys.executable,
-        measurement.FAILED: "",
-    }
-    found = Place(tree, tmp_path / "record", tmp_path / "scratch", environment)
-    found.scratch.mkdir()
-    compiler = tree / "bin/g++"
-    compiler.parent.mkdir()
-    compiler.write_text(SLOW_COMPILER.format(record=found.record))
-    compiler.chmod(0o755)
+    found = Place(tmp_path)
     yield found
     if found.record.exists():
         for pid in filter(running, found.compilers()):
             os.kill(pid, signal.SIGKILL)
+
+
+def measure() -> None:
+    measurement.measure_torch(str(native_build.torch_folder() / "lib" / store.TORCH_LIBRARY), "00" * 20)
 
 
 def running(pid: int) -> bool:
@@ -108,7 +98,6 @@ def test_nobody_stands_still_meanwhile_and_nothing_is_left(inferior: Callable[..
 
 
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For lack of memory, say: its compilers go with it."""
 
     def kill_when_compiling(process: child.MeasuringProcess, _show: object) -> None:
         place.compilers()
@@ -118,20 +107,19 @@ def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: p
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(child.MeasuringProcess, "_follow", kill_when_compiling)
     with pytest.raises(LayoutError, match="killed by signal 9"):
-        measurement.measure_torch(_library(), "00" * 20)
+        measure()
     place.assert_nothing_is_left()
 
 
 def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stop in gdb makes a new session, and each would compile for half a minute."""
-    compiler = place.tree / "bin/g++"
-    compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
+    place.compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)
     for _ in range(3):
         with pytest.raises(LayoutError, match="too old"):
-            measurement.measure_torch(_library(), "00" * 20)
+            measure()
     assert place.record.read_text().splitlines() == ["once more"]
     place.record.unlink()
 
@@ -147,7 +135,7 @@ def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setattr(child, "ROOT", tmp_path)
     with pytest.raises(LayoutError, match="pyelftools") as caught:
-        measurement.measure_torch(_library(), "00" * 20)
+        measure()
     assert "install.sh" in caught.value.help
     package = tmp_path / "gdbext/site-3.11/elftools"
     (package / "elf").mkdir(parents=True)
@@ -190,7 +178,3 @@ def test_python_that_measures_is_isolated(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     child.find_python()
     assert not witness.exists()
-
-
-def _library() -> str:
-    return str(native_build.torch_folder() / "lib" / store.TORCH_LIBRARY)

@@ -40,7 +40,6 @@ def test_headers_beside_a_link_to_the_genuine_libraries(hostile: HostileTorch, t
 
 
 def refusal(folder: Path, pid: int | None = None) -> str:
-    """Why it is not measured."""
     with pytest.raises(LayoutError) as caught:
         package_to_measure(str(folder / store.TORCH_LIBRARY), pid)
     return caught.value.what
@@ -65,7 +64,6 @@ def test_what_is_compiled_is_so_by_its_own_user(hostile: HostileTorch) -> None:
 
 
 def test_what_another_user_measured_is_for_that_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what that user wanted it to say."""
     monkeypatch.setattr(store, "layout_cache", lambda: tmp_path)
     layout = next(Path(store.DATA).glob("torch-2.13.0+cpu*.json"))
     build_id = store.load(layout).build_ids[store.TORCH_LIBRARY]
@@ -79,18 +77,14 @@ def test_what_another_user_measured_is_for_that_user_only(tmp_path: Path, monkey
     assert store.by_build_id(build_id, tmp_path / "empty") is None
 
 
-def test_with_our_own_rights_on_request_only(hostile: HostileTorch, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = hostile.own_lib()
-    with hostile.process(library) as pid:
-        assert package_to_measure(str(library), pid) == (hostile.package, Rights(NOBODY, NOBODY, ()))
-        monkeypatch.setenv(PERMISSION, AS_ME)
-        assert package_to_measure(str(library), pid) == (hostile.package, None)
-
-
-def test_files_of_others(hostile: HostileTorch) -> None:
+def test_whose_files_are_measured_with_whose_rights(hostile: HostileTorch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can say whose a core is: its files must be ours or root's. Those of a process are its user's or root's."""
     library = hostile.own_lib()
     with hostile.process(library) as pid:
+        assert package_to_measure(str(library), pid) == (hostile.package, Rights(NOBODY, NOBODY, ()))
+        with monkeypatch.context() as asked:
+            asked.setenv(PERMISSION, AS_ME)
+            assert package_to_measure(str(library), pid) == (hostile.package, None)
         assert refusal(library.parent).startswith(f"{hostile.folder} belongs to another user")
         os.chown(hostile.package / "include", 12345, 12345)
         assert refusal(library.parent, pid).startswith(f"{hostile.package}/include belongs to another user")

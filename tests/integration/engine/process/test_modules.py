@@ -39,7 +39,6 @@ def build(path: Path, source: str) -> None:
 
 
 def module_at(address: int) -> Module:
-    """In this process, whose function ``marker`` is there by the module's symbols."""
     target = OwnProcess()
     table = ModuleTable(target, Memory(target))
     module = table.find(address)
@@ -57,18 +56,6 @@ def without_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Module, "_candidates", lambda module: iter([(module.path, ForeignFiles().image)]))
 
 
-def test_a_deleted_file_is_found_through_map_files(own_copy: tuple[Path, int]) -> None:
-    path, address = own_copy
-    contents = path.read_bytes()
-    path.unlink()
-    module = module_at(address)
-    assert module.status == "deleted"
-    assert module.image is not None
-    if os.geteuid() == 0:
-        assert not module.image.from_memory
-        assert module.image.data[:] == contents
-
-
 def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
     path, address = own_copy
     path.unlink()
@@ -84,31 +71,25 @@ def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: 
     assert module.image.read(module.image.eh_frame_hdr.vaddr, 4) is not None
 
 
-def test_a_deleted_file_without_rights_serves_from_memory(
-    own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("put_back", [False, True])
+@pytest.mark.parametrize("may_open", [False, True])
+def test_a_deleted_file_and_the_same_one_put_back(
+    own_copy: tuple[Path, int], may_open: bool, put_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, address = own_copy
-    path.unlink()
-    without_map_files(monkeypatch)
-    module = module_at(address)
-    assert module.status == "deleted"
-    assert "what is mapped" in module.problem
-
-
-@pytest.mark.parametrize("may_open", [True, False])
-def test_of_the_same_file_put_back_the_mapped_one_is_used(
-    own_copy: tuple[Path, int], may_open: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are equal, and a probe in the other one would never be reached."""
+    """They are equal, and a probe in the one that was put back would never be reached."""
     path, address = own_copy
     contents = path.read_bytes()
     path.unlink()
-    path.write_bytes(contents)
+    if put_back:
+        path.write_bytes(contents)
     if not may_open:
         without_map_files(monkeypatch)
     module = module_at(address)
     assert module.status == "deleted"
     assert module.image is not None
-    is_mapped = "/map_files/" in module.image.path
-    assert is_mapped == (may_open and os.geteuid() == 0)
-    assert is_mapped or module.image.path == str(path)
+    if may_open and os.geteuid() == 0:
+        assert "/map_files/" in module.image.path
+        assert not module.image.from_memory
+        assert module.image.data[:] == contents
+    else:
+        assert module.image.path == str(path) if put_back else "what is mapped" in module.problem

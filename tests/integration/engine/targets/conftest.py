@@ -25,6 +25,5 @@ def pausing(program: Path) -> Iterator[Plain]:
 
 @pytest.fixture
 def counting(program: Path) -> Iterator[Plain]:
-    """Prints growing numbers."""
     with running(program, "0", "count") as plain:
         yield plain

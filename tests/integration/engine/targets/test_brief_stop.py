@@ -1,4 +1,4 @@
-"""A process is stopped for as long as copying takes, and what moved meanwhile is known."""
+"""A process is stopped for as long as copying takes, or not at all: what moved is known, and what sleeps is read so."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from gdbext.diagnosis.session import Session
+from gdbext.engine.glibc.pthread import ThreadFinder
+from gdbext.engine.process.code_reader import blocked
 from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import SnapshotTarget, brief_stop
-from gdbext.engine.targets.live.thread_motion import SleepPlace
+from gdbext.engine.targets.live.thread_motion import place_of
+from gdbext.engine.targets.live.unstopped import UnstoppedProcess
 from gdbext.engine.targets.system.linux import PAGE_SIZE
 from gdbext.errors import TargetError, TargetGone
+from support.programs import procfs
+from support.programs.harness import wait_until
 from support.programs.plain_program import Plain
 
 pytestmark = pytest.mark.compiler
@@ -20,7 +25,6 @@ pytestmark = pytest.mark.compiler
 
 @pytest.fixture
 def hung(pausing: Plain) -> Iterator[SnapshotTarget]:
-    """A target on a process that has not moved."""
     target = brief_stop(pausing.pid)
     yield target
     target.close()
@@ -36,7 +40,6 @@ def moving(counting: Plain) -> Iterator[SnapshotTarget]:
 
 
 def data_page(target: SnapshotTarget) -> int:
-    """One outside the stacks."""
     return next(m.start for m in target.maps() if "w" in m.permissions and "plain program" in m.path)
 
 
@@ -71,25 +74,6 @@ def test_the_process_runs_while_the_target_is_open(moving: SnapshotTarget, count
     assert counting.is_untouched()
 
 
-def test_threads_that_only_fell_asleep_late_are_found_at_their_places_by_another_stop(
-    hung: SnapshotTarget, pausing: Plain
-) -> None:
-    read = []
-    hung.on_change(lambda: read.append("forgotten"))
-    registers = dict(hung.threads()[0].registers())
-    hung.read(data_page(hung), 8)
-    paused = hung.paused_ms
-    assert hung._copy is not None
-    hung._copy._places = {tid: SleepPlace("", "1 2 3") for tid in hung._copy._places}  # as if read too early
-    assert not hung.has_run(pausing.pid)
-    assert hung.paused_ms > paused, "another stop has proven it"
-    assert hung.threads_that_ran() == ()
-    assert not hung.retake(), "what was read holds"
-    assert read == ["forgotten"], "at the first stop alone"
-    kept = {name: registers[name] for name in hung.architecture.callee_saved}
-    assert kept.items() <= hung.threads()[0].registers().items()
-
-
 def test_what_moved_is_looked_at_again_with_all_that_was_read(moving: SnapshotTarget, counting: Plain) -> None:
     page = data_page(moving)
     moving.read(page, PAGE_SIZE)
@@ -122,16 +106,6 @@ def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_
     assert not moving.retake()
 
 
-def test_another_look_knows_the_files_already(moving: SnapshotTarget, counting: Plain) -> None:
-    session = Session(moving)
-    session.memory.read(data_page(moving), 8)
-    counting.wait_until_it_writes()
-    later = session.retake()
-    assert later is not None
-    assert later.symbolizer is session.symbolizer
-    assert later.memory is not session.memory
-
-
 def test_a_process_that_is_about_to_crash_is_held(pausing: Plain) -> None:
     def stop() -> ProcTarget:
         stopped = ProcTarget(pausing.pid)
@@ -150,3 +124,44 @@ def test_the_process_ends_meanwhile(moving: SnapshotTarget, counting: Plain) -> 
     counting.end()
     with pytest.raises(TargetGone):
         moving.read(data_page(moving), 8)
+
+
+def unstopped_process(plain: Plain) -> UnstoppedProcess:
+    wait_until(lambda: all(place_of(plain.pid, tid).stack_pointer for tid in procfs.threads(plain.pid)), "all sleep")
+    return UnstoppedProcess(plain.pid, ThreadFinder())
+
+
+def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None:
+    unstopped = unstopped_process(pausing)
+    session = Session(unstopped)
+    registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
+    calls = {tid: blocked(each, session.memory) for tid, each in registers.items()}
+    stacks = {thread.tid: session.stacks.of(thread) for thread in unstopped.threads()}
+    assert set(pausing.states()) == {"S"}, "nobody was stopped"
+    assert (unstopped.paused_ms, unstopped.threads_that_ran()) == (0, ())
+    with ProcTarget(pausing.pid) as stopped:
+        assert unstopped.environ() == stopped.environ() != {}
+        assert unstopped.files_known_at() == pytest.approx(stopped.files_known_at(), abs=1)
+        assert unstopped.auxv() == stopped.auxv()
+        other = Session(stopped)
+        for thread in stopped.threads():
+            stack, expected = stacks[thread.tid], other.stacks.of(thread)
+            assert [frame.pc for frame in stack.frames] == [frame.pc for frame in expected.frames]
+            assert stack.outer == expected.outer
+            assert stopped.architecture.thread_pointer(registers[thread.tid]) == thread.registers()["fs_base"]
+            names = [call and call.name for call in (calls[thread.tid], blocked(thread.registers(), other.memory))]
+            assert names == ["pause", "pause"]
+    unstopped.close()
+
+
+def test_one_that_runs_has_no_registers_and_is_said_to_run(pausing: Plain) -> None:
+    target = unstopped_process(pausing)
+    thread = target.threads()[0]
+    thread.place = thread.place._replace(call="running")  # type: ignore[attr-defined]
+    assert thread.runs_on
+    with pytest.raises(TargetError, match="runs"):
+        thread.registers()
+    snapshot = Session(target).threads.of(thread)
+    assert snapshot.frames == []
+    assert "--no-stop" in snapshot.notes[0]
+    target.close()

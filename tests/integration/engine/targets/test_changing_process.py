@@ -25,7 +25,6 @@ WAITS = "import ctypes, os, sys\nos.write(1, b'x')\nsys.stdin.readline()\n"
 
 @contextmanager
 def waiting(then: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python that goes on when it is told to."""
     command = [sys.executable, "-c", f"{WAITS}{then}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         try:
@@ -81,7 +80,6 @@ RESTART_SYSCALL = 219
 
 
 def calls(pid: int, name: str, *more: int) -> bool:
-    """Its main thread sleeps in one of these system calls."""
     number = procfs.syscall(pid, pid)[0]
     return number.isdigit() and int(number) in {*procfs.SYSCALLS[name], *more}
 
@@ -106,7 +104,6 @@ def elsewhere(tmp_path: Path) -> Iterator[int]:
 
 
 def waiters(pid: int) -> int:
-    """Threads that sleep in a futex."""
     return sum(procfs.syscall(pid, tid)[0] == "202" for tid in procfs.threads(pid))
 
 

@@ -32,8 +32,6 @@ UNHARMED = {name: [result, ""] for name, (result, _) in CALLS.items()}
 
 
 class BlockedCalls:
-    """The program, with all its threads asleep."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, INFERIORS / "blocked_calls.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -97,7 +95,6 @@ def test_a_stop_names_the_calls_that_it_may_have_ended(program: BlockedCalls) ->
 
 
 def test_a_stop_completes_what_was_read_of_sleeping_threads(program: BlockedCalls) -> None:
-    """The look goes on with the registers, and need not begin again; nor is it stopped twice."""
     target = brief_look(program.process.pid)
     asleep = target.threads()[-1]
     assert asleep.lacks_registers

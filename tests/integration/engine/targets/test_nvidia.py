@@ -29,16 +29,13 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "kmsg")
 
 
-def test_the_figures_of_the_devices_whose_files_are_open(library: str, log: str) -> None:
+def test_the_figures_of_the_devices_whose_files_are_open_or_of_all(library: str, log: str) -> None:
+    """Under MIG neither utilization nor power is told: then nothing is said to spin."""
     files = {"/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap2"}
     found = nvidia.read_nvidia({*files, "/dev/null", "socket:[7]"}, library, log)
     assert (found.driver, found.figures, found.problems) == ("580.65", (FIRST,), ())
     assert found.files == ("/dev/nvidia-caps/nvidia-cap2", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidiactl")
     assert found.xids == ("NVRM: Xid (PCI:0000:41:00): 79, pid=1234, name=python, GPU has fallen off the bus.",)
-
-
-def test_all_devices_where_it_is_not_known_which_are_used(library: str, log: str) -> None:
-    """Under MIG neither utilization nor power is told: then nothing is said to spin."""
     assert nvidia.read_nvidia((), library, log).figures == (FIRST, SECOND)
     assert (FIRST.spins, SECOND.spins) == (True, None)
     assert FIRST._replace(milliwatts=300_000).spins is False
@@ -57,7 +54,6 @@ def test_a_driver_that_does_not_answer(library: str, log: str, monkeypatch: pyte
 
 
 def children() -> set[str]:
-    """Our processes: other tests of this worker have some."""
     return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 

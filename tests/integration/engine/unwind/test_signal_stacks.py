@@ -58,7 +58,6 @@ def running(folder: Path, name: str, *arguments: str) -> Iterator[int]:
 
 
 def stacks(pid: int) -> Iterator[tuple[list[NativeFrame], list[str]]]:
-    """Of each thread, with the functions' names."""
     with ProcTarget(pid) as target:
         memory = Memory(target)
         modules = ModuleTable(target, memory)
@@ -72,7 +71,6 @@ def stacks(pid: int) -> Iterator[tuple[list[NativeFrame], list[str]]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_frames(tmp_path: Path, case: str) -> None:
-    """Nested handlers, alternate stacks, a stack overflow, calls to nowhere and into data."""
     expected = CASES[case]
     with running(tmp_path, *case.split()) as pid:
         frames, names = next(found for found in stacks(pid) if "arrived" in found[1])

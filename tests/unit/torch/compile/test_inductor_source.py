@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gdbext.torch.compile.compile_section import Compilation, recompilations
-from gdbext.torch.compile.dynamo_names import compared, is_known
 from gdbext.torch.compile.generated_kernels import (
     Parameter,
     called_kernel,
@@ -84,10 +83,8 @@ def test_signatures_of_shims() -> None:
         int64_t dim, AtenTensorHandle* ret0);
     """
     found = shim_signatures([header])
-    assert found["aoti_torch_get_data_ptr"] == (
-        Parameter("AtenTensorHandle", "tensor"),
-        Parameter("void**", "ret_data_ptr"),
-    )
+    pointer = (Parameter("AtenTensorHandle", "tensor"), Parameter("void**", "ret_data_ptr"))
+    assert found["aoti_torch_get_data_ptr"] == pointer
     assert found["aoti_torch_cpu_cat"][0] == Parameter("const AtenTensorHandle*", "tensors")
     assert [each.is_result for each in found["aoti_torch_cpu_cat"]] == [False, False, False, True]
     assert len(found) == 2
@@ -145,9 +142,3 @@ def test_what_was_compiled_again_without_a_recorded_reason() -> None:
     first = [compilation(each) for each in ("0/0", "10/0", "!0/2/0", "1/0_1", None)]
     again = [*(compilation(each) for each in ("0/1", "12/10", "!0/2/1", "1/2_3")), compilation(None, "0/0: n == 1")]
     assert recompilations((*first, *again)) == tuple(again)
-
-
-def test_releases_that_were_compared() -> None:
-    assert is_known(f"{compared()[0]}.0+cpu")
-    assert not is_known("2.0.1")
-    assert not is_known("unknown")

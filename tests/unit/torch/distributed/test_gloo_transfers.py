@@ -17,11 +17,7 @@ CONDITION = 0x70
 TABLE = 0x1A8
 """Offset of a table in a pair."""
 ELEMENT, BLOCK = 32, 512
-CLASSES = {
-    BUFFER: "UnboundBuffer",
-    CONTEXT: "Context",
-    **{PAIRS + 0x1000 * rank: "Pair" for rank in range(3)},
-}
+CLASSES = {BUFFER: "UnboundBuffer", CONTEXT: "Context", **dict.fromkeys(range(PAIRS, PAIRS + 0x3000, 0x1000), "Pair")}
 
 
 def class_of(address: int) -> str:
@@ -89,8 +85,7 @@ def future_class_of(address: int) -> str:
 
 
 def agent(block: int = 0x40, elements: int = 1, messages: int = 1) -> Memory:
-    """An agent that waits for worker 3's answer, whose future completes another one by a callback with a closure in a
-    block of ``block`` bytes."""
+    """An agent that waits for worker 3's answer, whose future completes another one by a callback with a closure."""
     pipes = words(0x1000, _0=0, _8=0xABCD0003)
     pipes[88:144] = struct.pack("<4QI4xQQ", BUCKETS, 13, PIPES + 0x800, messages, 0x3F800000, 13, 0)
     struct.pack_into("<4Q", pipes, 0x800, 0, 77, HOLDER, HOLDER)
@@ -118,12 +113,10 @@ def test_a_future_is_completed_by_the_worker_whose_answer_is_waited_for() -> Non
 
 
 def string(address: int, text: str) -> bytes:
-    """A std::string of up to 15 characters, as it stands at ``address``."""
     return struct.pack("<QQ16s", address + 16, len(text), text.encode())
 
 
 def info(address: int, text: str, number: int, head: int = 24) -> bytes:
-    """A ``WorkerInfo`` as it stands at ``address``."""
     return bytes(head) + string(address + head, text) + struct.pack("<h", number)
 
 
@@ -150,15 +143,10 @@ WORKERS = (("worker0", 0), ("worker1", 1), ("ps", 2))
 @pytest.mark.parametrize(
     ("own", "elements", "known"),
     [
-        (("worker0", 0), 3, True),
-        (("ps", 2), 3, True),
-        (("worker0", 1), 3, False),
-        (("worker9", 0), 3, False),
-        (("", 0), 3, False),
-        (("worker0", 0), 4, False),
-        (("worker0", 0), 2, False),
+        *((own, 3, True) for own in (("worker0", 0), ("ps", 2))),
+        *((own, 3, False) for own in (("worker0", 1), ("worker9", 0), ("", 0))),  # not in the table so, or without name
+        *((("worker0", 0), elements, False) for elements in (2, 4)),
     ],
-    ids=["first", "last", "another number", "not in the table", "no name", "too few nodes", "too many nodes"],
 )
 def test_which_worker_this_process_is_say_agent_and_table(own: tuple[str, int], elements: int, known: bool) -> None:
     memory = rpc_agent(own, WORKERS, elements)

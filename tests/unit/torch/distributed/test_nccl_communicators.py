@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 import pytest
 
@@ -83,12 +84,8 @@ class Process:
         return found
 
 
-def receiving(**counters: int) -> dict[str, int]:
-    return {"send": 0, "channelId": 1, "nsteps": 8, "peer": 2, **counters}
-
-
-def sending(**counters: int) -> dict[str, int]:
-    return {"send": 1, "channelId": 0, "nsteps": 8, "peer": 3, **counters}
+receiving = partial(dict, send=0, channelId=1, nsteps=8, peer=2)
+sending = partial(dict, send=1, channelId=0, nsteps=8, peer=3)
 
 
 def test_another_release_is_not_guessed() -> None:
@@ -167,34 +164,22 @@ def test_words() -> None:
     "torn", [{"rank": 0}, {"nRanks": 5}, {"startMagic": 0, "abortFlag": 8}, {"endMagic": 1, "proxyState": 8}]
 )
 def test_what_is_no_communicator_of_the_group(version: str, torn: dict[str, int]) -> None:
-    assert Process(version, **torn).reader().of_group(GROUP, 1, 4) == ()
+    process = Process(version, **torn)
+    assert process.reader().of_group(GROUP, 1, 4) == process.reader().of_group(0x33330000, 1, 4) == ()
+    process.words(GROUP, 256, dict.fromkeys(range(256), GROUP))  # each word may be a table
+    assert process.reader().of_group(GROUP, 1, 4) == ()
 
 
-TORN: dict[str, dict[str, int]] = {
-    "cycle": {"following": OPERATIONS},
-    "many parts": {"nsubs": 65},
-    "no state": {"state": 9},
-    "backwards": {"received": 2},
-    "no connection": {},
-    "lost": {"following": 0xDEAD0000},
-}
-
-
-@pytest.mark.parametrize("tear", TORN)
-def test_a_torn_proxy_costs_its_transfers_and_is_said(tear: str) -> None:
+@pytest.mark.parametrize(
+    "tear", [{"following": OPERATIONS}, {"nsubs": 65}, {"state": 9}, {"received": 2}, {}, {"following": 0xDEAD0000}]
+)
+def test_a_torn_proxy_costs_its_transfers_and_is_said(tear: dict[str, int]) -> None:
+    """A cycle, too many parts, no state, backwards, no connection, a pointer to nowhere."""
     process = Process("2.27.5")
-    changes = dict(TORN[tear])
-    process.operation(0, [receiving(posted=1, received=changes.pop("received", 0))], **changes)
-    if tear == "no connection":
+    process.operation(0, [receiving(posted=1, received=tear.get("received", 0))], **tear)
+    if not tear:
         del process.regions[CONNECTIONS]
     reader = process.reader()
     (found,) = reader.of_group(GROUP, 1, 4)
     assert (found.rank, found.launches, found.transfers) == (1, 41, ())
     assert len(reader.problems) == 1
-
-
-def test_a_group_in_which_nothing_is() -> None:
-    process = Process("2.27.5")
-    process.words(GROUP, 256, dict.fromkeys(range(256), GROUP))  # each word may be a table
-    assert process.reader().of_group(GROUP, 1, 4) == ()
-    assert process.reader().of_group(0x33330000, 1, 4) == ()

@@ -45,8 +45,7 @@ def test_registers_hold_what_was_passed() -> None:
 
 
 def entered(hung: Replay, opener: str) -> Session:
-    """The process as it was when the function ``opener`` had just been called: the stack below it is as it was, and the
-    function still keeps what its argument registers held."""
+    """The process when ``opener`` had just been called: it still keeps what its argument registers held."""
     session, architecture = hung.session, hung.session.target.architecture
     stack = session.stacks.of(session.target.threads()[0])
     functions = ((level, stack.function(level)) for level in range(len(stack)))

@@ -62,7 +62,6 @@ TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
 
 
 def named(result: str, arguments: str) -> str:
-    """As a demangled name has it."""
     wrapper = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_"
     functor = f"{wrapper}<{result} (*)({arguments}), {result}, X<{arguments}> >"
     return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {result} ({arguments})>::call({TAKES}, {arguments})"
@@ -72,17 +71,13 @@ PLAIN = ("at::Tensor&", "void", "double", "long")
 HIDDEN = ("at::Tensor", "std::tuple<at::Tensor, at::Tensor>", "std::vector<at::Tensor, std::allocator<at::Tensor> >")
 
 
-def test_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_and_what_does_not_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "demangle", str)
     arguments = ("at::Tensor const&", "c10::ArrayRef<long>", "double")
     for result in (*PLAIN, *HIDDEN):
         found = kernel_signature([named(result, ", ".join(arguments))])
         assert found == KernelSignature(arguments, result in HIDDEN), result
     assert kernel_signature([named("c10::QScheme", ", ".join(arguments))]) is None
-
-
-def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "demangle", str)
     good = named("at::Tensor", "long")
     assert kernel_signature([]) is None
     assert kernel_signature(["at::mm(at::Tensor const&)"]) is None
@@ -92,8 +87,6 @@ def test_what_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Registered:
-    """An operator with the types that its kernels were registered with."""
-
     def __init__(self, plain: str = "", symbolic: str = "") -> None:
         self._types = plain, symbolic
 

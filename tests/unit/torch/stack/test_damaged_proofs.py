@@ -36,7 +36,6 @@ def operator_of(name: str) -> Operator:
 
 
 def steps(name: str, patches: Mapping[int, int]) -> list[Step]:
-    """Of all threads."""
     return steps_of(Replay(name, patched(recording(name), patches)))
 
 
@@ -54,14 +53,10 @@ def name_of(operator: Operator) -> int:
     return operator.address + operator.dispatcher._name_at
 
 
-def letters(text: bytes) -> int:
-    return int.from_bytes(text.ljust(8, b"\0"), "little")
+ANOTHER = [int.from_bytes(text, "little") for text in (b"\x1b[31mm\x07\r", b"aten:mm\n", b"aten::mn")]
 
 
-ANOTHER = {"control": b"\x1b[31mm\x07\r", "no name": b"aten:mm\n", "another": b"aten::mn"}
-
-
-@pytest.mark.parametrize(("offset", "word"), [(8, 0), (8, 4), *((16, letters(text)) for text in ANOTHER.values())])
+@pytest.mark.parametrize(("offset", "word"), [(8, 0), (8, 4), *((16, letters) for letters in ANOTHER)])
 def test_an_operator_whose_name_is_not_its_own_is_unknown(offset: int, word: int) -> None:
     operator = operator_of(META)
     found = steps(META, {name_of(operator) + offset: word})
@@ -88,7 +83,6 @@ def test_an_operator_known_by_its_handle_only(letter: int) -> None:
 
 
 def unboxed_of(name: str) -> int:
-    """Where the unboxed function of the CPU kernel is."""
     operator = operator_of(name)
     return operator.dispatcher.table_entry(operator.address, 1) + 16
 
@@ -162,8 +156,7 @@ def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["zero", "backend"])
 def test_a_small_number_is_no_keyset(number: int) -> None:
-    """1 is the bit of a backend and of nothing that this backend does: whoever passes it, passes something else. The
-    empty keyset is what any word of zeros is."""
+    """1 is the bit of a backend alone, of nothing that it does. The empty keyset is what any word of zeros is."""
     whole = recording(META)
     stack = whole.threads[0].registers[Replay(META).target.architecture.stack_pointer]
     keyset, reach = 0x1000018000, 1 << 14

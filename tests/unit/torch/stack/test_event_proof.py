@@ -1,7 +1,8 @@
-"""Calls told from redispatches by the code that leads to the kernel's call."""
+"""Frames grouped into passes by their roles; calls told from redispatches by the code that leads to the kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.process.code_reader import Decoded
 from gdbext.torch.assumed_symbols import KERNEL_FOR_KEY, LOOKUP
+from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.event_proof import WaysBack, offset_in_entry, ways_back
 from gdbext.torch.stack.hosted_events import HostedEvents
+from gdbext.torch.stack.roles import FunctionRole, Role
 
 START, ASKS, OTHER, THROWS = 0x1000, 0x9000, 0xA000, 0xB000
 BY_POINTER = b"\xff\xd0"  # call *%rax
@@ -82,9 +85,7 @@ def test_a_call_asks_for_the_kernel_right_before(code: bytes, is_call: bool | No
         (LOADS_UNBOXED, 0, True),
         (LOADS_OWN, 0, False),
         (LOADS_UNBOXED, 6, None),  # long before a jump it proves nothing: with -flto, stores stand between
-        (b"\x48\x8d\x43\x10", 6, False),  # lea 0x10(%rbx),%rax
-        (b"\xff\x73\x10", 6, False),  # push 0x10(%rbx)
-        (b"\x48\x89\x43\x10", 6, False),  # mov %rax,0x10(%rbx)
+        *((load, 6, False) for load in (b"\x48\x8d\x43\x10", b"\x48\x89\x43\x10")),  # lea, and a store
     ],
 )
 def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(
@@ -92,18 +93,6 @@ def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxe
 ) -> None:
     code = code_of(ASKS, load, *[NOP] * distance, TEST, short_jump(True, 0), BY_POINTER, RETURN)
     assert found(code, len(code) - 1).tests_unboxed is boxes
-
-
-@pytest.mark.parametrize(("parts", "tests"), [((LOADS_UNBOXED, TEST), False), ((), True)])
-def test_what_stands_before_the_lookup_tests_no_kernel(parts: tuple[bytes, ...], tests: bool) -> None:
-    """A fallback of PyTorch's looks at words of arguments in the same way."""
-    jump = short_jump(True, 0)
-    before, behind = (*parts, jump), (() if parts else (LOADS_UNBOXED, TEST, jump))
-    code = code_of(*before, SHIFT, *behind, BY_POINTER, RETURN)
-    site = START + len(code) - 1
-    ways = ways_back(ARCHITECTURE, decoded(code), site, lambda _: False, selects=lambda one: one.kind == "shr")
-    assert ways is not None
-    assert ways.tests_unboxed is tests
 
 
 @pytest.mark.parametrize(
@@ -160,3 +149,52 @@ def test_a_function_that_calls_the_kernel_of_a_named_key_and_others_too(looks: t
         return events.is_for_key(stack, hosted)
 
     assert [is_for_key(len(each)) for each in (first, second, code[:-1])] == [False, True, False]
+
+
+CALL = FunctionRole(Role.OPERATOR, "call", "mm", "_ZN2at4_ops2mm4callERKNS_6TensorES4_")
+PLAIN, BOXING, LOOKING = map(FunctionRole, (Role.PLAIN, Role.BOXING, Role.LOOKUP))
+ENTERING, UNBOXED, BODY = map(FunctionRole, (Role.ENTERING, Role.UNBOXED_KERNEL, Role.BOXED_BODY))
+
+
+def passes(*innermost_first: FunctionRole, pointer: Sequence[int] = (), signal: int = -1) -> list[DispatchCall]:
+    """``pointer``: the levels whose call to the next inner frame goes through a pointer."""
+    return group(innermost_first, frozenset([signal]), lambda level: level in pointer)
+
+
+WRAPPER = "_ZN3c104impl28wrap_kernel_functor_unboxed_INS0_6detail31WrapFunctionIntoRuntimeFunctor_IZ4initvE3$_0"
+"""The lambda is inlined into it: it holds no pointer to that, and what it calls is a kernel."""
+HOST = FunctionRole(Role.UNBOXED_KERNEL, mangled=WRAPPER)
+
+
+@pytest.mark.parametrize(
+    ("frames", "pointer", "signal", "levels"),
+    [
+        ((UNBOXED, CALL, CALL, PLAIN), (1, 2), -1, [(1, 0, False, []), (2, 1, False, [])]),  # it left by a tail call
+        ((PLAIN, UNBOXED, HOST, CALL, PLAIN), (2, 3), -1, [(2, 1, True, []), (3, 2, False, [])]),
+        ((BODY, BOXING, PLAIN, PLAIN), (1,), -1, [(2, 0, True, [])]),  # a boxing layer, hosted by its caller
+        ((UNBOXED, CALL, PLAIN, PLAIN, CALL), (1,), 3, [(1, 0, False, []), (4, None, False, [3])]),
+        *(((PLAIN, outermost), (1, 2), -1, []) for outermost in (BOXING, LOOKING, UNBOXED, BODY)),
+    ],
+)
+def test_passes(
+    frames: Sequence[FunctionRole],
+    pointer: Sequence[int],
+    signal: int,
+    levels: list[tuple[int, int | None, bool, list[int]]],
+) -> None:
+    """Where the stack ended early, what hosts the dispatcher cannot be known."""
+    found = passes(*frames, pointer=pointer, signal=signal)
+    assert [(each.level, each.kernel, each.hosted, each.helpers) for each in found] == levels
+
+
+def test_lookup_entering_and_helpers_are_no_kernels() -> None:
+    (looking,) = passes(LOOKING, CALL, PLAIN)
+    assert (looking.kernel, looking.detail) == (None, Role.LOOKUP)
+    (entering,) = passes(PLAIN, ENTERING, CALL, PLAIN, pointer=(1,))
+    assert (entering.kernel, entering.detail) == (None, Role.ENTERING)
+    (helper,) = passes(PLAIN, PLAIN, CALL, PLAIN)
+    assert (helper.kernel, helper.helpers) == (None, [1])
+    (nameless,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
+    assert nameless.kernel == 0, "known by the call through a pointer"
+    (hosted,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
+    assert hosted.header == [2, 1]

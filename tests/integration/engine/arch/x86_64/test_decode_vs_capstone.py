@@ -28,7 +28,6 @@ INVENTED = {"test": {"rax"}, "cqo": {"rax"}, "cdq": {"rax"}, "cwd": {"rax"}}
 
 
 def functions(image: ElfImage) -> Iterator[tuple[int, bytes]]:
-    """Address and code of each that has unwind information."""
     segment = next(each for each in image.segments if each.type == PT_GNU_EH_FRAME)
     table = SearchTable(image.read, segment.vaddr)
     for index in range(table.count):

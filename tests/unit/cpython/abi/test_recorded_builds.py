@@ -1,4 +1,4 @@
-"""Recorded free-threaded builds: locks, critical sections, stops of the world, copies of the bytecode."""
+"""Recorded processes of free-threaded builds, of builds with a JIT, and with damage to what CPython publishes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.python_structures import PyInterpreterFrame, PyThreadState
 from gdbext.cpython.sync.parking import ParkingLot
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.session import Session
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.errors import MemoryFault
@@ -85,3 +87,51 @@ def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str],
             ParkingLot(damaged)
     else:
         assert len(ParkingLot(damaged)._sections) == 1
+
+
+PYTHON = ["take", "spin", "work", "Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap"]
+
+
+@pytest.mark.parametrize("version", ["3.14", "3.15"])
+def test_the_stack_of_code_that_the_jit_has_compiled_is_whole(version: str, replay: Callable[[str], Any]) -> None:
+    hung = replay(f"jit-abba-{version}")
+    assert hung.truth["jit"]
+    threads = {thread["tid"]: thread for thread in hung.document("dispatch-bt", "--all", "--native")["threads"]}
+    for role in ("worker-0", "worker-1"):
+        frames = threads[hung.tid(role)]["frames"]
+        assert [frame["function"] for frame in frames if frame["kind"] == "python"] == PYTHON
+        native = [frame for frame in frames if frame["kind"] == "native"]
+        compiled = [level for level, frame in enumerate(native) if not frame["module"]]
+        assert compiled, "the lock is taken by compiled code"
+        assert native[compiled[0] - 1]["module"].endswith(f"python{version}")
+        assert native[-1]["module"].endswith("libc.so.6"), "down to the start of the thread"
+
+
+class Published:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.start, self.layout = session.python.address + 24, layout_for(session.python.layout.abi)
+        self.names = list(self.layout.abi.debug_offsets)
+
+    def put(self, index: int, value: int) -> None:
+        target = self.session.target
+        target.recording = patched(target.recording, {self.start + 8 * index: value})
+
+    def stacks(self) -> list[Any]:
+        found = PythonRuntime.detect(self.session.memory, self.session.modules, self.session.symbolizer)
+        assert found is not None
+        return [(state, found.frames.stack(state).frames) for state in found.thread_states()]
+
+
+@pytest.mark.parametrize("beyond", ["", "code", "instruction"])
+def test_damaged_offsets_and_a_field_beyond_the_frame(replay: Callable[[str], Any], beyond: str) -> None:
+    published = Published(replay("task-cycle-3.15").session)
+    expected = published.stacks()
+    assert sum(len(frames) for _, frames in expected) > 5
+    if beyond:
+        published.put(published.names.index(PyInterpreterFrame), 0x100)
+        published.put(published.names.index(getattr(published.layout.abi.frames, beyond)), 0x10000)
+    else:
+        for index in range(len(published.names)):
+            published.put(index, 0xABCD * index & 0xFFFF8)
+    assert published.stacks() == expected
