@@ -465,3 +465,15 @@ def started(name: str, *args: str, **options: Any) -> Iterator[Inferior]:
         yield inferior
     finally:
         inferior.close()
+
+
+@contextlib.contextmanager
+def ready(words: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has written a line, for the length of a block."""
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()

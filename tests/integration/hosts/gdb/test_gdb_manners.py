@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,32 +12,23 @@ import pytest
 
 from support.programs import procfs
 from support.programs.debugger_terminal import DebuggerTerminal
-from support.programs.harness import ROOT, Inferior, Outcome, Pool, run, wait_until
+from support.programs.harness import Inferior, Pool, wait_until
+from support.programs.user_debuggers import SOURCE, gdb
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-SOURCE = f"source {ROOT}/gdbext/init.py"
 QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
-COMMANDS = (
+READING = (
     "dispatch-bt --all --native",
     "all-threads",
     "dispatch-diagnose",
     "dispatch-op aten::mm",
     "dispatch-tls --all",
-    "dispatch-bt --bogus",
-    "dispatch-op",
 )
+COMMANDS = (*READING, "dispatch-bt --bogus", "dispatch-op")
 """The last two are wrong."""
 
 Start = Callable[..., Inferior]
-
-
-def gdb(commands: Sequence[str], *options: str) -> Outcome:
-    words = [word for command in commands for word in ("-ex", command)]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words])
-    assert "Traceback" not in outcome.stderr, outcome
-    assert "internal error" not in outcome.stderr, outcome
-    return outcome
 
 
 def saved(expression: str, path: Path) -> str:
@@ -56,7 +47,7 @@ def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: 
     for number, command in enumerate(COMMANDS):
         after += [command, saved(selection, tmp_path / f"selection {number}")]
     after += [saved(settings, tmp_path / "settings after"), saved(names, tmp_path / "names at the end"), "detach"]
-    gdb(before + after, "-p", str(hang.pid))
+    gdb(*before, *after, pid=hang.pid, options=QUIET)
     read = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert read["names"] == read["names after"] == read["names at the end"]
     assert len(read["settings"]) > 300
@@ -66,27 +57,27 @@ def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: 
         assert read[f"selection {number}"] == read["selection"], command
 
 
-def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
-    """Non-stop: only the thread that gdb stopped can be read, and the report says so of the other."""
-    strange = inferior_pool.get("strange-names", "doomed")  # detached at once, gdb 13 leaves it stopped in this mode
-    try:
-        commands = [SOURCE, "dispatch-bt --all", "detach"]
-        text = gdb(commands, "-iex", "set non-stop on", "-p", str(strange.pid)).stdout
-        assert "stand_still" in text
-        assert f"thread {strange.tid('nameless')} is running" in text
-    finally:
-        inferior_pool.discard(strange)
+@pytest.fixture
+def strange(inferior_pool: Pool) -> Iterator[Inferior]:
+    found = inferior_pool.get("strange-names", "doomed")
+    yield found
+    inferior_pool.discard(found)
 
 
-def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
+def test_threads_that_run_cost_themselves(strange: Inferior) -> None:
+    """Non-stop: only the thread that gdb stopped can be read, and the report says so of the other. (Detached at once,
+    gdb 13 leaves the process stopped in this mode.)"""
+    options = (*QUIET, "-iex", "set non-stop on")
+    text = gdb(SOURCE, "dispatch-bt --all", "detach", options=options, pid=strange.pid).stdout
+    assert "stand_still" in text
+    assert f"thread {strange.tid('nameless')} is running" in text
+
+
+def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
     """What was read at this stop stays known; whatever was not says that the process has ended."""
-    strange = inferior_pool.get("strange-names", "doomed")
-    try:
-        kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
-        outcome = gdb([SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info"], "-p", str(strange.pid))
-        assert re.search(r"process \d+ has ended", outcome.stderr), outcome
-    finally:
-        inferior_pool.discard(strange)
+    kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
+    outcome = gdb(SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info", options=QUIET, pid=strange.pid)
+    assert re.search(r"process \d+ has ended", outcome.stderr), outcome
 
 
 def test_control_c_in_a_users_gdb(inferior: Start) -> None:

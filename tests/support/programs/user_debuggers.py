@@ -1,0 +1,31 @@
+"""A user's own gdb, which runs commands and ends; and how it and LLDB load ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support.programs.harness import ROOT, Outcome, run
+
+GDB_INIT = f"{ROOT}/gdbext/init.py"
+SOURCE = f"source {GDB_INIT}"
+IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
+
+
+def gdb(
+    *commands: str,
+    options: Sequence[str] = (),
+    pid: int = 0,
+    of: Sequence[str | Path] = (),
+    first: Sequence[str] = ("-nx",),
+    **more: Any,
+) -> Outcome:
+    """gdb with these commands, on a process, or on a program with arguments."""
+    words = [word for command in commands for word in ("-ex", command)]
+    what = ["-p", str(pid)] if pid else ["--args", *of] if of else []
+    quiet = ("-q", "-batch", "-iex", "set debuginfod enabled off")
+    outcome = run(["gdb", *first, *quiet, *options, *words, *what], **more)
+    assert "Traceback" not in outcome.stderr, outcome
+    assert "internal error" not in outcome.stderr, outcome
+    return outcome
