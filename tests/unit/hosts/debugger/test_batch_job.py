@@ -31,8 +31,7 @@ def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str
 def test_the_result_comes_and_the_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger()
     outcome = result(debugger, monkeypatch, "dispatch-info", "--json")
-    assert outcome.status == 0
-    assert outcome.output.startswith("{")
+    assert (outcome.status, outcome.output[0]) == (0, "{")
     assert debugger.log == ["open dispatch-info, live=False", "let go of dispatch-info, runs on=False"]
 
 

@@ -15,9 +15,7 @@ from gdbext.tools import table
 from support.fakes.fake_debugger import FakeDebugger
 from support.recorded.recordings import Replay
 
-BREAK, INFO, BT, FRAMES = (
-    table.find(name) for name in ("dispatch-break", "dispatch-info", "dispatch-bt", "dispatch-frames")
-)
+BREAK, INFO, BT, FRAMES = map(table.find, ("dispatch-break", "dispatch-info", "dispatch-bt", "dispatch-frames"))
 
 
 def run(shell: Shell, entry: table.ToolRow, *argv: str) -> dict[str, Any]:

@@ -19,17 +19,8 @@ def test_the_plain_name_comes_first_and_then_the_newest(
     launch: DebuggerLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LLDB", raising=False)
-    files = (
-        "a/lldb-9",
-        "a/lldb-19",
-        "a/lldb-server-22",
-        "a/lldb-dap-22",
-        "b/lldb-20",
-        "b/lldb-16",
-        "c/lldb-16",
-        "c/lldb",
-    )
-    for name in files:
+    in_a = ("a/lldb-9", "a/lldb-19", "a/lldb-server-22", "a/lldb-dap-22")
+    for name in (*in_a, "b/lldb-20", "b/lldb-16", "c/lldb-16", "c/lldb"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/none:{tmp_path}/b")
@@ -50,13 +41,11 @@ def test_the_plain_name_comes_first_and_then_the_newest(
 )
 def test_what_its_output_says_of_itself(launch: DebuggerLaunch, output: str, what: str) -> None:
     failure = launch.known_failure(output)
-    if not what:
-        assert failure is None
-        return
-    assert failure is not None
-    assert what in failure.what
-    assert "--debugger none" in failure.help
-    assert "apt-get install" in failure.help
+    assert (failure is None) == (not what)
+    if failure is not None:
+        assert what in failure.what
+        assert "--debugger none" in failure.help
+        assert "apt-get install" in failure.help
 
 
 def test_what_it_repeats_is_not_what_it_says(launch: DebuggerLaunch) -> None:
