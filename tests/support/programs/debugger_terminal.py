@@ -11,19 +11,20 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 
 class DebuggerTerminal:
     """``command`` starts it; ``prompt`` is what it shows when it waits for the user."""
 
-    def __init__(self, command: Sequence[str], prompt: str) -> None:
+    def __init__(self, command: Sequence[str | Path], prompt: str, kind: str = "dumb") -> None:
         self.prompt = prompt
         ours, theirs = pty.openpty()
         self._screen = ours
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         own_terminal = {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
-        self.process = subprocess.Popen(command, env={**os.environ, "TERM": "dumb"}, **streams, **own_terminal)
+        self.process = subprocess.Popen(command, env={**os.environ, "TERM": kind}, **streams, **own_terminal)
         os.close(theirs)
 
     def type(self, text: str) -> None:

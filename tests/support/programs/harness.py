@@ -469,11 +469,13 @@ def started(name: str, *args: str, **options: Any) -> Iterator[Inferior]:
 
 @contextlib.contextmanager
 def ready(words: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has written a line, for the length of a block."""
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
+    """A process that has written a line, for the length of a block; it ends with its children."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(words, **pipes, **options) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline()
             yield process
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

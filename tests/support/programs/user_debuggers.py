@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.programs.harness import ROOT, Outcome, run
+from support.programs.harness import ROOT, Inferior, Outcome, run, wait_until
 
 GDB_INIT = f"{ROOT}/gdbext/init.py"
 SOURCE = f"source {GDB_INIT}"
@@ -29,3 +29,10 @@ def gdb(
     assert "Traceback" not in outcome.stderr, outcome
     assert "internal error" not in outcome.stderr, outcome
     return outcome
+
+
+def goes_on(small_calls: Inferior) -> None:
+    """The program computes, and nobody holds it."""
+    turns = Path(small_calls.truth["turns"])
+    before = turns.read_text()
+    wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")

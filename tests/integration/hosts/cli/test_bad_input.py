@@ -33,13 +33,9 @@ def assert_told(outcome: Outcome, what: str, *reasons: str) -> None:
     assert (document["threads"], document["findings"], document["verdict"]) == ([], [], None)
     (error,) = document["errors"]
     assert what in error["what"], outcome
-    assert error["why"], outcome
-    assert error["help"], outcome
     said = re.sub(r"\S*/scripts/dispatch", "scripts/dispatch", outcome.stderr)  # the program is named as it was called
-    for words in (what, error["why"], error["help"]):
-        assert words in said
-    for reason in reasons:
-        assert reason in error["why"] + error["help"], outcome
+    assert all(words and words in said for words in (what, error["why"], error["help"])), outcome
+    assert all(reason in error["why"] + error["help"] for reason in reasons), outcome
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
@@ -76,14 +72,12 @@ def test_python_without_torch(inferior: Start) -> None:
         assert_told(outcome, "no PyTorch is loaded", "libtorch_cpu.so is not mapped", "dispatch ps")
 
 
+BACKTRACE = ["dispatch-bt", "--all", "--native"]
+
+
 @pytest.mark.parametrize(
     ("debugger", "words"),
-    [
-        ("gdb", ["dispatch-bt", "--all", "--native"]),
-        ("none", ["dispatch-bt", "--all", "--native"]),
-        ("none", ["all-threads", "--stacks"]),
-        ("none", ["dispatch-diagnose"]),
-    ],
+    [("gdb", BACKTRACE), ("none", BACKTRACE), ("none", ["all-threads", "--stacks"]), ("none", ["dispatch-diagnose"])],
 )
 def test_names_that_drive_a_terminal(inferior: Start, debugger: str, words: list[str]) -> None:
     strange = inferior("strange-names")
@@ -122,9 +116,8 @@ def test_what_names_alone_tell(inferior: Start, without_layouts: Path) -> None:
     assert {(step["confidence"], step["keyset"], step["key"]) for step in steps} == {("unknown", None, None)}
     assert document["target"]["torch"]["layout"] == {"id": None, "match": "none"}
     told = str(document["errors"])
-    for needed in ("no layout for PyTorch", "measure /path/to"):
-        assert needed in told
-    assert "no compiler found" in told or "pyelftools" in told  # measuring needs both; what is missed first is named
+    assert re.search("no layout for PyTorch.*measure /path/to", told)
+    assert re.search("no compiler found|pyelftools", told), "measuring needs both; what is missed first is named"
     verdict = run([*words, "dispatch-diagnose"], env=without).document["verdict"]
     assert (verdict["kind"], verdict["op"], verdict["key"]) == ("blocked", "aten::mm", None)
     for command in NEEDS_TORCH:
@@ -139,9 +132,8 @@ def test_control_c_in_the_middle_of_reading(inferior: Start) -> None:
     hang = inferior("meta-mm")
     words = [DISPATCH, "-p", str(hang.pid), "--debugger", "none", "--json", "dispatch-op", "--all"]
     for seconds in (0.5, 0.3, 0.2, 0.15, 0.1):
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(words, text=True, start_new_session=True, **pipes)
         wait_until(lambda: procfs.processor_time(process.pid) > seconds, "the operators are being read")  # noqa: B023
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=PATIENCE)
@@ -151,8 +143,3 @@ def test_control_c_in_the_middle_of_reading(inferior: Start) -> None:
     (error,) = json.loads(stdout)["errors"]
     assert error["what"] == "interrupted"
     assert "Traceback" not in stderr
-
-
-def test_an_lldb_that_is_not_there(inferior: Start) -> None:
-    words = ["-p", str(inferior("strange-names").pid), "--json", "--debugger", "lldb", "dispatch-bt"]
-    assert_told(run([DISPATCH, *words], env={"LLDB": "/nonexistent/lldb"}), "lldb", "--debugger none")

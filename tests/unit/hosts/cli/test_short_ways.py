@@ -226,36 +226,26 @@ def test_a_script_is_started_by_its_interpreter(tmp_path: Path, monkeypatch: pyt
             runnable([word])
 
 
-@pytest.mark.parametrize(
-    ("uid", "owner", "scope", "capable", "helps", "never"),
-    [
+def test_the_remedy_that_fits_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By a file like the kernel's own (Documentation/admin-guide/LSM/Yama.rst): many kernels have none."""
+    monkeypatch.setattr(proc_checks, "PTRACE_SCOPE", str(tmp_path / "ptrace_scope"))
+    for uid, owner, scope, capable, helps, never in (
         (1000, 0, 0, False, "sudo scripts/dispatch -p 7", "ptrace_scope"),
         (1000, 1000, 1, False, "sudo sysctl kernel.yama.ptrace_scope=0", "--cap-add"),
         (0, 0, 0, False, "--cap-add=SYS_PTRACE", "sudo"),
         (0, 0, 3, True, "only a reboot", "sudo"),
         (0, 0, 0, True, "outside of the container", "sudo"),
-    ],
-)
-def test_the_remedy_that_fits_a_refusal(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    uid: int,
-    owner: int,
-    scope: int,
-    capable: bool,
-    helps: str,
-    never: str,
-) -> None:
-    """By a file like the kernel's own (Documentation/admin-guide/LSM/Yama.rst): many kernels have none."""
-    (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(proc_checks, "PTRACE_SCOPE", str(tmp_path / "ptrace_scope"))
-    monkeypatch.setattr(proc_checks.os, "geteuid", lambda: uid)
-    monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda: capable)
-    monkeypatch.setattr(proc_checks, "status_fields", lambda _: {"Uid": f"{owner} {owner} {owner} {owner}"})
-    found = proc_checks.refusal(7)
-    assert helps in found.help
-    assert never not in found.help
-    assert "gcore" not in found.help
+    ):
+        (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
+        monkeypatch.setattr(proc_checks.os, "geteuid", lambda uid=uid: uid)
+        monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda capable=capable: capable)
+        monkeypatch.setattr(
+            proc_checks, "status_fields", lambda _, owner=owner: {"Uid": f"{owner} {owner} {owner} {owner}"}
+        )
+        found = proc_checks.refusal(7)
+        assert helps in found.help
+        assert never not in found.help
+        assert "gcore" not in found.help
 
 
 def test_keysets_need_no_process(capfd: pytest.CaptureFixture[str]) -> None:
@@ -287,5 +277,4 @@ def test_root_is_not_told_to_be_root(uid: int, said: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert errors.as_root("cat x") == said
     assert errors.or_root("be that user").endswith("or as root") == (uid != 0)
-    sudo = "sudo" in proc_checks.refusal(1).help  # of a process of root's
-    assert sudo == (uid != 0)
+    assert ("sudo" in proc_checks.refusal(1).help) == (uid != 0), "it is a process of root's"

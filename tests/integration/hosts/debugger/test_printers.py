@@ -1,4 +1,4 @@
-"""gdb's own print, info locals and bt on C++ types of PyTorch, in an extension that has debug information."""
+"""The debuggers' own print, bt and frame variable on C++ types of PyTorch, in an extension with debug information."""
 
 from __future__ import annotations
 
@@ -8,12 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from support.programs.harness import Inferior
-from support.programs.user_debuggers import SOURCE, gdb
+from support.installed import lldbs
+from support.programs.harness import Inferior, run
+from support.programs.user_debuggers import IMPORT, SOURCE, gdb
 
-pytestmark = [pytest.mark.gdb, pytest.mark.compiler, pytest.mark.torch]
+pytestmark = [pytest.mark.compiler, pytest.mark.torch, pytest.mark.program("printed-types")]
 
-SELECT = """
+PLAIN = {
+    "key": "AutogradCPU",
+    "whole": "-42",
+    "device": "cuda:1",
+    "no_storage": "no storage",
+    "undefined": "undefined",
+    "null": "nullptr",
+}
+BY_GDB = {
+    **PLAIN,
+    "no_kernel": "no kernel",
+    "empty": "0 elements",
+    "list": "2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}",
+    "dict": '2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}',
+    "real": "2.5",
+    "truth": "True",
+    "complex": "(1-2j)",
+    "sizes": "2 elements = {2, 3}",
+    "small_elements": "3 elements = {torch.float32, torch.bool, torch.float16}",
+    "small": "3 elements = {4, 5, 6}",
+    "elements": (
+        '$1 = {None, Int 5, Double 0.5, Bool True, String "text", Tensor f32[2, 2] cpu, Device cuda:1, '
+        "ComplexDouble (3+4j), GenericList of 2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}, "
+        'GenericDict of 2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}, '
+        'Tuple of 2 elements = {Int 1, String "two"}, Tuple of 4 elements = {Int 1, Int 2, Int 3, Int 4}}'
+    ),
+}
+BY_LLDB = (
+    "sizes = 2 elements {\n  [0] = 2\n  [1] = 3\n}",
+    "small = 3 elements {\n  [0] = 4\n  [1] = 5\n  [2] = 6\n}",
+    "list = 2 elements {\n  [0] = Tensor f32[2, 2] cpu\n  [1] = Tensor i64[2, 3] cpu\n}",
+    'dict = 2 elements {\n  [String "one"] = Int 1\n  [String "two"] = Int 2\n}',
+    'nested = Tuple of 2 elements {\n  [0] = Int 1\n  [1] = String "two"\n}',
+)
+IN_GDB = """
 import gdb, json
 EXPRESSIONS = ["kept", "a", "&kept", "implementation", "&implementation", "integers.impl_.target_",
                "both._M_impl._M_start[1]", "tensors.Data[0]", "$again", "kept.dim()", "kept.impl_.target_=0",
@@ -50,9 +85,10 @@ print("SHOWN", json.dumps(shown))
 """
 
 
+@pytest.mark.gdb
 def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> None:
     process = inferior("printed-types")
-    (tmp_path / "select.py").write_text(SELECT)
+    (tmp_path / "select.py").write_text(IN_GDB)
     commands = [SOURCE, "sharedlibrary libdebug_dispatch", f"source {tmp_path / 'select.py'}"]
     outcome = gdb(*commands, options=("-iex", "set auto-solib-add off"), pid=process.pid)
     (line,) = (line for line in outcome.stdout.splitlines() if line.startswith("SHOWN "))
@@ -60,7 +96,7 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     schema, keys = process.truth["schema"], process.truth["keyset"]
     values = "[[0.5, -1], [2, 3.25]]"
     tensor = f"f32[2, 2] cpu requires_grad = {{keys = {keys}, strides = [2, 1], values = {values}}}"
-    assert {name: shown[name] for name in EXPECTED} == EXPECTED
+    assert {name: shown[name] for name in BY_GDB} == BY_GDB
     assert shown["keyset"] == keys
     assert shown["schema"] == schema
     assert shown["handle"] == shown["typed"] == f"aten::add.Tensor = {{schema = {schema}}}"
@@ -84,23 +120,43 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     assert "type_ =" in shown["disabled"]
 
 
-EXPECTED = {
-    "key": "AutogradCPU",
-    "undefined": "undefined",
-    "no_storage": "no storage",
-    "whole": "-42",
-    "real": "2.5",
-    "truth": "True",
-    "complex": "(1-2j)",
-    "device": "cuda:1",
-    "sizes": "2 elements = {2, 3}",
-    "small_elements": "3 elements = {torch.float32, torch.bool, torch.float16}",
-    "small": "3 elements = {4, 5, 6}",
-    "null": "nullptr",
-    "elements": (
-        '$1 = {None, Int 5, Double 0.5, Bool True, String "text", Tensor f32[2, 2] cpu, Device cuda:1, '
-        "ComplexDouble (3+4j), GenericList of 2 elements = {Tensor f32[2, 2] cpu, Tensor i64[2, 3] cpu}, "
-        'GenericDict of 2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}, '
-        'Tuple of 2 elements = {Int 1, String "two"}, Tuple of 4 elements = {Int 1, Int 2, Int 3, Int 4}}'
-    ),
-}
+IN_LLDB = """
+import lldb
+def select():
+    process = lldb.debugger.GetSelectedTarget().process
+    for thread in process:
+        for frame in thread:
+            if "::types(" in (frame.GetFunctionName() or ""):
+                process.SetSelectedThread(thread)
+                thread.SetSelectedFrame(frame.GetFrameID())
+                return
+"""
+
+
+@pytest.mark.parametrize("name", lldbs.parameters())
+def test_values_in_lldb(inferior: Callable[..., Inferior], name: str, tmp_path: Path) -> None:
+    process = inferior("printed-types")
+    (tmp_path / "selecting.py").write_text(IN_LLDB)
+    commands = [
+        "settings set plugin.jit-loader.gdb.enable off",
+        f"process attach --pid {process.pid}",
+        IMPORT,
+        f"command script import {tmp_path}/selecting.py",
+        "script selecting.select()",
+        "frame variable",
+        "type category disable gdbext",
+        "frame variable device",
+        "detach",
+    ]
+    outcome = run(lldbs.batch(name, *commands))
+    shown, disabled = outcome.stdout.partition("type category disable")[::2]
+    schema, keys = process.truth["schema"], process.truth["keyset"]
+    for text in (*BY_LLDB, *(f"{name} = {value}" for name, value in PLAIN.items())):
+        assert f"{text}\n" in shown, (text, outcome)
+    values = 'values = "[[0.5, -1], [2, 3.25]]"'
+    tensor = f'f32[2, 2] cpu requires_grad {{\n  keys = "{keys}"\n  strides = "[2, 1]"\n  {values}\n}}\n'
+    assert all(f") {each} = {tensor}" in shown for each in ("kept", "pointer"))
+    assert f'typed = aten::add.Tensor {{\n  schema = "{schema}"\n}}' in shown
+    assert f" schema = {schema}\n" in shown
+    assert "Traceback" not in outcome.stdout + outcome.stderr
+    assert "cuda:1" not in disabled
