@@ -18,8 +18,6 @@ MINE = b"set print pretty on\n# a comment of mine\n"
 
 
 class Home:
-    """A home folder with nothing in it."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.gdbinit = path / ".gdbinit"

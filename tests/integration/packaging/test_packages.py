@@ -18,7 +18,6 @@ PYTHONS = ("3.9", "3.13")
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the archive."""
     folder = tmp_path_factory.mktemp("packages")
     outcome = run([ROOT / "scripts/package", folder])
     assert outcome.status == 0, outcome

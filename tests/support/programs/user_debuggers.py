@@ -1,4 +1,4 @@
-"""A user's own gdb, which runs commands and ends; and how it and LLDB load ours."""
+"""What users run: a gdb of their own with our commands, and what they are told by those and by scripts/dispatch."""
 
 from __future__ import annotations
 
@@ -36,3 +36,17 @@ def goes_on(small_calls: Inferior) -> None:
     turns = Path(small_calls.truth["turns"])
     before = turns.read_text()
     wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
+
+
+def error_of(outcome: Outcome, words: str, status: int = 1) -> dict[str, Any]:
+    """The one error of a document without anything else."""
+    assert outcome.status == status, outcome
+    assert "Traceback" not in outcome.stderr
+    document = outcome.document
+    assert document["schema"] == "gdbext/1"
+    assert (document["threads"], document["findings"], document["verdict"]) == ([], [], None)
+    error: dict[str, Any]
+    (error,) = document["errors"]
+    assert words in error["what"], outcome
+    assert set(error) >= {"what", "where", "help"}
+    return error

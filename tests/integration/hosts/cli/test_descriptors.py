@@ -40,7 +40,6 @@ def descriptors(told: Path) -> dict[int, str]:
 
 @pytest.fixture
 def left_open(tmp_path: Path) -> int:
-    """A descriptor of the caller's that its children get."""
     descriptor = os.open(tmp_path / "left open", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(descriptor, True)
     return descriptor

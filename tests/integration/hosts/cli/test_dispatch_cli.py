@@ -20,6 +20,7 @@ from support.installed import pythons
 from support.programs import plain_program, procfs
 from support.programs.harness import DISPATCH, PATIENCE, Outcome, run, wait_until
 from support.programs.plain_program import Plain, running
+from support.programs.user_debuggers import error_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -43,20 +44,6 @@ def executable(path: Path, content: str) -> Path:
     path.write_text(content)
     path.chmod(0o755)
     return path
-
-
-def error_of(outcome: Outcome, words: str, status: int = 1) -> dict[str, Any]:
-    """The one error of a document without anything else."""
-    assert outcome.status == status, outcome
-    assert "Traceback" not in outcome.stderr
-    document = outcome.document
-    assert document["schema"] == "gdbext/1"
-    assert (document["threads"], document["findings"], document["verdict"]) == ([], [], None)
-    error: dict[str, Any]
-    (error,) = document["errors"]
-    assert words in error["what"]
-    assert set(error) >= {"what", "where", "help"}
-    return error
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
@@ -134,14 +121,6 @@ def test_wrong_usage(words: list[str], said: str) -> None:
     error_of(dispatch("--json", *words), said, status=2)
 
 
-def test_wrong_arguments_of_a_command(plain: Plain) -> None:
-    for words, said in ((["--thread"], "expected one argument"), (["--all", "--thread", "1"], "not allowed")):
-        outcome = dispatch("-p", str(plain.pid), "dispatch-bt", *words)
-        assert (outcome.status, outcome.stdout) == (2, ""), outcome
-        assert said in outcome.stderr
-        assert "usage: dispatch-bt" in outcome.stderr
-
-
 def test_no_process_and_a_zombie() -> None:
     words = ("-p", "1073741824", "dispatch-bt")
     error_of(dispatch("--json", *words), "no process 1073741824")
@@ -189,14 +168,6 @@ def test_bad_cores(tmp_path: Path, debugger: str, content: bytes | None, said: s
     assert error["help"]
 
 
-def test_a_truncated_core(core: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut"
-    cut.write_bytes(core.read_bytes()[: core.stat().st_size // 2])
-    for debugger in DEBUGGERS:
-        outcome = dispatch("-c", cut, "--debugger", debugger, "--json", "dispatch-bt")
-        assert "truncated" in error_of(outcome, "describes no thread")["why"]
-
-
 def test_without_gdb(plain: Plain, tmp_path: Path) -> None:
     for name in ("sh", "readlink"):
         (tmp_path / name).symlink_to(shutil.which(name) or name)
@@ -229,15 +200,6 @@ def test_closed_standard_descriptors(plain: Plain, debugger: str, closed: str) -
     assert outcome.status == lost, outcome
     assert outcome.stdout.startswith("Thread") is not lost
     assert outcome.stderr == ("dispatch: cannot write the report: Bad file descriptor\n" if closed == ">&-" else "")
-
-
-def test_it_costs_no_debugger_to_refuse(plain: Plain, tmp_path: Path) -> None:
-    """What /proc tells is told before gdb starts."""
-    fake = {"GDB": str(executable(tmp_path / "gdb", f"#!/bin/sh\ntouch '{tmp_path}/started'\n"))}
-    dispatch("-p", "1073741824", "--debugger", "gdb", "dispatch-bt", env=fake)
-    assert not (tmp_path / "started").exists()
-    look(plain, env=fake)
-    assert (tmp_path / "started").exists()
 
 
 FREEZE = """

@@ -37,7 +37,6 @@ def expected(thread: dict[str, Any]) -> list[str]:
 
 
 def shown(stack: str) -> list[str]:
-    """The same of a debugger's stack."""
     lines = [ADDED.findall(line)[:1] or NATIVE.findall(line.partition(" at ")[0])[:1] for line in stack.splitlines()]
     return [each for line in lines for each in line]
 

@@ -31,6 +31,10 @@ TRACE = "dispatch-trace --engine breakpoints --all --limit 3"
 VALUES = "dispatch-values print aten::add.Tensor --limit 1"
 BY_BREAKPOINTS = f"{VALUES} --engine breakpoints"
 SAMPLES = "dispatch-diagnose --samples 3 --interval 0.1"
+SILENT = "dispatch-trace aten::mm"
+"""It shows nothing until it is interrupted."""
+QUICK = 10
+"""Seconds in which a command has to end that an editor ends."""
 
 
 @pytest.fixture
@@ -129,12 +133,6 @@ def test_the_debug_adapter_protocol() -> None:
         is_whole(job)
 
 
-SILENT = "dispatch-trace aten::mm"
-"""It shows nothing until it is interrupted."""
-QUICK = 10
-"""Seconds in which a command has to end that an editor ends."""
-
-
 def run_on(editor: DapSession, command: str) -> int:
     """The number of the request that has the process run."""
     before = len(editor.events("continued"))
@@ -195,7 +193,6 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     ],
 )
 def test_forks_are_told(setting: str, said: str) -> None:
-    """Whose end it is that gdb saw, and who stands still meanwhile."""
     program = ["/usr/bin/python3", "-c", "import os; os.fork() or os._exit(3)"]
     done = gdb(SOURCE, f"set {setting}", "dispatch-trace mm", options=NO_SYMBOLS, of=program)
     shown = done.stdout + done.stderr
@@ -226,7 +223,6 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_no_process() -> None:
 
 
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
-    """Have the command run until its probes are there."""
     wait_until(lambda: not links_on(job.pid), "the probes of the last one are gone")
     editor.send(f'-interpreter-exec console "{command}"\n')
     wait_until(lambda: links_on(job.pid), "the probes are placed")
@@ -316,7 +312,6 @@ def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
 
 
 def test_control_c_in_a_users_gdb(inferior: Callable[..., Inferior]) -> None:
-    """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
     options = ("-iex", "set style enabled off", "-iex", "set confirm off")
     with closing(DebuggerTerminal(["gdb", "-nx", "-q", *NO_SYMBOLS, *options], "(gdb) ")) as terminal:

@@ -85,7 +85,6 @@ def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
 
 
 def test_what_was_read_is_forgotten_when_the_process_runs(program: Path) -> None:
-    """After a stop elsewhere the same command tells the new state."""
     words = ("starti", "dispatch-bt --json", "continue", "dispatch-bt --json")
     first, second = gdb(SOURCE, *words, of=[program, "2", "crash"]).documents
     assert first["threads"][0]["signal"] is None
@@ -140,7 +139,6 @@ def test_gdbserver(plain: Plain) -> None:
 
 
 def test_the_commands_are_words_of_dispatch_too() -> None:
-    """Sourced by whatever path."""
     alone = gdb("source init.py", "dispatch-keyset CPU", cwd=ROOT / "gdbext")
     outcome = gdb("source ../gdbext/init.py", "dispatch keyset CPU", cwd=ROOT / "gdbext")
     assert (outcome.stdout, outcome.stderr) == (alone.stdout, alone.stderr)

@@ -121,7 +121,6 @@ def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, small_call
 
 @pytest.mark.parametrize("adapter", lldbs.adapters())
 def test_the_debug_adapter_protocol(adapter: str) -> None:
-    """Commands that let the process run have their results in lldb-dap, and neither it nor the session ends."""
     if not adapter:
         machine.lacking("no lldb-dap on this machine (scripts/test unpacks some)")
     load = ["settings set target.preload-symbols false", IMPORT]
@@ -156,7 +155,6 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
 
 @EACH_LLDB
 def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str) -> None:
-    """The command ends, LLDB and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
     start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *lldbs.reading_little()]
     with closing(DebuggerTerminal(start, "(lldb) ")) as terminal:

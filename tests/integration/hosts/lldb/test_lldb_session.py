@@ -38,7 +38,6 @@ def shown(outcome: Outcome, mark: str) -> list[str]:
 
 
 def test_reports_and_selection(name: str, plain: Plain) -> None:
-    """What is selected is what is reported, by command and by word, and stays selected."""
     show = (
         "script t = lldb.debugger.GetSelectedTarget().process.GetSelectedThread(); "
         "print('AT', t.GetIndexID(), t.GetSelectedFrame().GetFrameID())"
@@ -102,7 +101,6 @@ def test_it_is_imported_twice_and_leaves_nothing_behind(name: str) -> None:
 
 
 def test_errors_end_nothing(name: str, plain: Plain) -> None:
-    """A command that fails says why and what to try, and the next one works."""
     wrong = ("dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey")
     commands = (f"process attach --pid {plain.pid}", *wrong, "dispatch-bt --json", "detach")
     outcome = lldb(name, IMPORT, "dispatch-diagnose", "dispatch-bt --json", *commands)
@@ -123,7 +121,6 @@ def test_one_that_is_too_old_says_so(name: str) -> None:
 
 
 def test_help(name: str) -> None:
-    """A line each in the list, the whole help for one."""
     outcome = lldb(name, IMPORT, "help", "help dispatch-lookup")
     text = " ".join(outcome.stdout.split())
     assert all(row.name in text for row in table.commands())

@@ -28,7 +28,6 @@ def in_gdb(commands: str, *options: str, program: Sequence[str | Path] = LINEAR,
 
 
 def dispatch_break(*words: str, program: Sequence[str | Path] = LINEAR) -> Outcome:
-    """``scripts/dispatch`` starts the program."""
     outcome = run([DISPATCH, *words[:-1], *words[-1].split(), "--", sys.executable, *program])
     assert outcome.status == 0, outcome
     return outcome

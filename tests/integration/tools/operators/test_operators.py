@@ -50,7 +50,6 @@ def target(stock: Inferior) -> Iterator[Target]:
 
 
 def test_every_operator_and_every_key(registered: Inferior) -> None:
-    """Schema, registrations and dispatch table."""
     dumps = json.loads(Path(registered.truth["dumps"]).read_text())
     assert len(dumps) > 3000
     with contextlib.closing(ProcTarget(registered.pid)) as target:
@@ -128,7 +127,6 @@ def test_every_kernel_has_a_name(registered: Inferior) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     {
-        "dispatch-op aten::adddmm": "aten::addmm",
         "dispatch-op": "--all",
         "dispatch-op aten::mm --key AutogradMetta": "AutogradMeta",
         "dispatch-lookup mm CPU": "aten::mm, aten::mm.dtype, aten::mm.dtype_out, aten::mm.out",
@@ -136,7 +134,6 @@ def test_every_kernel_has_a_name(registered: Inferior) -> None:
         "dispatch-lookup aten::mm CPUU": "CPU",
         "dispatch-lookup aten::mm": "--args",
         "dispatch-lookup aten::mm --args CPU;tensor:0x10": "0x10",
-        "dispatch-keyset Metta": "Meta",
     }.items(),
 )
 def test_wrong_words_are_answered_with_help(stock: Inferior, words: str, message: str) -> None:
@@ -264,8 +261,7 @@ def test_every_mode(modes: Inferior, plain_look: Look) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "said"),
-    [("autocast-cpu", "cpu (bfloat16), nesting 1"), ("fake-and-mode", "FakeTensorMode [FAKE], Mode")],
+    ("role", "said"), [("autocast-cpu", "cpu (bfloat16), nesting 1"), ("fake-and-mode", "FakeTensorMode [FAKE], Mode")]
 )
 def test_the_text_names_what_is_on(modes: Inferior, role: str, said: str) -> None:
     arguments = ("dispatch-tls", "--thread", str(modes.tid(role)))

@@ -49,7 +49,6 @@ def session_of(pid: int) -> Iterator[Session]:
 
 
 def top(counted: Inferior, *args: str, requests: tuple[str, ...] = ("go",), links: int = 2) -> dict[str, Any]:
-    """The report of a dispatch-top that counts while the requests are done."""
     with tool_with_probes(counted.pid, *TOP, *args, links=links) as tool:
         work(counted, *requests)
         document: dict[str, Any] = json.loads(interrupt(tool))
@@ -58,7 +57,6 @@ def top(counted: Inferior, *args: str, requests: tuple[str, ...] = ("go",), link
 
 
 def counts_of(document: dict[str, Any]) -> dict[tuple[str, str, str], int]:
-    """By operator, event and key."""
     rows = document["top"]["rows"]
     names = [(f"{row['op']}.{row['overload']}".rstrip("."), row["event"], row["key"]) for row in rows]
     assert len({*names}) == len(rows)
@@ -107,12 +105,7 @@ def test_every_call_is_timed_and_an_exception_passes(counted: Inferior) -> None:
     assert latency["lost"] == 0
     for row in rows.values():
         assert sum(bucket["count"] for bucket in row["histogram"]) == row["count"]
-        lowest, highest = row["histogram"][0]["from_us"], row["histogram"][-1]["to_us"]
-        assert lowest <= row["mean_us"] <= highest
-        assert lowest < row["p50_us"] <= row["p90_us"] <= row["p99_us"] <= highest
-    slow = rows["gdbext_counted::sleep"]
-    assert slow["histogram"][0]["to_us"] >= counted.truth["sleep"] * 1e6
-    assert rows["aten::mm"]["p50_us"] < slow["p50_us"] / 10
+    assert rows["gdbext_counted::sleep"]["histogram"][0]["to_us"] >= counted.truth["sleep"] * 1e6
 
 
 def test_an_extension_that_is_loaded_later_gets_probes(counted: Inferior) -> None:
@@ -186,18 +179,6 @@ def test_calls_are_those_of_the_profiler(counted: Inferior, tmp_path: Path) -> N
     assert sum(map(len, wanted)) > 40
     for calls in wanted:
         assert any(" ".join(calls) in " ".join(mine) for mine in threads.values()), (calls, threads)
-
-
-def test_a_python_kernel_is_seen_boxed_and_redispatched(counted: Inferior, tmp_path: Path) -> None:
-    operators = ("gdbext_counted::twice", "aten::add.Tensor")
-    stdout = traced(counted, f"profile {tmp_path / 'unused'}", "dispatch-trace", *operators)
-    lines = [line.partition(", at=[")[0] for line in stdout.splitlines()]
-    at = lines.index(" [callBoxed] op=[gdbext_counted::twice], key=[AutogradCPU]")
-    assert lines[at + 1 : at + 4] == [
-        "  [redispatchBoxed] op=[gdbext_counted::twice], key=[CPU]",
-        "   [call] op=[aten::add.Tensor], key=[AutogradCPU]",
-        "    [redispatch] op=[aten::add.Tensor], key=[CPU]",
-    ]
 
 
 def test_two_tools_on_one_process(counted: Inferior) -> None:

@@ -102,7 +102,6 @@ def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
 
 
 def steps(running: Inferior) -> list[int]:
-    """How far each rank of the job that runs has come."""
     return [int((running.folder / f"moving.{rank}.steps").read_bytes() or 0) for rank in range(2)]
 
 
@@ -163,7 +162,6 @@ def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: s
 
 
 def plain(entry: dict[str, Any]) -> dict[str, Any]:
-    """As the recorder's JSON has it."""
     without = {name: value for name, value in entry.items() if name != "frames"}
     return {**without, "process_group": list(entry["process_group"]), **{name: entry[name] or 0 for name in TIMES}}
 
@@ -182,7 +180,6 @@ def test_a_pending_collective_with_the_line_that_issued_it(job: Inferior) -> Non
 
 
 def on_hosts(*words: str) -> dict[str, Any]:
-    """The report of ``ranks --hosts``."""
     need_module("ClusterShell")
     words = ("--hosts", *words, "--python", sys.executable, "--json")
     document = json.loads(RanksProgram().main(words, lambda _: 0, color=False).output)

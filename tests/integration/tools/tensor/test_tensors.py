@@ -70,8 +70,6 @@ def test_250_tensors_and_the_odd_ones(process: Inferior, kind: str) -> None:
 
 
 def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
-    """Layouts, parts, wrapped tensors, and why there is nothing to read."""
-
     def parts(name: str, kind: str = "parts") -> list[str]:
         return [part["name"] for part in odd[name][kind]]
 

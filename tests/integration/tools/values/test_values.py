@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 
 def watched(*arguments: str | Path, program: str, words: tuple[str | Path, ...] = ()) -> str:
-    """What dispatch-values says of a program that it starts."""
     outcome = run([DISPATCH, "dispatch-values", *arguments, "--", sys.executable, INFERIORS / program, *words])
     assert outcome.status == 0, outcome
     return outcome.stdout
@@ -44,7 +43,6 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def test_operators_that_are_registered_later() -> None:
-    """Their kernels are Python's."""
     text = watched("print", "late::twice", "--when", "after", program="late_operators.py")
     assert "no operator 'late::twice' is registered in the target" in text
     results = text.split("[ after_launch - late::twice - result0 ]")[1:]

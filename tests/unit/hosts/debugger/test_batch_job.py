@@ -18,7 +18,6 @@ from support.fakes.fake_debugger import FakeDebugger
 
 
 def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str, *argv: str) -> table.Outcome:
-    """What comes through the pipe of a job."""
     ours, theirs = os.pipe()
     monkeypatch.setattr(base_debugger, "debugger", lambda _: debugger)
     batch_job.run("fake", Job(command, list(argv), result=theirs, pid=1))

@@ -161,7 +161,6 @@ DEVICE = CppObject("c10::Device", 0x1000)
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[CppObject]:
-    """What was read, in its order."""
     found: list[CppObject] = []
 
     class Reader:

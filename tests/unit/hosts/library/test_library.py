@@ -117,8 +117,6 @@ def test_frames_are_those_of_the_thread() -> None:
 
 
 class Tags(html.parser.HTMLParser):
-    """The tags of a piece of HTML."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -147,7 +145,6 @@ def test_what_notebooks_show_is_escaped() -> None:
 
 
 def examples() -> list[str]:
-    """Each block of code of the page."""
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
     return ["\n".join(line[4:] for line in block.split("\n")).strip() for block in blocks if "gdbext." in block]
 
