@@ -22,9 +22,9 @@ class DebuggerTerminal:
         self.prompt = prompt
         ours, theirs = pty.openpty()
         self._screen = ours
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        own_terminal = {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
-        self.process = subprocess.Popen(command, env={**os.environ, "TERM": kind}, **streams, **own_terminal)
+        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+        options["preexec_fn"] = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        self.process = subprocess.Popen(command, env={**os.environ, "TERM": kind}, **options)
         os.close(theirs)
 
     def type(self, text: str) -> None:
