@@ -313,7 +313,7 @@ def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
 
 def test_control_c_in_a_users_gdb(inferior: Callable[..., Inferior]) -> None:
     hang = inferior("meta-mm")
-    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off", "-iex", "set pagination off")
     with closing(DebuggerTerminal(["gdb", "-nx", "-q", *NO_SYMBOLS, *options], "(gdb) ")) as terminal:
         terminal.until(terminal.prompt)
         terminal.answer(SOURCE)
