@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.programs.harness import Inferior, Pool
+from support.programs.harness import Inferior, Pool, started
 from support.programs.ways import WAYS, Look
 
 if TYPE_CHECKING:
@@ -27,30 +27,21 @@ pytest.register_assert_rewrite("support.recorded.scenario_checks")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tests neither read nor fill the user's cache folder. All workers of a run share one."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
-    folder.mkdir(exist_ok=True)
-    before = os.environ.get("XDG_CACHE_HOME")
-    # the cache of built helpers stays where it is from run to run
-    os.environ.setdefault("GDBEXT_TEST_CACHE", str(Path(before or Path.home() / ".cache") / "gdbext-tests"))
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    _keep_lldbs_index(folder)
-    yield folder
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
-
-
-def _keep_lldbs_index(cache: Path) -> None:
-    """LLDB's own index of torch stays from run to run, too: making it takes longer than two attaches without one."""
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests neither read nor fill the user's cache folder. All workers of a run share one. The caches of built
+    helpers and LLDB's own index of torch, which takes longer than two attaches, stay from run to run."""
     from support.installed import lldbs
 
-    (cache / "gdbext").mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # another worker was first
-        (cache / "gdbext" / "lldb").symlink_to(lldbs.kept_index(), target_is_directory=True)
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    (folder / "gdbext").mkdir(parents=True, exist_ok=True)
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("GDBEXT_TEST_CACHE", str(Path(own) / "gdbext-tests"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        with contextlib.suppress(FileExistsError):  # another worker was first
+            (folder / "gdbext" / "lldb").symlink_to(lldbs.kept_index(), target_is_directory=True)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -78,12 +69,18 @@ def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
     try:
         for one in used:
             one.assert_undisturbed()
+            one.pause()
     except BaseException:
         for one in used:
             inferior_pool.discard(one)
         raise
-    for one in used:
-        one.pause()
+
+
+@pytest.fixture(scope="module")
+def small_calls() -> Iterator[Inferior]:
+    """A program that goes on calling; ``truth["turns"]``: a file with how far it has come."""
+    with started("small_calls") as running:
+        yield running
 
 
 @pytest.fixture
@@ -94,15 +91,13 @@ def replay() -> Callable[[str], Replay]:
     return Replay
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write expected texts and documents anew")
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """The expected texts and documents are to be written anew."""
     return bool(request.config.getoption("--update-golden"))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of this project."""
-    parser.addoption("--update-golden", action="store_true", help="write expected texts and documents anew")
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join(way))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,30 +33,23 @@ async def answers(*calls: tuple[str, dict[str, object]], options: tuple[str, ...
 
 
 def test_every_tool_answers_shortly() -> None:
-    calls: tuple[tuple[str, dict[str, object]], ...] = (
-        ("diagnose", {"recording": RECORDING}),
-        ("threads", {"recording": RECORDING}),
-        ("backtrace", {"recording": RECORDING, "native": True}),
-        ("known", {"words": "openmp"}),
-        ("replay", {"recording": RECORDING, "command": "dispatch-info"}),
-        ("diagnose", {"pid": 1}),
-        ("diagnose", {}),
-        ("ranks", {"recordings": RECORDING}),
+    info = {"recording": RECORDING, "command": "dispatch-info"}
+    expected: tuple[tuple[str, dict[str, object], str], ...] = (
+        ("diagnose", {"recording": RECORDING}, r"\Adeadlock: MainThread.*next: "),
+        ("threads", {"recording": RECORDING}, "mutex-holder"),
+        ("backtrace", {"recording": RECORDING, "native": True}, "gil_mutex"),
+        ("known", {"words": "openmp"}, "http"),
+        ("replay", info, "torch"),
+        ("diagnose", {"pid": 1}, "--allow-attach"),
+        ("diagnose", {}, "Name one target"),
+        ("ranks", {"recordings": RECORDING}, "."),
     )
-    names, texts = asyncio.run(answers(*calls))
+    names, texts = asyncio.run(answers(*((name, arguments) for name, arguments, _ in expected)))
     assert names == TOOLS
-    diagnosis, threads, stack, known, info, refused, unnamed, ranks = texts
-    assert diagnosis.startswith("deadlock: MainThread")
-    assert "next: " in diagnosis
-    assert len(diagnosis) < 2500
-    assert "mutex-holder" in threads
-    assert "gil_mutex" in stack
-    assert "http" in known
-    assert "torch" in info
-    assert "--allow-attach" in refused
-    assert "Name one target" in unnamed
-    assert ranks
-    assert max(map(len, texts)) < 6200
+    for text, (_, _, said) in zip(texts, expected):
+        assert re.search(said, text, re.DOTALL), (text, said)
+        assert len(text) < 6200
+    assert len(texts[0]) < 2500
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,6 @@ from support.programs.harness import ROOT
 PAGE = (ROOT / "docs" / "schedulers.md").read_text()
 
 
-def test_the_container_copies_what_there_is() -> None:
-    copied = re.findall(r"^COPY (\S+)", (ROOT / "share" / "containers" / "Containerfile").read_text(), re.MULTILINE)
-    assert copied
-    assert all((ROOT / source).exists() for source in copied)
-
-
 def test_the_batch_script_explains_on_the_signal_and_gives_the_jobs_status(tmp_path: Path) -> None:
     """Slurm's part is made up: srun and dispatch are programs that note what they were called with."""
     script = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)

@@ -18,8 +18,6 @@ MINE = b"set print pretty on\n# a comment of mine\n"
 
 
 class Home:
-    """A home folder with nothing in it."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.gdbinit = path / ".gdbinit"
@@ -65,8 +63,7 @@ def test_packages_become_visible_to_gdb_and_go_again(home: Home) -> None:
     again = home.install()
     assert "are there" in again.stdout, again
     assert not home.gdbinit.exists()
-    gone = home.install("--uninstall")
-    assert gone.status == 0, gone
+    assert home.install("--uninstall").status == 0
     assert not any("gdbext" in name or "elftools" in name for name in home.files())
 
 
@@ -74,9 +71,7 @@ def test_packages_become_visible_to_gdb_and_go_again(home: Home) -> None:
 def test_the_block_comes_once_and_goes_without_a_trace(home: Home, complete: dict[str, str], before: bytes) -> None:
     home.gdbinit.write_bytes(before)
     home.gdbinit.chmod(0o640)
-    for _ in range(2):
-        outcome = home.install("--gdbinit", **complete)
-        assert outcome.status == 0, outcome
+    assert [home.install("--gdbinit", **complete).status for _ in range(2)] == [0, 0]
     text = home.gdbinit.read_bytes()
     assert text.startswith(before)
     assert text.count(SOURCE.encode()) == 1
@@ -121,15 +116,13 @@ def test_uninstall_removes_the_cache_and_what_was_not_there_before(home: Home, c
     (cache / "index").touch()
     home.install("--gdbinit", **complete)
     assert SOURCE in home.gdbinit.read_text()
-    for _ in range(2):
-        assert home.install("--uninstall").status == 0
+    assert [home.install("--uninstall").status for _ in range(2)] == [0, 0]
     assert home.files() == set()
 
 
 def test_dry_run_and_wrong_usage_do_nothing(home: Home) -> None:
     outcome = home.install("--dry-run", "--gdbinit")
-    assert outcome.status == 0, outcome
-    assert "would" in outcome.stdout
+    assert (outcome.status, "would" in outcome.stdout) == (0, True), outcome
     assert home.install("--nonsense").status == 2
     assert home.files() == set()
 
@@ -140,9 +133,8 @@ def test_the_block_for_lldb(home: Home, complete: dict[str, str], name: str) -> 
     lldbinit = home.path / ".lldbinit"
     lldbinit.write_bytes(MINE.rstrip())
     complete["LLDB"] = lldbs.executable(name)
-    for _ in range(2):
-        outcome = home.install("--lldbinit", **complete)
-        assert outcome.status == 0, outcome
+    _, outcome = (home.install("--lldbinit", **complete) for _ in range(2))
+    assert outcome.status == 0, outcome
     assert f"lldb: {lldbs.executable(name)}, version" in outcome.stdout
     assert "has the block already" in outcome.stdout
     shown = run([complete["LLDB"], "-b", "-o", "help dispatch-bt"], env=home.environment())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from support.programs.harness import ROOT, run
+
 GOOD = """\
 import gdbext
 from gdbext import Process, Thread
@@ -36,19 +37,11 @@ WRONG = {
 
 def test_types_for_users(tmp_path: Path) -> None:
     """In a project of the user's own, of whose settings ours are no part."""
-    misspelt = "".join(f"    {line}\n" for line in WRONG)
+    head = "import gdbext\ndef run(process: gdbext.Process, thread: gdbext.Thread) -> None:\n"
     (tmp_path / "good.py").write_text(GOOD)
-    (tmp_path / "misspelt.py").write_text(
-        "import gdbext\ndef run(process: gdbext.Process, thread: gdbext.Thread) -> None:\n" + misspelt
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "misspelt.py"],
-        cwd=tmp_path,
-        env={"MYPYPATH": "", "PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert not [line for line in done.stdout.splitlines() if line.startswith("good.py")], done.stdout
-    errors = [line for line in done.stdout.splitlines() if "misspelt.py" in line and "error" in line]
+    (tmp_path / "misspelt.py").write_text(head + "".join(f"    {line}\n" for line in WRONG))
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "misspelt.py"]
+    said = run(command, cwd=tmp_path, env={"MYPYPATH": "", "PYTHONPATH": str(ROOT), "PATH": ""}).stdout
+    assert "good.py" not in said
     for number, word in enumerate(WRONG.values(), 3):
-        assert any(f"misspelt.py:{number}:" in line and word in line for line in errors), done.stdout
+        assert re.search(rf"^misspelt\.py:{number}: error.*{word}", said, re.MULTILINE), said

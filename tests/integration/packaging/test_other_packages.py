@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from support.programs.harness import DISPATCH, ROOT, Outcome, run
+from support.programs.user_debuggers import SOURCE, gdb
 
-SOURCE = ROOT / "tests" / "example_package"
+PACKAGE = ROOT / "tests" / "example_package"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment in which pip has installed the package."""
     folder = tmp_path_factory.mktemp("site")
     assert run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"]).status == 0
-    shutil.copytree(SOURCE, folder / "source")
+    shutil.copytree(PACKAGE, folder / "source")
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     words = ["install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     target = folder / "venv" / "lib" / version / "site-packages"
@@ -34,9 +35,9 @@ def site(python: Path) -> str:
     return str(next((python.parents[1] / "lib").glob("python*/site-packages")))
 
 
-def dispatch(python: Path, *words: str, env: Mapping[str, str] | None = None) -> Outcome:
+def dispatch(python: Path, *words: str) -> Outcome:
     """scripts/dispatch, which starts Python without its site folders."""
-    return run([DISPATCH, *words], env={"GDBEXT_PYTHON": str(python), **(env or {})})
+    return run([DISPATCH, *words], env={"GDBEXT_PYTHON": str(python)})
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def test_waits_pools_and_bugs_of_the_package_are_in_the_diagnosis(python, ring) 
     waits = {each["tid"]: each["wait"] for each in document["threads"]}
     asking = waits[ring.tid("asking")]
     assert (asking["kind"], asking["name"], asking["owner"]["tid"]) == ("queue", "the ring", ring.tid("stuck"))
-    idle = next(each for each in document["threads"] if each["tid"] == ring.tid("idle"))
-    assert (idle["state"], idle["wait"]["name"]) == ("idle", "ring servers")
+    assert waits[ring.tid("idle")]["name"] == "ring servers"
+    assert [each["tid"] for each in document["threads"] if each["state"] == "idle"] == [ring.tid("idle")]
     (known,) = document["known"]
     assert (known["id"], known["condition"]) == ("ring#7", "if your ring is older than 2.0")
     assert f"tid {ring.tid('stuck')}" in known["matched"][0]
@@ -79,12 +80,9 @@ def test_its_command_is_one_of_ours(python, ring) -> None:
 @pytest.mark.gdb
 def test_its_command_is_in_gdb_where_its_python_sees_the_package(python, ring) -> None:
     commands = ("help dispatch-ring", "complete dispatch-ring --ser", "dispatch-ring")
-    words = ["gdb", "-nx", "-batch", "-iex", f"source {ROOT}/gdbext/init.py", "-p", str(ring.pid)]
-    words += [word for command in commands for word in ("-ex", command)]
-    outcome = run(words, env={"PYTHONPATH": site(python)})
-    assert "Show who puts into the ring" in outcome.stdout
-    assert "dispatch-ring --servers" in outcome.stdout
-    assert f"serving: {ring.tid('idle')}" in outcome.stdout or f", {ring.tid('idle')}" in outcome.stdout
+    outcome = gdb(SOURCE, *commands, pid=ring.pid, env={"PYTHONPATH": site(python)})
+    for said in ("Show who puts into the ring", "dispatch-ring --servers", rf"serving: .*\b{ring.tid('idle')}\b"):
+        assert re.search(said, outcome.stdout), outcome
 
 
 @pytest.mark.parametrize("fault", ["raise OSError('no licence')", "ring_wait = SERVERS = BUGS = 5"])
@@ -99,6 +97,5 @@ def test_a_faulty_package_costs_only_what_it_adds(python, ring, fault, tmp_path)
     found = [each["what"] for each in outcome.document["errors"] if each["where"] != "torch"]
     assert {what.split()[0] for what in found} == {"gdbext.pools", "gdbext.waits", "gdbext.known"}, found
     assert all("gdbext-example 1.2" in what for what in found)
-    assert {each["tid"] for each in outcome.document["threads"]} == {
-        ring.tid(role) for role in ("asking", "stuck", "idle")
-    }
+    tids = {ring.tid(role) for role in ("asking", "stuck", "idle")}
+    assert {each["tid"] for each in outcome.document["threads"]} == tids

@@ -1,8 +1,9 @@
-"""Code of ours is imported from our own folder, whatever lies in the one that a program is started in."""
+"""A checkout: code of ours is imported from our own folder, whatever lies in the one that a program is started in."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.tools.ranks.other_machines import answer, archive, remote_script
+from support.programs import procfs
 from support.programs.harness import DISPATCH, ROOT, Inferior, run
 
 NAMES = ("json", "zipfile", "base64", "socket", "argparse", "pygments", "elftools", "gdbext")
@@ -52,3 +54,13 @@ def test_python_m(folder: Path) -> None:
 def test_in_a_debugger_of_ours(folder: Path, inferior: Callable[..., Inferior]) -> None:
     words = [DISPATCH, "-p", str(inferior("meta-mm").pid), "--debugger", "gdb", "dispatch-bt", "--json"]
     assert run(words, cwd=folder, env={"PYTHONPATH": str(folder)}).document["threads"]
+
+
+@pytest.mark.torch
+def test_the_demo_explains_its_hang_and_ends_it() -> None:
+    outcome = run([ROOT / "scripts/demo", "--debugger", "none"])
+    assert outcome.status == 0, outcome
+    for word in ("aten::mm", "aten::matmul", "aten::linear", "AutogradMeta", "Meta", "meta_mm.py"):
+        assert word in outcome.stdout, outcome
+    (hung,) = re.findall(r"process (\d+) hangs now", outcome.stderr)
+    assert not procfs.alive(int(hung))

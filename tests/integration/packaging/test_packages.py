@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ PYTHONS = ("3.9", "3.13")
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the archive."""
     folder = tmp_path_factory.mktemp("packages")
     outcome = run([ROOT / "scripts/package", folder])
     assert outcome.status == 0, outcome
@@ -40,22 +38,15 @@ def installed(request: pytest.FixtureRequest, packages: Path, tmp_path_factory: 
 
 def pip_runner() -> Path:
     """The file by which our pip works for another Python."""
-    spec = find_spec("pip")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).with_name("__pip-runner__.py")
+    import pip
 
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home folder of a user who never heard of us."""
-    return tmp_path_factory.mktemp("home")
+    return Path(pip.__file__).with_name("__pip-runner__.py")
 
 
 @pytest.fixture
-def bare(home: Path) -> dict[str, str]:
-    """That user's environment: the home folder and nothing else."""
-    return {"HOME": str(home), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a user who never heard of us: a home folder and nothing else."""
+    return {"HOME": str(tmp_path_factory.mktemp("home")), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
 def run_bare(words: list[str | Path], bare: dict[str, str]) -> Outcome:

@@ -66,8 +66,7 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 
 def _scenario(item: pytest.Item) -> str:
-    callspec = getattr(item, "callspec", None)
-    return "" if callspec is None else _text(callspec.params.get("scenario", ""))
+    return _text(_parameters(item).get("scenario", ""))
 
 
 def _program(item: pytest.Item) -> str:

@@ -11,19 +11,15 @@ from typing import Protocol
 
 
 class EndableCommand(Protocol):
-    """A command that runs; ``reader``: our end of the pipe or terminal that it writes to."""
+    """A command that runs. ``reader``: our end of the pipe or terminal that it writes to, for us to close;
+    ``debuggers``: the processes of its debugger, the debugger itself first."""
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The launcher."""
-
+    def process(self) -> subprocess.Popen[bytes]: ...
     @property
-    def reader(self) -> int:
-        """A descriptor, for us to close."""
-
+    def reader(self) -> int: ...
     @property
-    def debuggers(self) -> Sequence[int]:
-        """The processes of its debugger, the debugger itself first."""
+    def debuggers(self) -> Sequence[int]: ...
 
 
 End = Callable[[EndableCommand], None]
@@ -35,7 +31,6 @@ def by_signal(number: int) -> End:
 
 
 def close_reader(command: EndableCommand) -> None:
-    """Close what it writes to."""
     os.close(command.reader)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +21,10 @@ class DapSession(PipedDebugger):
     def attach(self, pid: int, **options: Any) -> dict[str, Any]:
         """As an editor does: attach is answered after the configuration is done, which comes after "initialized".
         What the adapter can."""
-        found = self.request("initialize", {"clientID": "test", "adapterID": "test"})
+        capabilities: dict[str, Any] = self.request("initialize", {"clientID": "test", "adapterID": "test"})["body"]
         self._send("attach", {"pid": pid, **options})
-        end = time.monotonic() + 90
-        while not self.events("initialized"):
-            assert time.monotonic() < end, self.messages
-            self._read(1)
+        self.until("initialized", 1)
         self.request("configurationDone")
-        capabilities: dict[str, Any] = found["body"]
         return capabilities
 
     def request(self, command: str, arguments: dict[str, Any] | None = None, seconds: float = 90) -> dict[str, Any]:
@@ -38,14 +33,12 @@ class DapSession(PipedDebugger):
 
     def response(self, number: int, seconds: float = 90) -> dict[str, Any]:
         """The response to the request of that number."""
-        end = time.monotonic() + seconds
-        while True:
-            for message in self.messages:
-                if message["type"] == "response" and message["request_seq"] == number:
-                    return message
-            left = end - time.monotonic()
-            assert left > 0, f"no answer to request {number} in {seconds} s: {self.messages[-3:]}"
-            self._read(left)
+        found: list[dict[str, Any]] = self.wait(
+            lambda: [each for each in self.messages if each.get("request_seq") == number],
+            f"an answer to request {number}",
+            seconds,
+        )
+        return found[0]
 
     def evaluate(self, command: str) -> str:
         """What a command prints in the editor's console."""
@@ -61,22 +54,17 @@ class DapSession(PipedDebugger):
         assert response["success"], response
         return str(response["body"]["result"])
 
-    def until(self, event: str, count: int, seconds: float = 30) -> None:
+    def until(self, event: str, count: int) -> None:
         """Wait until there were that many events of that name."""
-        end = time.monotonic() + seconds
-        while len(self.events(event)) < count:
-            left = end - time.monotonic()
-            assert left > 0, f"no {event} in {seconds} s: {self.messages[-3:]}"
-            self._read(left)
+        self.wait(lambda: len(self.events(event)) >= count, event)
 
-    def events(self, *names: str) -> list[str]:
+    def events(self, *names: str) -> list[dict[str, Any]]:
         """The events of these names so far, in order."""
-        return [each["event"] for each in self.messages if each["type"] == "event" and each["event"] in names]
+        return [each for each in self.messages if each["type"] == "event" and each["event"] in names]
 
     def output(self) -> str:
         """Everything that was said to the editor's console besides results."""
-        outputs = (each["body"] for each in self.messages if each["type"] == "event" and each["event"] == "output")
-        return "".join(each["output"] for each in outputs)
+        return "".join(each["body"]["output"] for each in self.events("output"))
 
     def _send(self, command: str, arguments: dict[str, Any]) -> int:
         self._number += 1
@@ -85,8 +73,8 @@ class DapSession(PipedDebugger):
         self.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
         return self._number
 
-    def _read(self, seconds: float) -> None:
-        self._data += self.read(seconds)
+    def take(self, data: bytes) -> None:
+        self._data += data
         while b"\r\n\r\n" in self._data:
             head, _, rest = self._data.partition(b"\r\n\r\n")
             length = int(head.rpartition(b":")[2])

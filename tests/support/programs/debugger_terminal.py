@@ -7,29 +7,24 @@ import os
 import pty
 import resource
 import select
-import signal
 import subprocess
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 
 class DebuggerTerminal:
     """``command`` starts it; ``prompt`` is what it shows when it waits for the user."""
 
-    def __init__(self, command: Sequence[str], prompt: str) -> None:
+    def __init__(self, command: Sequence[str | Path], prompt: str, kind: str = "dumb") -> None:
         self.prompt = prompt
         ours, theirs = pty.openpty()
         self._screen = ours
-        self.process = subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "dumb"},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+        options["preexec_fn"] = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        self.process = subprocess.Popen(command, env={**os.environ, "TERM": kind}, **options)
         os.close(theirs)
 
     def type(self, text: str) -> None:
@@ -37,8 +32,7 @@ class DebuggerTerminal:
 
     def until(self, words: str, seconds: float = 60) -> str:
         """Everything up to these words on the screen."""
-        seen = ""
-        end = time.monotonic() + seconds
+        seen, end = "", time.monotonic() + seconds
         while words not in seen:
             left = end - time.monotonic()
             if left < 0 or not select.select([self._screen], [], [], left)[0]:
@@ -53,8 +47,7 @@ class DebuggerTerminal:
         return self.until(mark or self.prompt)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
         os.close(self._screen)
 
@@ -71,7 +64,6 @@ class PipedDebugger:
         resource.prlimit(self.process.pid, resource.RLIMIT_CORE, (0, hard))
 
     def write(self, data: bytes) -> None:
-        """Have it read this."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()
@@ -85,10 +77,21 @@ class PipedDebugger:
         assert data, f"the debugger has ended, status {self.process.wait()}"
         return data
 
+    def take(self, data: bytes) -> None:
+        """What was read for ``wait``."""
+        raise NotImplementedError
+
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+        """The condition's first true value; its output is read until then."""
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            left = end - time.monotonic()
+            assert left > 0, f"{what} did not come in {seconds} s: {str(vars(self))[-3000:]}"
+            self.take(self.read(left))
+        return value
+
     def close(self) -> None:
-        """End it."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from support.programs.harness import ready
 
 SIZE = 64 << 30
 
@@ -36,10 +37,5 @@ def endless(files: Sequence[Path] = (), user: int | None = None) -> Iterator[int
     """The pid of a process whose ``cmdline`` and ``environ`` have 64 GB each, with these files mapped as code."""
     python = sys.executable if user is None else "/usr/bin/python3"  # ours may lie in a folder of root alone
     command = [python, "-c", _PROGRAM.replace("SIZE", str(SIZE)), *map(str, files)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.kill()
+    with ready(command, user=user) as process:
+        yield process.pid

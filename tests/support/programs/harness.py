@@ -441,3 +441,17 @@ def started(name: str, *args: str, **options: Any) -> Iterator[Inferior]:
         yield inferior
     finally:
         inferior.close()
+
+
+@contextlib.contextmanager
+def ready(words: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has written a line, for the length of a block; it ends with its children."""
+    options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(words, **options) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

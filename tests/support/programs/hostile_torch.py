@@ -13,25 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.programs.harness import ready
+
 NOBODY = 65534
 _PROGRAM = """
-import mmap, os, sys, time
-file = os.open(sys.argv[1], os.O_RDONLY)
-kept = mmap.mmap(file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+import mmap, os, sys
+kept = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
 print("ready", flush=True)
-time.sleep(1000)
+sys.stdin.read()
 """
 _HEADER = "c10/core/DispatchKey.h"
 _TRAP = """
-#include <cstdio>
+#include <fstream>
 #include <unistd.h>
 static struct Trap {{
-  Trap() {{
-    if (std::FILE* file = std::fopen("{witness}", "a")) {{
-      std::fprintf(file, "%d\\n", (int)geteuid());
-      std::fclose(file);
-    }}
-  }}
+  Trap() {{ std::ofstream("{witness}", std::ios::app) << geteuid() << "\\n"; }}
 }} trap;
 """
 
@@ -44,12 +40,9 @@ class HostileTorch:
         self.package = folder / "torch"
         self.witness = folder / "witness"
         self._torch = torch
-        self._link_headers()
-        (self.package / "version.py").write_text("__version__ = '1.0.0'\n")
-
-    def _link_headers(self) -> None:
-        include, genuine = self.package / "include", self._torch / "include"
+        include, genuine = self.package / "include", torch / "include"
         include.mkdir(parents=True)
+        (self.package / "version.py").write_text("__version__ = '1.0.0'\n")
         for entry in genuine.iterdir():
             if entry.name != "c10":
                 (include / entry.name).symlink_to(entry)
@@ -90,15 +83,8 @@ class HostileTorch:
         """The pid of a process of nobody's that has mapped the library."""
         subprocess.run(["chown", "-hR", str(NOBODY), self.folder], check=True)
         command = ["/usr/bin/python3", "-I", "-S", "-c", _PROGRAM, str(library)]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/"
-        ) as running:
-            try:
-                assert running.stdout is not None
-                assert running.stdout.readline() == b"ready\n"
-                yield running.pid
-            finally:
-                running.kill()
+        with ready(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as running:
+            yield running.pid
 
 
 @contextmanager

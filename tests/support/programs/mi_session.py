@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 
 from support.programs.debugger_terminal import PipedDebugger
@@ -16,12 +15,11 @@ WELL_FORMED = re.compile(
 
 
 class MiSession(PipedDebugger):
-    """One gdb with the commands loaded."""
+    """One gdb with the commands loaded; ``lines``: everything that it has said, without line feeds."""
 
     def __init__(self, gdb: str, source: str) -> None:
         super().__init__([gdb, "-nx", "-q", "--interpreter=mi3", *NO_SYMBOLS])
         self.lines: list[str] = []
-        """Everything that gdb has said, without line feeds."""
         self._rest = b""
         self._token = 0
         self.console(f"source {source}")
@@ -29,21 +27,13 @@ class MiSession(PipedDebugger):
     def command(self, text: str, seconds: float = 90) -> list[str]:
         """The lines until a command is over: gdb answers the next one then, and not before."""
         self._token += 2
-        first, end = len(self.lines), time.monotonic() + seconds
+        first, over = len(self.lines), f"{self._token + 1}^"
         self.send(f"{self._token}{text}\n{self._token + 1}-list-features\n")
-        while not any(line.startswith(f"{self._token + 1}^") for line in self.lines[first:]):
-            left = end - time.monotonic()
-            assert left > 0, f"{text} did not end in {seconds} s; there was: {self.lines[first:]}"
-            self._read(left)
-        return [line for line in self.lines[first:] if not line.startswith(f"{self._token + 1}^")]
+        self.wait(lambda: any(line.startswith(over) for line in self.lines[first:]), f"the end of {text}", seconds)
+        return [line for line in self.lines[first:] if not line.startswith(over)]
 
-    def until(self, text: str, seconds: float = 90) -> None:
-        """Wait for a line with that text."""
-        end = time.monotonic() + seconds
-        while not any(text in line for line in self.lines):
-            left = end - time.monotonic()
-            assert left > 0, f"no {text} in {seconds} s: {self.lines[-9:]}"
-            self._read(left)
+    def until(self, text: str) -> None:
+        self.wait(lambda: any(text in line for line in self.lines), text)
 
     def send(self, text: str) -> None:
         self.write(text.encode())
@@ -57,8 +47,8 @@ class MiSession(PipedDebugger):
         found = [line for line in lines if line.startswith(f"{self._token}^")]
         return found[-1].partition("^")[2].partition(",")[0] if found else ""
 
-    def _read(self, seconds: float) -> None:
-        *lines, self._rest = (self._rest + self.read(seconds)).split(b"\n")
+    def take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
         self.lines += [line.decode(errors="replace") for line in lines]
 
 

@@ -16,7 +16,6 @@ OPTIONS = [*options._setters(Options()), *options._FLAGS, *options._ALONE, "--"]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The command lines that are started."""
     found: list[list[str]] = []
     monkeypatch.setattr(mcp_server, "_run", lambda words: found.append(words) or "")
     return found

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from support.fakes.core_maker import Core, Load
 from support.programs import procfs
 from support.programs.harness import DISPATCH, PATIENCE, ROOT, Inferior, Outcome, run, wait_until
+from support.programs.user_debuggers import error_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -27,19 +29,11 @@ Start = Callable[..., Inferior]
 
 
 def assert_told(outcome: Outcome, what: str, *reasons: str) -> None:
-    """Status 1, a document with the one error, and the same in words on standard error."""
-    assert outcome.status == 1, outcome
-    document = outcome.document
-    assert (document["threads"], document["findings"], document["verdict"]) == ([], [], None)
-    (error,) = document["errors"]
-    assert what in error["what"], outcome
-    assert error["why"], outcome
-    assert error["help"], outcome
+    """The same in words on standard error."""
+    error = error_of(outcome, what)
     said = re.sub(r"\S*/scripts/dispatch", "scripts/dispatch", outcome.stderr)  # the program is named as it was called
-    for words in (what, error["why"], error["help"]):
-        assert words in said
-    for reason in reasons:
-        assert reason in error["why"] + error["help"], outcome
+    assert all(words and words in said for words in (what, error["why"], error["help"])), outcome
+    assert all(reason in error["why"] + error["help"] for reason in reasons), outcome
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
@@ -49,14 +43,11 @@ def test_a_process_and_a_core_of_another_user(inferior: Start, debugger: str) ->
     words = ["-p", str(inferior("strange-names").pid), "--debugger", debugger]
     outcome = run([*NOBODY, DISPATCH, *words, "--json", "dispatch-bt"])
     assert_told(outcome, "not permitted", "uid 0 and you are uid 65534", "CAP_SYS_PTRACE", "as root: sudo ")
-    path = Path("/tmp") / f"gdbext-core-{os.getpid()}"  # not in tmp_path, which is closed to others
-    path.write_bytes(Core([Load(0x1000, bytes(4096))]).build())
-    path.chmod(0o600)
-    try:
-        words = ["-c", str(path), "--debugger", debugger, "--json", "dispatch-bt"]
+    with tempfile.NamedTemporaryFile(dir="/tmp") as core:  # not in tmp_path, which is closed to others
+        core.write(Core([Load(0x1000, bytes(4096))]).build())
+        core.flush()
+        words = ["-c", core.name, "--debugger", debugger, "--json", "dispatch-bt"]
         assert_told(run([*NOBODY, DISPATCH, *words]), "Permission denied")
-    finally:
-        path.unlink()
 
 
 def test_python_without_torch(inferior: Start) -> None:
@@ -76,14 +67,12 @@ def test_python_without_torch(inferior: Start) -> None:
         assert_told(outcome, "no PyTorch is loaded", "libtorch_cpu.so is not mapped", "dispatch ps")
 
 
+BACKTRACE = ["dispatch-bt", "--all", "--native"]
+
+
 @pytest.mark.parametrize(
     ("debugger", "words"),
-    [
-        ("gdb", ["dispatch-bt", "--all", "--native"]),
-        ("none", ["dispatch-bt", "--all", "--native"]),
-        ("none", ["all-threads", "--stacks"]),
-        ("none", ["dispatch-diagnose"]),
-    ],
+    [("gdb", BACKTRACE), ("none", BACKTRACE), ("none", ["all-threads", "--stacks"]), ("none", ["dispatch-diagnose"])],
 )
 def test_names_that_drive_a_terminal(inferior: Start, debugger: str, words: list[str]) -> None:
     strange = inferior("strange-names")
@@ -122,9 +111,8 @@ def test_what_names_alone_tell(inferior: Start, without_layouts: Path) -> None:
     assert {(step["confidence"], step["keyset"], step["key"]) for step in steps} == {("unknown", None, None)}
     assert document["target"]["torch"]["layout"] == {"id": None, "match": "none"}
     told = str(document["errors"])
-    for needed in ("no layout for PyTorch", "measure /path/to"):
-        assert needed in told
-    assert "no compiler found" in told or "pyelftools" in told  # measuring needs both; what is missed first is named
+    assert re.search("no layout for PyTorch.*measure /path/to", told)
+    assert re.search("no compiler found|pyelftools", told), "measuring needs both; what is missed first is named"
     verdict = run([*words, "dispatch-diagnose"], env=without).document["verdict"]
     assert (verdict["kind"], verdict["op"], verdict["key"]) == ("blocked", "aten::mm", None)
     for command in NEEDS_TORCH:
@@ -139,20 +127,13 @@ def test_control_c_in_the_middle_of_reading(inferior: Start) -> None:
     hang = inferior("meta-mm")
     words = [DISPATCH, "-p", str(hang.pid), "--debugger", "none", "--json", "dispatch-op", "--all"]
     for seconds in (0.5, 0.3, 0.2, 0.15, 0.1):
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(words, text=True, start_new_session=True, **pipes)
         wait_until(lambda: procfs.processor_time(process.pid) > seconds, "the operators are being read")  # noqa: B023
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=PATIENCE)
         if process.returncode:
             break  # else it was done before we had the processor again
     assert process.returncode == 1, stderr
-    (error,) = json.loads(stdout)["errors"]
-    assert error["what"] == "interrupted"
+    assert [error["what"] for error in json.loads(stdout)["errors"]] == ["interrupted"]
     assert "Traceback" not in stderr
-
-
-def test_an_lldb_that_is_not_there(inferior: Start) -> None:
-    words = ["-p", str(inferior("strange-names").pid), "--json", "--debugger", "lldb", "dispatch-bt"]
-    assert_told(run([DISPATCH, *words], env={"LLDB": "/nonexistent/lldb"}), "lldb", "--debugger none")

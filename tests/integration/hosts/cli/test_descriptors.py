@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -16,13 +17,9 @@ from support.programs.harness import DISPATCH
 LISTS = """\
 #!{python}
 import os
-names = []
-for name in os.listdir("/proc/self/fd"):
-    try:
-        names.append(name + " " + os.readlink("/proc/self/fd/" + name) + "\\n")
-    except OSError:
-        pass
-open({told!r}, "w").writelines(names)
+names = [(number, "/proc/self/fd/%d" % number) for number in range(3, 1024)]
+found = [(number, os.readlink(name)) for number, name in names if os.path.islink(name)]
+open({told!r}, "w").write(repr(dict(found)))
 os.kill(os.getpid(), 6)
 """
 
@@ -37,13 +34,12 @@ def made_lister(path: Path, told: Path) -> Path:
 
 def descriptors(told: Path) -> dict[int, str]:
     """Those behind standard error that the program has written down."""
-    lines = [line.split(" ", 1) for line in told.read_text().splitlines()]
-    return {int(number): what for number, what in lines if int(number) > 2}
+    found: dict[int, str] = ast.literal_eval(told.read_text())
+    return found
 
 
 @pytest.fixture
 def left_open(tmp_path: Path) -> int:
-    """A descriptor of the caller's that its children get."""
     descriptor = os.open(tmp_path / "left open", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(descriptor, True)
     return descriptor

@@ -20,6 +20,7 @@ from support.installed import pythons
 from support.programs import plain_program, procfs
 from support.programs.harness import DISPATCH, PATIENCE, Outcome, run, wait_until
 from support.programs.plain_program import Plain, running
+from support.programs.user_debuggers import error_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -45,33 +46,16 @@ def executable(path: Path, content: str) -> Path:
     return path
 
 
-def assert_error_document(outcome: Outcome, words: str, status: int = 1) -> dict[str, Any]:
-    """Its error."""
-    assert outcome.status == status, outcome
-    document = outcome.document
-    assert document["schema"] == "gdbext/1"
-    assert (document["threads"], document["findings"], document["verdict"]) == ([], [], None)
-    error: dict[str, Any]
-    (error,) = document["errors"]
-    assert words in error["what"]
-    assert set(error) >= {"what", "where", "help"}
-    return error
-
-
 @pytest.mark.parametrize("debugger", DEBUGGERS)
 def test_a_live_process(plain: Plain, debugger: str) -> None:
     outcome = look(plain, "--all", "--native", debugger=debugger)
     assert (outcome.status, outcome.stderr) == (0, ""), outcome
     target = outcome.document["target"]
     paused, stops = target.pop("paused_ms"), target.pop("stops", None)
-    if debugger == "none":
-        assert (paused, stops) == (0, 0), "every thread sleeps: nobody has to be stopped"
-    else:
-        assert 0 < paused < 10_000
-        assert stops >= 1
-    absent = {"torch": None, "python": None}
+    unstopped = (paused, stops) == (0, 0)  # every thread sleeps: without a debugger nobody has to be stopped
+    assert unstopped if debugger == "none" else 0 < paused < 10_000 and stops >= 1
     named = {"kind": "live", "pid": plain.pid, "debugger": debugger, "architecture": platform.machine()}
-    assert target == {**named, **absent}
+    assert target == {**named, "torch": None, "python": None}
     assert {t["tid"] for t in outcome.document["threads"]} == {t["tid"] for t in plain.truth["threads"]}
     assert all(thread["frames"] for thread in outcome.document["threads"])
 
@@ -82,16 +66,12 @@ def test_no_debugger_is_the_default_for_what_only_reads(plain: Plain, core: Path
         assert outcome.document["target"]["debugger"] == "none"
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{"PYTHONPATH": "{folder}"}, {"PYTHONHOME": "{folder}"}, {"LC_ALL": "C"}, {"LC_ALL": "de_DE.UTF-8"}],
-    ids=str,
-)
-def test_text_from_any_folder_and_environment(plain: Plain, tmp_path: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(("name", "value"), [("PYTHONPATH", "."), ("PYTHONHOME", "."), ("LC_ALL", "C")])
+def test_text_from_any_folder_and_environment(plain: Plain, tmp_path: Path, name: str, value: str) -> None:
     (tmp_path / "argparse.py").write_text("raise SystemExit('the wrong argparse')")
     link = tmp_path / "my dispatch"
     link.symlink_to(DISPATCH)
-    settings = {name: value.format(folder=tmp_path) for name, value in environment.items()}
+    settings = {name: str(tmp_path) if value == "." else value}
     outcome = run([link, "-p", str(plain.pid), "dispatch-bt", "--native"], cwd=tmp_path, env=settings)
     assert (outcome.status, outcome.stderr) == (0, ""), outcome
     assert str(plain.pid) in outcome.stdout
@@ -113,8 +93,7 @@ def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
 def test_the_help_of_a_command_needs_no_target() -> None:
     outcome = dispatch("dispatch-bt", "--help")
     assert (outcome.status, outcome.stderr) == (0, "")
-    assert "usage: dispatch-bt" in outcome.stdout
-    assert "--native" in outcome.stdout
+    assert re.search("usage: dispatch-bt.*--native", outcome.stdout, re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +107,6 @@ def test_the_help_of_a_command_needs_no_target() -> None:
         (["-p", "1", "dispatch-tb"], "no command 'dispatch-tb'; did you mean dispatch-bt"),
         (["-p", "1", "--debugger", "windbg"], "is not one of gdb, lldb, none"),
         (["-p", "1", "--timeout", "soon"], "is not a number of seconds"),
-        (["-p", "1", "--timeout", "-1"], "greater than 0"),
         (["-p", "1", "--timeout", "inf"], "at most 1e+09"),
         (["-p", "1", "--timeout", "nan"], "greater than 0"),
         (["-c", "x", "--sysroot", "/nowhere"], "is not a folder"),
@@ -138,30 +116,20 @@ def test_the_help_of_a_command_needs_no_target() -> None:
 )
 def test_wrong_usage(words: list[str], said: str) -> None:
     outcome = dispatch(*words)
-    assert outcome.status == 2, outcome
+    assert (outcome.status, outcome.stdout) == (2, ""), outcome
     assert said in outcome.stderr
-    assert outcome.stdout == ""
-    assert_error_document(dispatch("--json", *words), said, status=2)
-
-
-def test_wrong_arguments_of_a_command(plain: Plain) -> None:
-    for words, said in ((["--thread"], "expected one argument"), (["--all", "--thread", "1"], "not allowed")):
-        outcome = dispatch("-p", str(plain.pid), "dispatch-bt", *words)
-        assert (outcome.status, outcome.stdout) == (2, ""), outcome
-        assert said in outcome.stderr
-        assert "usage: dispatch-bt" in outcome.stderr
+    error_of(dispatch("--json", *words), said, status=2)
 
 
 def test_no_process_and_a_zombie() -> None:
     words = ("-p", "1073741824", "dispatch-bt")
-    assert_error_document(dispatch("--json", *words), "no process 1073741824")
+    error_of(dispatch("--json", *words), "no process 1073741824")
     plain_text = dispatch(*words)
     assert (plain_text.status, plain_text.stdout) == (1, "")
-    assert "why:" in plain_text.stderr
-    assert "try:" in plain_text.stderr
+    assert re.search(r"why:.*\n.*try:", plain_text.stderr)
     process = subprocess.Popen(["true"])
     wait_until(lambda: procfs.state(process.pid, process.pid) == "Z", "it has ended")
-    assert_error_document(dispatch("-p", str(process.pid), "--json", "dispatch-bt"), "zombie")
+    error_of(dispatch("-p", str(process.pid), "--json", "dispatch-bt"), "zombie")
     process.wait()
 
 
@@ -176,7 +144,7 @@ def test_somebody_else_traces_it(plain: Plain, debugger: str) -> None:
             assert looked.document["verdict"]["kind"] == "stopped", looked
             assert f"{other.pid}" in looked.document["verdict"]["summary"]
             return
-        error = assert_error_document(looked, f"process {other.pid} (gdb)")
+        error = error_of(looked, f"process {other.pid} (gdb)")
         assert "source gdbext/init.py" in error["help"]
     finally:
         other.communicate(b"detach\nquit\n", timeout=PATIENCE)
@@ -195,25 +163,16 @@ def test_bad_cores(tmp_path: Path, debugger: str, content: bytes | None, said: s
     path = tmp_path / "bad core"
     if content is not None:
         path.write_bytes(content)
-    outcome = dispatch("-c", path, "--debugger", debugger, "--json", "dispatch-bt")
-    error = assert_error_document(outcome, said)
+    error = error_of(dispatch("-c", path, "--debugger", debugger, "--json", "dispatch-bt"), said)
     assert error["why"]
     assert error["help"]
-
-
-def test_a_truncated_core(core: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut"
-    cut.write_bytes(core.read_bytes()[: core.stat().st_size // 2])
-    for debugger in DEBUGGERS:
-        outcome = dispatch("-c", cut, "--debugger", debugger, "--json", "dispatch-bt")
-        assert "truncated" in assert_error_document(outcome, "describes no thread")["why"]
 
 
 def test_without_gdb(plain: Plain, tmp_path: Path) -> None:
     for name in ("sh", "readlink"):
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     missing = {"PATH": str(tmp_path)}
-    error = assert_error_document(look(plain, env=missing), "gdb was not found")
+    error = error_of(look(plain, env=missing), "gdb was not found")
     assert "apt-get install gdb" in error["help"]
     assert "--debugger none" in error["help"]
     assert look(plain, debugger="none", env=missing).status == 0
@@ -221,12 +180,14 @@ def test_without_gdb(plain: Plain, tmp_path: Path) -> None:
 
 def test_a_gdb_that_does_not_work(plain: Plain, tmp_path: Path) -> None:
     mute = executable(tmp_path / "gdb", "#!/bin/sh\necho 'Python scripting is not supported in this copy' >&2\n")
-    error = assert_error_document(look(plain, env={"GDB": str(mute)}), "ended with status 0")
+    error = error_of(look(plain, env={"GDB": str(mute)}), "ended with status 0")
     assert "Python scripting is not supported" in error["why"]
     broken = executable(tmp_path / "gdb", "\x7fELF, but no more")
-    outcome = look(plain, env={"GDB": str(broken)})
-    assert_error_document(outcome, "gdb cannot be started")
-    assert "Traceback" not in outcome.stderr
+    error_of(look(plain, env={"GDB": str(broken)}), "gdb cannot be started")
+    killed = executable(tmp_path / "gdb", f"#!/bin/sh\nsleep 1000 & echo $! > '{tmp_path}/child'\nkill -9 $$\n")
+    error_of(look(plain, env={"GDB": str(killed)}), "was killed by signal 9")
+    child = int((tmp_path / "child").read_text())  # gdb's, which has the pipe of the report, too
+    wait_until(lambda: ended(child), "nothing is left of it")
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
@@ -239,15 +200,6 @@ def test_closed_standard_descriptors(plain: Plain, debugger: str, closed: str) -
     assert outcome.status == lost, outcome
     assert outcome.stdout.startswith("Thread") is not lost
     assert outcome.stderr == ("dispatch: cannot write the report: Bad file descriptor\n" if closed == ">&-" else "")
-
-
-def test_it_costs_no_debugger_to_refuse(plain: Plain, tmp_path: Path) -> None:
-    """What /proc tells is told before gdb starts."""
-    fake = {"GDB": str(executable(tmp_path / "gdb", f"#!/bin/sh\ntouch '{tmp_path}/started'\n"))}
-    dispatch("-p", "1073741824", "--debugger", "gdb", "dispatch-bt", env=fake)
-    assert not (tmp_path / "started").exists()
-    look(plain, env=fake)
-    assert (tmp_path / "started").exists()
 
 
 FREEZE = """
@@ -273,14 +225,9 @@ def freezing(tmp_path: Path) -> Path:
 
 def start(plain: Plain, gdb: Path, *words: str) -> tuple[subprocess.Popen[str], int]:
     """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then."""
-    process = subprocess.Popen(
-        [str(DISPATCH), "-p", str(plain.pid), "--debugger", "gdb", "--json", *words, "dispatch-bt"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "GDB": str(gdb)},
-    )
+    command = [DISPATCH, "-p", str(plain.pid), "--debugger", "gdb", "--json", *words, "dispatch-bt"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, "GDB": str(gdb)}}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
 
     def frozen() -> int:
         assert process.poll() is None, process.communicate()
@@ -288,6 +235,13 @@ def start(plain: Plain, gdb: Path, *words: str) -> tuple[subprocess.Popen[str], 
         return tracer if tracer and procfs.state(tracer, tracer) == "T" else 0
 
     return process, wait_until(frozen, "gdb has attached")
+
+
+def error_at_the_end(process: subprocess.Popen[str]) -> str:
+    """What it says went wrong, "" where it had finished before."""
+    stdout, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode in (0, 1)
+    return str(json.loads(stdout)["errors"][0]["what"]) if process.returncode else ""
 
 
 def ended(pid: int) -> bool:
@@ -301,28 +255,14 @@ def test_when_we_are_interrupted(plain: Plain, freezing: Path, number: int, thaw
     if thawed:
         os.kill(gdb, signal.SIGCONT)
     process.send_signal(number)
-    stdout, _ = process.communicate(timeout=PATIENCE)
+    assert error_at_the_end(process) in ({"interrupted", ""} if thawed else {"interrupted"})
     assert ended(gdb)
-    assert process.returncode or thawed
-    if process.returncode:  # else it had finished before the signal came
-        assert json.loads(stdout)["errors"][0]["what"] == "interrupted"
-        assert process.returncode == 1
 
 
 def test_when_gdb_is_killed(plain: Plain, freezing: Path) -> None:
     process, gdb = start(plain, freezing)
     os.kill(gdb, signal.SIGKILL)
-    stdout, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert "killed by signal 9" in json.loads(stdout)["errors"][0]["what"]
-
-
-def test_when_gdb_is_killed_and_leaves_a_child(plain: Plain, tmp_path: Path) -> None:
-    """gdb forks one to try the kernel's ptrace, which has the pipe of the report, too."""
-    fake = executable(tmp_path / "gdb", f"#!/bin/sh\nsleep 1000 & echo $! > '{tmp_path}/child'\nkill -9 $$\n")
-    assert_error_document(look(plain, env={"GDB": str(fake)}), "was killed by signal 9")
-    child = int((tmp_path / "child").read_text())
-    wait_until(lambda: ended(child), "nothing is left of it")
+    assert "killed by signal 9" in error_at_the_end(process)
 
 
 def test_when_we_are_killed(plain: Plain, freezing: Path) -> None:
@@ -335,12 +275,9 @@ def test_when_we_are_killed(plain: Plain, freezing: Path) -> None:
 
 def test_when_the_time_is_up(plain: Plain, freezing: Path) -> None:
     process, gdb = start(plain, freezing, "--timeout", "4")
-    stdout, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert json.loads(stdout)["errors"][0]["what"] == "no report within 4 s"
+    assert error_at_the_end(process) == "no report within 4 s"
     assert ended(gdb)
-    outcome = look(plain, "--all", "--timeout", "0.001", debugger="none")
-    assert_error_document(outcome, "no report within 0.001 s")
+    error_of(look(plain, "--all", "--timeout", "0.001", debugger="none"), "no report within 0.001 s")
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
@@ -355,20 +292,23 @@ def test_a_stopped_process_stays_stopped(program: Path, debugger: str) -> None:
 
 
 def test_output_that_nobody_reads(plain: Plain) -> None:
-    words = f"{DISPATCH} -p {plain.pid} dispatch-bt --all --native | head -c 1"
-    done = run(["bash", "-c", f"set -o pipefail; {words}"])
-    assert "Traceback" not in done.stderr
-    full = run(["bash", "-c", f"{DISPATCH} -p {plain.pid} dispatch-bt > /dev/full"])
+    words = f"{DISPATCH} -p {plain.pid} dispatch-bt --all --native"
+    done, full = run(["bash", "-c", f"{words} | head -c 1"]), run(["bash", "-c", f"{words} > /dev/full"])
+    assert "Traceback" not in done.stderr + full.stderr
     assert full.status == 1
     assert "No space left" in full.stderr
 
 
-def test_a_program_that_crashes(program: Path) -> None:
+def test_a_program_that_crashes_and_one_that_hangs(program: Path) -> None:
     outcome = dispatch("dispatch-bt", "--json", "--", program, "2", "crash")
     assert outcome.status == 0, outcome
     (thread,) = outcome.document["threads"]
     assert thread["signal"] == "SIGSEGV"
     assert '"magic"' in outcome.stderr  # what the program prints is not in the report
+    outcome = dispatch("--timeout", "6", "dispatch-bt", "--all", "--json", "--", program, "2")
+    assert outcome.status == 0, outcome
+    assert outcome.document["threads"]
+    assert ended(outcome.document["target"]["pid"])
 
 
 def test_a_crash_outside_of_the_dispatcher_is_shown_with_ten_frames(tmp_path: Path) -> None:
@@ -388,26 +328,17 @@ def test_a_crash_outside_of_the_dispatcher_is_shown_with_ten_frames(tmp_path: Pa
 def test_a_program_that_ends_and_one_that_is_not_there() -> None:
     outcome = dispatch("dispatch-bt", "--json", "--", "/bin/sh", "-c", "echo said; exit 3")
     assert outcome.status == 3
-    assert outcome.stderr.splitlines() == [
-        "said",
-        "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung",
-    ]
+    own = "dispatch: the program ended by itself with exit status 3: it neither crashed nor hung"
+    assert outcome.stderr.splitlines() == ["said", own]
     assert "status 3" in outcome.document["errors"][0]["what"]
     absent = dispatch("dispatch-bt", "--json", "--", "/nowhere/program")
     assert absent.status == 1, absent
     assert re.search("/nowhere/program|not.*run", absent.document["errors"][0]["what"])
 
 
-def test_a_program_that_hangs(program: Path) -> None:
-    outcome = dispatch("--timeout", "6", "dispatch-bt", "--all", "--json", "--", program, "2")
-    assert outcome.status == 0, outcome
-    assert outcome.document["threads"]
-    assert ended(outcome.document["target"]["pid"])
-
-
 def test_an_executable_and_what_to_look_at_start_nothing(plain: Plain, core: Path, tmp_path: Path) -> None:
-    program, started = tmp_path / "train", tmp_path / "started"
-    executable(program, f"#!/bin/sh\ntouch {started}\n")
+    started = tmp_path / "started"
+    program = executable(tmp_path / "train", f"#!/bin/sh\ntouch {started}\n")
     assert "warning: process" in dispatch(program, str(plain.pid)).stderr
     assert dispatch(program, core, "bt", "--args").status == 0
     for word, status in (("bt", 2), ("coredumpctl:7", 1), ("-p7", 2), (f"--resume={core}", 2)):
@@ -419,9 +350,8 @@ def test_an_executable_and_what_to_look_at_start_nothing(plain: Plain, core: Pat
 
 def test_an_executable_that_did_not_write_the_core(core: Path, program: Path, tmp_path: Path) -> None:
     """Build-ids decide, not names; -q does not hide it, as in gdb; nothing is said of the right one, or of a copy."""
-    packed, copy, other = tmp_path / "core.gz", tmp_path / "renamed", tmp_path / program.name
+    packed, copy, other = tmp_path / "core.gz", shutil.copy(program, tmp_path / "renamed"), tmp_path / program.name
     packed.write_bytes(gzip.compress(core.read_bytes(), 1))
-    shutil.copy(program, copy)
     (tmp_path / "other.c").write_text("int main(void) { return 0; }")
     run(["gcc", "-Wl,--build-id", "-o", other, tmp_path / "other.c"])
     for right in (program, copy):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.installed import lldbs
-from support.programs.harness import ROOT, UNDEMANGLED, Inferior, Outcome, run
+from support.programs.harness import UNDEMANGLED, Inferior, Outcome, run
+from support.programs.user_debuggers import IMPORT, SOURCE, gdb
 
 pytestmark = [pytest.mark.torch, pytest.mark.program("meta-mm")]
 
@@ -37,7 +37,6 @@ def expected(thread: dict[str, Any]) -> list[str]:
 
 
 def shown(stack: str) -> list[str]:
-    """The same of a debugger's stack."""
     lines = [ADDED.findall(line)[:1] or NATIVE.findall(line.partition(" at ")[0])[:1] for line in stack.splitlines()]
     return [each for line in lines for each in line]
 
@@ -49,13 +48,9 @@ def hung(inferior: Callable[..., Inferior]) -> Inferior:
 
 
 def stacks(outcome: Outcome) -> list[str]:
-    """What was printed between the marks."""
-    return re.findall(r"^BEGIN$(.*?)^END$", outcome.stdout, re.MULTILINE | re.DOTALL)
-
-
-def demangled(outcome: Outcome) -> Outcome:
+    """What was printed between the marks, with demangled names."""
     shown = subprocess.run(["c++filt"], input=outcome.stdout, capture_output=True, text=True, check=True).stdout
-    return replace(outcome, stdout=shown)
+    return re.findall(r"^BEGIN$(.*?)^END$", shown, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.gdb
@@ -63,11 +58,9 @@ def demangled(outcome: Outcome) -> Outcome:
 def test_gdb(hung: Inferior) -> None:
     bt = ["echo BEGIN\\n", "bt", "echo END\\n"]
     selected = ["frame 3", "echo BEGIN\\n", "frame", "echo END\\n"]
-    commands = [f"source {ROOT}/gdbext/init.py", *bt, "dispatch-frames on", *bt, "bt 1", "dispatch-bt --native --json"]
+    commands = [SOURCE, *bt, "dispatch-frames on", *bt, "bt 1", "dispatch-bt --native --json"]
     commands += [*selected, "dispatch-frames off", *bt, *selected]
-    words = [word for command in commands for word in ("-ex", command)]
-    settings = ["-iex", "set debuginfod enabled off", "-iex", "set width 0", *UNDEMANGLED]
-    outcome = demangled(run(["gdb", "-nx", "-q", "-batch", *settings, "-p", str(hung.pid), *words]))
+    outcome = gdb(*commands, options=UNDEMANGLED, pid=hung.pid)
     before, with_frames, frame, after, same_frame = stacks(outcome)
     (document,) = outcome.documents
     assert shown(with_frames) == expected(document["threads"][0])
@@ -113,16 +106,11 @@ def step_out_to_added(process):
 def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
     (tmp_path / "in_lldb.py").write_text(IN_LLDB)
-    later = [
-        "in_background(lambda process: process.Continue())",
-        "bt",
-        "in_background(in_lldb.step_out_to_added)",
-        "bt",
-    ]
     commands = ["bt all", "dispatch-frames on", "bt all", "dispatch-bt --native --json"]
-    commands += [*later, "dispatch-frames off", "bt all"]
+    commands += ["in_background(lambda process: process.Continue())", "bt"]
+    commands += ["in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt all"]
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
-    script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
+    script = [IMPORT, f"command script import {tmp_path}/in_lldb.py"]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
     start = ["settings set plugin.jit-loader.gdb.enable off", f"process attach --pid {hung.pid}"]
     outcome = run(lldbs.batch(name, *start, *script))

@@ -7,61 +7,60 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.installed import gdbs
 from support.installed.probing import PROBES, links_on
-from support.programs import harness
+from support.programs import harness, procfs
 from support.programs.code_bytes import changed_text
 from support.programs.dap_session import DapSession
-from support.programs.harness import ROOT, Inferior, Outcome, run, wait_until
+from support.programs.debugger_terminal import DebuggerTerminal
+from support.programs.harness import NO_SYMBOLS, Inferior, Pool, wait_until
 from support.programs.mi_session import WELL_FORMED, MiSession, console_text
+from support.programs.user_debuggers import GDB_INIT, SOURCE, gdb, goes_on
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.xdist_group("gdb_resuming")]
 
-SOURCE = f"{ROOT}/gdbext/init.py"
 TRACE = "dispatch-trace --engine breakpoints --all --limit 3"
 VALUES = "dispatch-values print aten::add.Tensor --limit 1"
 BY_BREAKPOINTS = f"{VALUES} --engine breakpoints"
 SAMPLES = "dispatch-diagnose --samples 3 --interval 0.1"
+SILENT = "dispatch-trace aten::mm"
+"""It shows nothing until it is interrupted."""
+QUICK = 10
+"""Seconds in which a command has to end that an editor ends."""
 
 
-@pytest.fixture(scope="module")
-def job() -> Iterator[Inferior]:
-    with harness.started("small_calls") as running:
-        yield running
+@pytest.fixture
+def job(small_calls: Inferior) -> Iterator[Inferior]:
+    yield small_calls
+    is_whole(small_calls)
 
 
-def goes_on(job: Inferior) -> None:
+def is_whole(job: Inferior) -> None:
     """The program computes, nobody holds it, and its code is that of the files."""
     wait_until(lambda: not changed_text(job.pid), "its code is whole")
-    turns = Path(job.truth["turns"])
-    before = turns.read_text()
-    wait_until(lambda: turns.read_text() not in ("", before), "the job goes on")
-
-
-@contextmanager
-def attached(gdb: str, job: Inferior) -> Iterator[MiSession]:
-    """An editor's gdb, which is killed (kill -9) at the end."""
-    editor = MiSession(gdbs.executable(gdb), SOURCE)
-    try:
-        editor.command(f"-target-attach {job.pid}")
-        yield editor
-    finally:
-        editor.close()
     goes_on(job)
 
 
-@pytest.mark.parametrize("gdb", gdbs.parameters())
-def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
-    with attached(gdb, job) as editor:
+@contextmanager
+def attached(name: str, job: Inferior) -> Iterator[MiSession]:
+    """An editor's gdb, which is killed (kill -9) at the end."""
+    with closing(MiSession(gdbs.executable(name), GDB_INIT)) as editor:
+        editor.command(f"-target-attach {job.pid}")
+        yield editor
+    is_whole(job)
+
+
+@pytest.mark.parametrize("name", gdbs.parameters())
+def test_editors_get_results_stops_and_console_records(job: Inferior, name: str) -> None:
+    with attached(name, job) as editor:
         settings = console_text(editor.console("show"))
         for command, said in ((TRACE, "[call] op=[aten::add.Tensor]"), (BY_BREAKPOINTS, "Number of elements: 4")):
             lines = editor.console(command)
@@ -93,29 +92,22 @@ def stops(editor: MiSession, lines: list[str]) -> list[str]:
     return found
 
 
-def batch(*commands: str, options: Sequence[str] = ("-nx",), **more: Any) -> Outcome:
-    words = [word for command in commands for word in ("-ex", command)]
-    return run(["gdb", "-q", "-batch", "-iex", "set auto-solib-add off", *options, *words], **more)
-
-
 @pytest.mark.parametrize(("hook", "key"), [("call", "AutogradCPU"), ("redispatch", "CPU")])
 def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str, key: str) -> None:
     """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
     commands = (f"dispatch-break {hook} aten::add.Tensor --why", "continue", "dispatch-bt --json", "delete")
-    outcome = batch(f"source {SOURCE}", f"attach {job.pid}", *commands, "detach")
+    outcome = gdb(SOURCE, f"attach {job.pid}", *commands, "detach", options=NO_SYMBOLS)
     keyset = re.search(r"keyset DispatchKeySet\(.*\) (0x[0-9a-f]+)", outcome.stdout)
     assert keyset is not None, outcome
     innermost = outcome.documents[0]["threads"][0]["dispatch"][0]
-    assert innermost["op"] == "aten::add"
+    assert (innermost["op"], innermost["key"], innermost["confidence"]) == ("aten::add", key, "exact")
     assert innermost["keyset"]["bits"] == keyset.group(1)
-    assert (innermost["key"], innermost["confidence"]) == (key, "exact")
-    goes_on(job)
 
 
 def test_the_debug_adapter_protocol() -> None:
     """Stacks with added frames, results of resuming commands, and no end of the session. A program of its own, for
     breakpoints are lost in one that has had probes; they come first here."""
-    words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", f"source {SOURCE}"]
+    words = ["-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", "-ex", SOURCE]
     with harness.started("small_calls") as job, closing(DapSession([gdbs.executable("gdb18"), *words])) as editor:
         editor.attach(job.pid)
         thread = editor.request("threads")["body"]["threads"][0]["id"]
@@ -138,13 +130,7 @@ def test_the_debug_adapter_protocol() -> None:
         editor.request("disconnect", {"terminateDebuggee": False}, QUICK)
         assert "interrupted" in editor.result(number, QUICK)
         editor.close()
-        goes_on(job)
-
-
-SILENT = "dispatch-trace aten::mm"
-"""It shows nothing until it is interrupted."""
-QUICK = 10
-"""Seconds in which a command has to end that an editor ends."""
+        is_whole(job)
 
 
 def run_on(editor: DapSession, command: str) -> int:
@@ -155,19 +141,9 @@ def run_on(editor: DapSession, command: str) -> int:
     return number
 
 
-def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
-    """Sixteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
-    most; what is shown is in the string that the user asked for, all of it. Breakpoints come before probes: a process
-    that has had these loses the others to whoever takes his probes away."""
-    found = tmp_path / "found.json"
-    script = tmp_path / "many.py"
-    commands = [TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4
-    script.write_text(f"""
+MANY = """
 import gc, json, os
-import gdb
 
-gdb.execute("source {SOURCE}")
-gdb.execute("attach {job.pid}", False, True)
 counts, texts = [], []
 for number, command in enumerate({commands!r}):
     texts.append(gdb.execute(command, False, True))
@@ -175,34 +151,38 @@ for number, command in enumerate({commands!r}):
         gc.collect()
         ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
         counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
-gdb.execute("detach", False, True)
-json.dump([counts, texts], open({str(found)!r}, "w"))
-""")
-    done = batch(options=["-nx", "-x", str(script)])
+json.dump([counts, texts], open({found!r}, "w"))
+"""
+
+
+def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
+    """Sixteen resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
+    most; what is shown is in the string that the user asked for, all of it. Breakpoints come before probes: a process
+    that has had these loses the others to whoever takes his probes away."""
+    found, script = tmp_path / "found.json", tmp_path / "many.py"
+    script.write_text(MANY.format(commands=[TRACE, SAMPLES] * 4 + [VALUES, SAMPLES] * 4, found=str(found)))
+    done = gdb(SOURCE, f"attach {job.pid}", f"source {script}", "detach", options=NO_SYMBOLS)
     (first, last), texts = json.loads(found.read_text())
     assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
     assert last[1] <= first[1] * 2 + 50, (first, last)
     assert "op=[aten::add" not in done.stdout, done.stdout
     assert all("op=[aten::add.Tensor]" in text for text in texts[:8:2])
     assert all("Number of elements: 4" in text for text in texts[8::2])
-    goes_on(job)
 
 
 def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) -> None:
     """Recording, and threads that run and stop by themselves; the process goes on. (gdb's own detach in non-stop
     mode leaves it stopped, with or without us.)"""
     attach = f"attach {job.pid}"
-    commands = [f"source {SOURCE}", attach, "record full", VALUES, "record stop", VALUES, "detach"]
+    commands = [SOURCE, attach, "record full", VALUES, "record stop", VALUES, "detach"]
     commands += [attach, "set scheduler-locking on", VALUES, "dispatch-break call aten::add.Tensor", "detach"]
     commands += ["set scheduler-locking replay", "set non-stop on", attach, VALUES, "detach"]
-    commands += [f"shell kill -CONT {job.pid}"]
-    done = batch(*commands)
+    done = gdb(*commands, f"shell kill -CONT {job.pid}", options=NO_SYMBOLS)
     said = done.stdout + done.stderr
     assert "try: record stop" in said, said
     assert said.count("1 call seen") == 1, said
     assert "try: detach, set non-stop off, attach again" in said, said
     assert said.count("would run alone, without those that it may wait for") == 3, said  # the ending, why, a note
-    goes_on(job)
 
 
 @pytest.mark.parametrize(
@@ -213,10 +193,8 @@ def test_modes_in_which_continue_is_something_else_are_refused(job: Inferior) ->
     ],
 )
 def test_forks_are_told(setting: str, said: str) -> None:
-    """Whose end it is that gdb saw, and who stands still meanwhile."""
-    program = ["--args", "/usr/bin/python3", "-c", "import os; os.fork() or os._exit(3)"]
-    words = ["-ex", f"source {SOURCE}", "-ex", f"set {setting}", "-ex", "dispatch-trace mm"]
-    done = batch(options=["-nx", *words, *program])
+    program = ["/usr/bin/python3", "-c", "import os; os.fork() or os._exit(3)"]
+    done = gdb(SOURCE, f"set {setting}", "dispatch-trace mm", options=NO_SYMBOLS, of=program)
     shown = done.stdout + done.stderr
     assert said in shown, done
     assert shown.count("stands still since") == ("off" in setting)
@@ -245,7 +223,6 @@ def test_a_gdb_that_is_killed_while_probes_watch_harms_no_process() -> None:
 
 
 def begin(editor: MiSession, job: Inferior, command: str) -> None:
-    """Have the command run until its probes are there."""
     wait_until(lambda: not links_on(job.pid), "the probes of the last one are gone")
     editor.send(f'-interpreter-exec console "{command}"\n')
     wait_until(lambda: links_on(job.pid), "the probes are placed")
@@ -301,11 +278,55 @@ def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
     is not ours."""
     (tmp_path / "__init__.py").write_text("raise SystemExit('the neighbour was run')")
     loader, outer = tmp_path / "loader.py", tmp_path / "outer.py"
-    loader.write_text(f"import gdb\ngdb.execute('source {SOURCE}')\n")
+    loader.write_text(f"import gdb\ngdb.execute('{SOURCE}')\n")
     outer.write_text(f"import gdb\ngdb.execute('source {loader}')\n")
     (tmp_path / ".gdbinit").write_text(f"source {loader}\n")
     words = {"option": ["-nx", "-x", str(loader)], "nested": ["-nx", "-x", str(outer)], "gdbinit": []}
-    done = batch("help dispatch-bt", options=words[way], env={"HOME": str(tmp_path)})
+    done = gdb("help dispatch-bt", first=words[way], env={"HOME": str(tmp_path)})
     assert "Show the dispatcher's path" in done.stdout, done
     assert "--native" in done.stdout, "the whole help is there, though -batch shows no prompt"
     assert "neighbour" not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def strange(inferior_pool: Pool) -> Iterator[Inferior]:
+    found = inferior_pool.get("strange-names", "doomed")
+    yield found
+    inferior_pool.discard(found)
+
+
+def test_threads_that_run_cost_themselves(strange: Inferior) -> None:
+    """Non-stop: only the thread that gdb stopped can be read, and the report says so of the other. (Detached at once,
+    gdb 13 leaves the process stopped in this mode.)"""
+    options = (*NO_SYMBOLS, "-iex", "set non-stop on")
+    text = gdb(SOURCE, "dispatch-bt --all", "detach", options=options, pid=strange.pid).stdout
+    assert "stand_still" in text
+    assert f"thread {strange.tid('nameless')} is running" in text
+
+
+def test_the_process_is_killed_while_gdb_holds_it(strange: Inferior) -> None:
+    """What was read at this stop stays known; whatever was not says that the process has ended."""
+    kill = f"shell kill -9 {strange.pid}; until grep -q State:.Z /proc/{strange.pid}/status; do :; done"
+    outcome = gdb(SOURCE, "dispatch-bt", kill, "dispatch-bt", "dispatch-info", options=NO_SYMBOLS, pid=strange.pid)
+    assert re.search(r"process \d+ has ended", outcome.stderr), outcome
+
+
+def test_control_c_in_a_users_gdb(inferior: Callable[..., Inferior]) -> None:
+    hang = inferior("meta-mm")
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off", "-iex", "set pagination off")
+    with closing(DebuggerTerminal(["gdb", "-nx", "-q", *NO_SYMBOLS, *options], "(gdb) ")) as terminal:
+        terminal.until(terminal.prompt)
+        terminal.answer(SOURCE)
+        terminal.answer(f"attach {hang.pid}")
+        for seconds in (0.05, 0.1, 0.5):
+            before = procfs.processor_time(terminal.process.pid)
+            terminal.type("dispatch-op --all --json\n")
+            wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
+            terminal.type("\x03")
+            seen = terminal.until(terminal.prompt)
+            assert re.search("interrupted|Quit", seen), seen[-2000:]
+            assert "Traceback" not in seen
+            assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
+        terminal.answer("detach")
+        terminal.type("quit\n")
+        wait_until(lambda: terminal.process.poll() is not None, "gdb ends")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gdbext.engine.targets.live.proc_checks import thread_states
 from support.installed import lldbs, machine
 from support.installed.probing import PROBES
-from support.programs import harness
+from support.programs import harness, procfs
 from support.programs.dap_session import DapSession
-from support.programs.harness import DISPATCH, ROOT, Inferior, run
+from support.programs.debugger_terminal import DebuggerTerminal
+from support.programs.harness import DISPATCH, Inferior, run, wait_until
+from support.programs.user_debuggers import IMPORT, goes_on
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
-IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
 EACH_LLDB = pytest.mark.parametrize("name", lldbs.parameters())
 
 PROGRAM = """\
@@ -36,30 +39,22 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def goes_on(job: Inferior) -> None:
-    turns = Path(job.truth["turns"])
-    before = turns.read_text()
-    harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")
-
-
 @EACH_LLDB
 def test_the_same_trace(name: str, program: Path) -> None:
     words = ["dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable, program]
     through = run([DISPATCH, "--debugger", "lldb", *words], env={"LLDB": lldbs.executable(name)})
     by_gdb = run([DISPATCH, *words])
     assert through.status == by_gdb.status == 0, (through, by_gdb)
-    lines, lines_by_gdb = (
-        [line.partition(", at=[")[0] for line in each.stdout.splitlines()] for each in (through, by_gdb)
-    )
-    assert lines == lines_by_gdb
+    lines = [re.sub(r", at=\[.*", "", each.stdout) for each in (through, by_gdb)]
+    assert lines[0] == lines[1]
     assert "the process exited with status 7" in through.stdout
 
 
 @EACH_LLDB
 def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     """Pending, then real, with a condition; gone when they are deleted. Those that nobody asked about do not stop."""
-    commands = [IMPORT, "dispatch-break redispatch aten::mm.default --key CPU --why", "run", "dispatch-break --list"]
-    commands += ["continue", "dispatch-break --delete", "continue"]
+    broken = ("dispatch-break redispatch aten::mm.default --key CPU --why", "run", "dispatch-break --list")
+    commands = (IMPORT, *broken, "continue", "dispatch-break --delete", "continue")
     outcome = run([*lldbs.batch(name, *commands), "--", sys.executable, program])
     text = outcome.stdout
     assert "Traceback" not in text + outcome.stderr, outcome
@@ -71,26 +66,20 @@ def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
     assert "exited with status = 7" in text
 
 
+COMMANDS = (
+    "dispatch-trace --engine breakpoints --all --limit 3",
+    "dispatch-values print aten::add.Tensor --limit 1",
+    "dispatch-diagnose --samples 3 --interval 0.001",  # an interrupt before LLDB lets the process run
+)
 REFUSED = (
     "settings set target.process.follow-fork-mode child",
-    "dispatch-trace aten::add.Tensor --limit 3",
+    COMMANDS[0],
     "settings set target.process.follow-fork-mode parent",
     "target stop-hook add -G true -o version",
-    "dispatch-trace aten::add.Tensor --limit 3",
+    COMMANDS[0],
     "target stop-hook delete 1",
 )
-
-
-@EACH_LLDB
-def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, tmp_path: Path) -> None:
-    """Resuming commands in one LLDB: as many descriptors after thirteen as after four, and the program goes on."""
-    found, script = tmp_path / "found.json", tmp_path / "many.py"
-    commands = (
-        "dispatch-trace --engine breakpoints --all --limit 3",
-        "dispatch-values print aten::add.Tensor --limit 1",
-        "dispatch-diagnose --samples 3 --interval 0.001",  # an interrupt before LLDB lets the process run
-    )
-    script.write_text(f"""
+MANY = """
 import gc, json, os
 
 def done(command):
@@ -106,28 +95,32 @@ for number in range(13):
         gc.collect()
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
-refused = [done(command).GetOutput() for command in {REFUSED!r}]
+refused = [done(command).GetOutput() for command in {refused!r}]
 lldb.debugger.HandleCommand("process handle --stop true --pass true SIGCHLD")
 os.kill(lldb.debugger.GetSelectedTarget().process.id, 17)
 result = done("dispatch-trace --engine breakpoints aten::mm")
-json.dump([counts, failures, result.GetOutput(), refused], open({str(found)!r}, "w"))
-""")
-    with harness.started("small_calls") as job:
-        typed = [f"process attach -p {job.pid}", IMPORT]
-        typed += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
-        run(lldbs.batch(name, *typed))
-        (first, last), failures, signalled, refused = json.loads(found.read_text())
-        assert not failures
-        assert "the process got SIGCHLD" in signalled
-        assert f"LLDB would leave process {job.pid} for the first child that it forks" in refused[1]
-        assert "a stop hook of yours lets the process go on" in refused[4]
-        assert last <= first + 80, "nine commands leave less than two sessions would: a descriptor per library"
-        goes_on(job)
+json.dump([counts, failures, result.GetOutput(), refused], open({found!r}, "w"))
+"""
+
+
+@EACH_LLDB
+def test_nothing_is_kept_and_signals_stop_as_the_user_says(name: str, small_calls: Inferior, tmp_path: Path) -> None:
+    """Resuming commands in one LLDB: as many descriptors after thirteen as after four, and the program goes on."""
+    found, script = tmp_path / "found.json", tmp_path / "many.py"
+    script.write_text(MANY.format(commands=COMMANDS, refused=REFUSED, found=str(found)))
+    typed = (f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach")
+    run(lldbs.batch(name, f"process attach -p {small_calls.pid}", IMPORT, *typed))
+    (first, last), failures, signalled, refused = json.loads(found.read_text())
+    assert not failures
+    assert "the process got SIGCHLD" in signalled
+    assert f"LLDB would leave process {small_calls.pid} for the first child that it forks" in refused[1]
+    assert "a stop hook of yours lets the process go on" in refused[4]
+    assert last <= first + 80, "nine commands leave less than two sessions would: a descriptor per library"
+    goes_on(small_calls)
 
 
 @pytest.mark.parametrize("adapter", lldbs.adapters())
 def test_the_debug_adapter_protocol(adapter: str) -> None:
-    """Commands that let the process run have their results in lldb-dap, and neither it nor the session ends."""
     if not adapter:
         machine.lacking("no lldb-dap on this machine (scripts/test unpacks some)")
     load = ["settings set target.preload-symbols false", IMPORT]
@@ -158,3 +151,35 @@ def test_the_debug_adapter_protocol(adapter: str) -> None:
         editor.close()
         assert editor.output().count("[call] op=[aten::add.Tensor], key=[AutogradCPU]") == 3
         goes_on(job)
+
+
+@EACH_LLDB
+def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str) -> None:
+    hang = inferior("meta-mm")
+    start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *lldbs.reading_little()]
+    with closing(DebuggerTerminal(start, "(lldb) ")) as terminal:
+        terminal.until(terminal.prompt)
+        terminal.answer(f"process attach --pid {hang.pid}", "Architecture set to")
+        terminal.answer(IMPORT)
+        terminal.answer("dispatch-bt", "op=[aten::linear]")
+        for seconds in (0.1, 0.5):
+            before = procfs.processor_time(terminal.process.pid)
+            terminal.type("dispatch-op --all\n")
+            wait_until(lambda: procfs.processor_time(terminal.process.pid) > before + seconds, "operators are read")  # noqa: B023
+            terminal.type("\x03")
+            seen = terminal.until("the process was not changed")
+            assert "error: interrupted" in seen
+            assert "Traceback" not in seen
+            terminal.answer("dispatch-bt", "op=[aten::linear]")
+        terminal.type("dispatch-diagnose --samples 2 --interval 60\n")
+        wait_until(lambda: thread_states(hang.pid)[hang.pid] != "t", "the process runs between the looks")
+        terminal.type("\x03")
+        terminal.until("the process was not changed")
+        terminal.type("dispatch-trace aten::mm\n")
+        wait_until(lambda: thread_states(hang.pid)[hang.pid] != "t", "the process runs")
+        terminal.type("\x03")
+        assert "0 dispatches traced; ended: interrupted" in terminal.until("interrupted")
+        terminal.answer("dispatch-bt", "op=[aten::linear]")  # it stands again
+        terminal.answer("detach", "detached")
+        terminal.type("quit\n")
+        wait_until(lambda: terminal.process.poll() is not None, "LLDB ends")

@@ -4,21 +4,18 @@ were."""
 from __future__ import annotations
 
 import ast
-import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gdbext.tools import table
 from support.installed import lldbs
-from support.programs.harness import ROOT, Outcome, run
+from support.programs.harness import Outcome, run
 from support.programs.plain_program import Plain
+from support.programs.user_debuggers import IMPORT
 
 pytestmark = [pytest.mark.compiler, pytest.mark.parametrize("name", lldbs.parameters())]
-
-IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
 
 
 def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
@@ -36,30 +33,24 @@ def release(name: str) -> int:
     return int(name.rpartition("-")[2]) if "-" in name else 0
 
 
-def documents(outcome: Outcome) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
-
-
 def shown(outcome: Outcome, mark: str) -> list[str]:
     return [line for line in outcome.stdout.splitlines() if line.startswith(f"{mark} ")]
 
 
 def test_reports_and_selection(name: str, plain: Plain) -> None:
-    """What is selected is what is reported, by command and by word, and stays selected."""
     show = (
         "script t = lldb.debugger.GetSelectedTarget().process.GetSelectedThread(); "
         "print('AT', t.GetIndexID(), t.GetSelectedFrame().GetFrameID())"
     )
     reports = ["dispatch-bt --json", "dispatch bt --json", "dispatch-bt --all --native --json", "all-threads --json"]
     outcome = lldb(name, IMPORT, "thread select 3", "frame select 1", show, *reports, show, "detach", pid=plain.pid)
-    selected, by_word, everyone, threads = documents(outcome)
+    selected, by_word, *everyone = outcome.documents
     assert [each["number"] for each in selected["threads"]] == [3]
     assert selected == {**by_word, "target": selected["target"]}
-    tids = {thread["tid"] for thread in plain.truth["threads"]}
-    assert {each["tid"] for each in everyone["threads"]} == {each["tid"] for each in threads["threads"]} == tids
-    assert {each["target"]["debugger"] for each in (selected, by_word, everyone, threads)} == {"lldb"}
-    before, after = shown(outcome, "AT")
-    assert before == after == "AT 3 1"
+    tids = [sorted(each["tid"] for each in document["threads"]) for document in (plain.truth, *everyone)]
+    assert tids == tids[:1] * 3
+    assert {each["target"]["debugger"] for each in outcome.documents} == {"lldb"}
+    assert shown(outcome, "AT") == ["AT 3 1"] * 2
 
 
 WRITES = """
@@ -91,9 +82,8 @@ print("SELECTED", session() is last, last.target.selected_thread().number)
 
 def test_a_session_lasts_until_something_is_written(name: str, plain: Plain, tmp_path: Path) -> None:
     """LLDB tells nobody; and what is selected is asked anew."""
-    script = tmp_path / "writes.py"
-    script.write_text(WRITES)
-    run_it = f"script exec(open({str(script)!r}).read(), {{}})"
+    (tmp_path / "writes.py").write_text(WRITES)
+    run_it = f"script exec(open('{tmp_path}/writes.py').read(), {{}})"
     outcome = lldb(name, IMPORT, "dispatch-bt --json", run_it, "thread select 1", "detach", pid=plain.pid)
     assert shown(outcome, "SAME") == ["SAME True"], outcome
     if "16" not in name:  # it goes on giving what it had read of a range that overlaps the written one
@@ -111,18 +101,15 @@ def test_it_is_imported_twice_and_leaves_nothing_behind(name: str) -> None:
 
 
 def test_errors_end_nothing(name: str, plain: Plain) -> None:
-    """A command that fails says why and what to try, and the next one works."""
-    wrong = ["dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey"]
-    attach = f"process attach --pid {plain.pid}"
-    outcome = lldb(
-        name, IMPORT, "dispatch-diagnose", "dispatch-bt --json", attach, *wrong, "dispatch-bt --json", "detach"
-    )
+    wrong = ("dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey")
+    commands = (f"process attach --pid {plain.pid}", *wrong, "dispatch-bt --json", "detach")
+    outcome = lldb(name, IMPORT, "dispatch-diagnose", "dispatch-bt --json", *commands)
     assert "process attach --pid PID" in outcome.stderr
     assert outcome.stderr.count("error: ") >= len(wrong), outcome
     by_lldb = outcome.stderr.count("unknown or ambiguous option")  # where it knows the options itself
     assert by_lldb == (release(name) >= 19), outcome
     assert outcome.stderr.count("  try: ") >= len(wrong) - by_lldb, outcome
-    without, _ = documents(outcome)
+    without, _ = outcome.documents
     assert without["errors"][0]["what"] == "lldb has no process and no core"
 
 
@@ -134,7 +121,6 @@ def test_one_that_is_too_old_says_so(name: str) -> None:
 
 
 def test_help(name: str) -> None:
-    """A line each in the list, the whole help for one."""
     outcome = lldb(name, IMPORT, "help", "help dispatch-lookup")
     text = " ".join(outcome.stdout.split())
     assert all(row.name in text for row in table.commands())
@@ -150,21 +136,17 @@ def complete(line):
 """
 
 
-def completed(name: str, script: Path, *lines: str) -> dict[str, set[str]]:
-    """What LLDB makes of each line."""
-    script.write_text(COMPLETE)
-    scripts = [f"script __import__({script.stem!r}).complete({line!r})" for line in lines]
-    outcome = lldb(name, IMPORT, f"command script import {script}", *scripts)
-    found = [line.removeprefix("BECOMES ").partition(" ->") for line in shown(outcome, "BECOMES")]
-    return {line: set(words.split()) for line, _, words in found}
-
-
 def test_completion(name: str, tmp_path: Path) -> None:
     """Names by every LLDB, options from 19 on, arguments from 20 on."""
     (tmp_path / "graph.dot").touch()
+    (tmp_path / "lines.py").write_text(COMPLETE)
     dot, values, frames = f"all-threads --dot {tmp_path}/gr", "dispatch-values --when b", "dispatch frames --json o"
     names = ("dispatch-lo", "dispatch lo")
-    found = completed(name, tmp_path / "lines.py", *names, "dispatch-bt --th", dot, values, frames)
+    lines = (*names, "dispatch-bt --th", dot, values, frames)
+    scripts = [f"script __import__('lines').complete({line!r})" for line in lines]
+    outcome = lldb(name, IMPORT, f"command script import {tmp_path}/lines.py", *scripts)
+    becomes = [line.removeprefix("BECOMES ").partition(" ->") for line in shown(outcome, "BECOMES")]
+    found = {line: set(words.split()) for line, _, words in becomes}
     assert [found[each] for each in names] == [{"dispatch-lookup"}, {"lookup"}]
     if release(name) >= 19:
         assert found["dispatch-bt --th"] == {"--thread"}

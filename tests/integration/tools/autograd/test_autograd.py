@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +29,8 @@ def test_twenty_positions(process: Inferior, plain_look: Look) -> None:
     expected = backwards(process)
     assert len(expected) == 20
     fields = ("sequence_nr", "forward_op")
-    assert {tid: named(threads[tid]["node"], *fields) for tid in expected} == {
-        tid: tuple(facts[field] for field in ("node", *fields)) for tid, facts in expected.items()
-    }
+    wanted = {tid: tuple(facts[field] for field in ("node", *fields)) for tid, facts in expected.items()}
+    assert {tid: named(threads[tid]["node"], *fields) for tid in expected} == wanted
     assert {threads[tid]["phase"] for tid in expected} == {"backward"}
     main = threads[process.tid("main")]
     assert (main["phase"], main["node"], main["next_sequence_nr"]) == ("none", None, process.truth["next_sequence_nr"])
@@ -127,10 +127,7 @@ def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     assert any(line.startswith("    saved saved_tensors[0]: f32[3, 6] cpu, version 0") for line in lines)
     edges = tmp_path / "graph.dot"
     look(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
-    text = edges.read_text()
-    assert text.startswith("digraph autograd {")
-    assert "SumBackward0" in text
-    assert "\\nself: f32[" in text
+    assert re.match(r"digraph autograd \{.*SumBackward0.*\\nself: f32\[", edges.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize(("words", "said"), [("", "no thread runs a node"), ("--py bias", "bias has no grad_fn")])

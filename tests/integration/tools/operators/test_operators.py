@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,6 @@ def target(stock: Inferior) -> Iterator[Target]:
 
 
 def test_every_operator_and_every_key(registered: Inferior) -> None:
-    """Schema, registrations and dispatch table."""
     dumps = json.loads(Path(registered.truth["dumps"]).read_text())
     assert len(dumps) > 3000
     with contextlib.closing(ProcTarget(registered.pid)) as target:
@@ -66,10 +66,14 @@ def test_every_operator_and_every_key(registered: Inferior) -> None:
         assert stale == registered.truth["stale"]
 
 
-def show(process: Inferior, *words: str) -> dict[str, Any]:
-    document = process.dispatch("dispatch-op", *words, debugger="none").document
+def section(process: Inferior, name: str, *words: str) -> Any:
+    document = process.dispatch(*words, debugger="none").document
     assert document["errors"] == []
-    (operator,) = document["operators"]
+    return document[name]
+
+
+def show(process: Inferior, *words: str) -> dict[str, Any]:
+    (operator,) = section(process, "operators", "dispatch-op", *words)
     return dict(operator)
 
 
@@ -82,10 +86,9 @@ def fields(entry: dict[str, Any], *names: str) -> list[Any]:
 
 
 def test_overridden_python_kernels_show_their_source(registered: Inferior) -> None:
-    operator = show(registered, "aten::sin", "--key", "CPU")
-    truth = registered.truth
-    stock = "at::(anonymous namespace)::wrapper_CPU_sin"
+    operator, truth = show(registered, "aten::sin", "--key", "CPU"), registered.truth
     functions = [fields(each, "function", "active") for each in operator["registrations"]]
+    stock = "at::(anonymous namespace)::wrapper_CPU_sin"
     assert functions == [["other_sin", True], ["cpu_sin", False], [stock, False]]
     for each in operator["registrations"][:2]:
         assert each["python"] == {"file": truth["file"], "line": truth["lines"][each["function"]]}
@@ -109,40 +112,30 @@ def test_a_stock_operator_as_people_see_it(stock: Inferior) -> None:
 
 def test_every_kernel_has_a_name(registered: Inferior) -> None:
     with contextlib.closing(ProcTarget(registered.pid)) as target:
-        session = Session(target)
-        nameless = set()
-        for operator in session.dispatcher.operators():
+        dispatcher = Session(target).dispatcher
+        for operator in dispatcher.operators():
             alike = set()  # kernels whose name no key changes: a hundred entries have a few of them
             for index, kernel in enumerate(operator.table):
-                if kernel in alike:
-                    continue
-                key = session.dispatcher.keys.key_of_index(index)
-                name = session.dispatcher.kernels.name(kernel, key, operator.name)
-                if not name.aliases:
-                    alike.add(kernel)
-                wrapped = "BoxedKernel" in name.function or "wrap_kernel" in name.function or "pointer" in name.function
-                if kernel.valid and (not name.function or name.kind == "unknown" or wrapped):
-                    nameless.add((operator.qualified, key, name))
-    assert nameless == set()
+                if kernel.valid and kernel not in alike:
+                    name = dispatcher.kernels.name(kernel, dispatcher.keys.key_of_index(index), operator.name)
+                    alike |= set() if name.aliases else {kernel}
+                    assert name.function, (operator.qualified, index)
+                    assert name.kind != "unknown", (operator.qualified, index)
+                    assert not re.search("BoxedKernel|wrap_kernel|pointer", name.function), (operator.qualified, name)
 
 
-# --- bad input ---------------------------------------------------------------------------------------
-
-
-HELP = {
-    "dispatch-op aten::adddmm": "aten::addmm",
-    "dispatch-op": "--all",
-    "dispatch-op aten::mm --key AutogradMetta": "AutogradMeta",
-    "dispatch-lookup mm CPU": "aten::mm, aten::mm.dtype, aten::mm.dtype_out, aten::mm.out",
-    "dispatch-lookup aten::add CPU": "aten::add.Tensor",
-    "dispatch-lookup aten::mm CPUU": "CPU",
-    "dispatch-lookup aten::mm": "--args",
-    "dispatch-lookup aten::mm --args CPU;tensor:0x10": "0x10",
-    "dispatch-keyset Metta": "Meta",
-}
-
-
-@pytest.mark.parametrize(("words", "message"), HELP.items())
+@pytest.mark.parametrize(
+    ("words", "message"),
+    {
+        "dispatch-op": "--all",
+        "dispatch-op aten::mm --key AutogradMetta": "AutogradMeta",
+        "dispatch-lookup mm CPU": "aten::mm, aten::mm.dtype, aten::mm.dtype_out, aten::mm.out",
+        "dispatch-lookup aten::add CPU": "aten::add.Tensor",
+        "dispatch-lookup aten::mm CPUU": "CPU",
+        "dispatch-lookup aten::mm": "--args",
+        "dispatch-lookup aten::mm --args CPU;tensor:0x10": "0x10",
+    }.items(),
+)
 def test_wrong_words_are_answered_with_help(stock: Inferior, words: str, message: str) -> None:
     outcome = stock.dispatch(*words.split(), debugger="none", json=False, check=False)
     assert outcome.status in (1, 2), outcome
@@ -210,11 +203,10 @@ def test_a_table_that_contradicts_its_registrations_is_a_finding(target: Target)
     document, text = report(patched, "dispatch-op", "aten::mm", "--key", "CPU")
     lookup, lookup_text = report(patched, "dispatch-lookup", "aten::mm", "CPU")
     [finding] = document["findings"]
-    assert "wrapper_CPU_sin" in finding["summary"]
-    assert "wrapper_CPU_mm" in finding["summary"]
     entry = cell(document["operators"][0], "CPU")
-    assert entry["function"].endswith("wrapper_CPU_sin")
-    assert entry["expected"]["function"].endswith("wrapper_CPU_mm")
+    for name, function in (("sin", entry["function"]), ("mm", entry["expected"]["function"])):
+        assert f"wrapper_CPU_{name}" in finding["summary"]
+        assert function.endswith(f"wrapper_CPU_{name}")
     assert "lead to" in text
     assert not lookup["lookup"]["consistent"]
     assert "not what the registrations lead to" in lookup_text
@@ -247,9 +239,6 @@ def test_a_torn_operator_list_is_refused(target: Target) -> None:
         Session(OverlayTarget(target, both)).dispatcher.operators()
 
 
-# --- the state of threads, and what it makes of a call -------------------------------------------------
-
-
 def differences(state: dict[str, Any], truth: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Field to (what was read, what is true), for those that differ. Autocast: the devices that the truth names."""
     read = {**state, "autocast": {device: state["autocast"].get(device) for device in truth.get("autocast", ())}}
@@ -272,8 +261,7 @@ def test_every_mode(modes: Inferior, plain_look: Look) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "said"),
-    [("autocast-cpu", "cpu (bfloat16), nesting 1"), ("fake-and-mode", "FakeTensorMode [FAKE], Mode")],
+    ("role", "said"), [("autocast-cpu", "cpu (bfloat16), nesting 1"), ("fake-and-mode", "FakeTensorMode [FAKE], Mode")]
 )
 def test_the_text_names_what_is_on(modes: Inferior, role: str, said: str) -> None:
     arguments = ("dispatch-tls", "--thread", str(modes.tid(role)))
@@ -286,9 +274,7 @@ MM = ("aten::mm", "--args", f"{CPU_GRAD};{CPU_GRAD}")
 
 
 def lookup(process: Inferior, *words: str) -> dict[str, Any]:
-    document = process.dispatch("dispatch-lookup", *words, debugger="none").document
-    assert document["errors"] == []
-    return dict(document["lookup"])
+    return dict(section(process, "lookup", "dispatch-lookup", *words))
 
 
 @pytest.mark.parametrize(

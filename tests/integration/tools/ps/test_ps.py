@@ -20,8 +20,7 @@ def listed() -> dict[int, TorchProcess]:
 
 
 def test_the_processes_with_torch(inferior: Callable[..., Inferior]) -> None:
-    hung = inferior("gil-mutex")
-    found = listed()
+    hung, found = inferior("gil-mutex"), listed()
     assert os.getpid() not in found
     assert found[hung.pid].user == os.getuid()
     assert "gil_mutex" in found[hung.pid].program

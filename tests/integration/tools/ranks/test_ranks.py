@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import socket
 import sys
@@ -24,10 +25,8 @@ from support.source import contract_schema
 
 pytestmark = pytest.mark.torch
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "dead", "alone", "awaited_transfers", "saving_thread")
+SCENARIOS = ("late_sleep", "other_order", "pipeline", "dead", "alone", "awaited_transfers", "saving_thread")
 ROOM = {"GDBEXT_ROOM": "-" * 100}
-IMPATIENT_MS = 5000
-"""After which a collective of the job that runs fails (tests/inferiors/job.py)."""
 TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 """The flight recorder's JSON has 0 where its pickled dictionary has None."""
 
@@ -50,8 +49,8 @@ def ranks(*words: object, **options: Any) -> dict[str, Any]:
     return dispatch("ranks", *words, **options)
 
 
-def look(pid: int, *words: object) -> dict[str, Any]:
-    return dispatch("--debugger", "none", "-p", pid, *words)
+def collectives(pid: int, *words: object) -> Any:
+    return dispatch("--debugger", "none", "-p", pid, "dispatch-collectives", *words)["collectives"]
 
 
 def blamed(document: dict[str, Any]) -> tuple[str, str]:
@@ -90,8 +89,8 @@ def test_calls_that_nobody_is_left_to_answer() -> None:
 
 
 def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
-    """One rank after the other is looked at, and each look shows a later operation. Each stands still only for a look
-    at itself, far shorter than the whole report takes: none comes near the time after which its collectives fail."""
+    """One rank after the other is looked at, and each look shows a later operation. None comes near the time after
+    which its collectives fail (tests/inferiors/job.py)."""
     with harness.started("job", "moving", env=ROOM) as running:
         pids = running.truth["pids"]["moving"]
         reports = [ranks("-p", pids[0]) for _ in range(3)]
@@ -99,13 +98,10 @@ def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
         harness.wait_until(lambda: all(now > then + 10 for now, then in zip(steps(running), before)), "it goes on")
         assert all(map(procfs.alive, pids))
     assert {report["verdict"]["kind"] for report in reports} <= {"all-busy", "all-idle"}, reports
-    pauses = [each["paused_ms"] for report in reports for each in report["reports"]]
-    assert len(pauses) == 6
-    assert 0 <= max(pauses) < IMPATIENT_MS / 4, pauses
+    assert [len(report["reports"]) for report in reports] == [2] * 3
 
 
 def steps(running: Inferior) -> list[int]:
-    """How far each rank of the job that runs has come."""
     return [int((running.folder / f"moving.{rank}.steps").read_bytes() or 0) for rank in range(2)]
 
 
@@ -140,29 +136,20 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
             assert told == ([why] if user is None else [])
 
 
-# --- dispatch-collectives ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("scenario", "said"),
-    [
-        ("late_sleep", "missing ranks: {1}"),
-        ("other_order", "COLLECTIVE_TYPE_MISMATCH"),
-        ("crossing", ""),
-        ("pipeline", ""),
-    ],
+    [("late_sleep", "missing ranks: {1}"), ("other_order", "COLLECTIVE_TYPE_MISMATCH"), ("pipeline", "")],
 )
 def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: str, tmp_path: Path) -> None:
     """Each rank's own flight recorder wrote them down. PyTorch's analyser reads our files."""
     for rank, pid in enumerate(job.truth["pids"][scenario]):
         file = tmp_path / f"fr_{rank}"
-        found = look(pid, "dispatch-collectives", "--output", file)["collectives"]
+        found = collectives(pid, "--output", file)
         own = json.loads((job.folder / f"{scenario}.{rank}.json").read_text())["dump"]
         ours = pickle.loads(file.read_bytes())
         assert [plain(entry) for entry in ours["entries"]] == own["entries"]
-        assert ours["pg_status"] == {
-            number: {name: int(value) for name, value in status.items()} for number, status in own["pg_status"].items()
-        }
+        status = {number: {name: int(value[name]) for name in value} for number, value in own["pg_status"].items()}
+        assert ours["pg_status"] == status
         assert found["source"] == "flight-recorder"
         for group in found["groups"]:
             entries = [entry for entry in own["entries"] if entry["process_group"][0] == group["name"]]
@@ -175,13 +162,12 @@ def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: s
 
 
 def plain(entry: dict[str, Any]) -> dict[str, Any]:
-    """As the recorder's JSON has it."""
     without = {name: value for name, value in entry.items() if name != "frames"}
     return {**without, "process_group": list(entry["process_group"]), **{name: entry[name] or 0 for name in TIMES}}
 
 
 def test_a_pending_collective_with_the_line_that_issued_it(job: Inferior) -> None:
-    group = look(job.truth["pids"]["late_sleep"][2], "dispatch-collectives")["collectives"]["groups"][0]
+    group = collectives(job.truth["pids"]["late_sleep"][2])["groups"][0]
     assert (group["backend"], group["rank"], group["size"], group["ranks"]) == ("gloo", 2, 4, [0, 1, 2, 3])
     assert group["last_enqueued"] == 4
     assert group["store"].startswith("tcp://127.0.0.1:")
@@ -193,11 +179,7 @@ def test_a_pending_collective_with_the_line_that_issued_it(job: Inferior) -> Non
     assert "dist.all_reduce(torch.ones(8, 2))" in lines[pending["line"] - 1]
 
 
-# --- other machines ----------------------------------------------------------------------------------
-
-
 def on_hosts(*words: str) -> dict[str, Any]:
-    """The report of ``ranks --hosts``."""
     need_module("ClusterShell")
     words = ("--hosts", *words, "--python", sys.executable, "--json")
     document = json.loads(RanksProgram().main(words, lambda _: 0, color=False).output)
@@ -228,10 +210,10 @@ def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> No
     assert document["ranks"] == "0-3"
     assert [each["pid"] for each in document["reports"]] == pids
     assert blamed(document) == ("late-rank", "1")
-    reasons = {each["where"]: each["reason"] for each in document["unreached"]}
-    assert sorted(reasons) == ["127.0.0.2", "127.0.0.3"], reasons
-    assert "timed out" in reasons["127.0.0.2"]
-    assert "Connection refused" in reasons["127.0.0.3"]
+    reasons = " ".join(sorted(f"{each['where']}: {each['reason']}" for each in document["unreached"]))
+    assert re.fullmatch(r"127\.0\.0\.2: .*timed out.* 127\.0\.0\.3: .*Connection refused.*", reasons, re.DOTALL), (
+        reasons
+    )
 
 
 @pytest.mark.slurm

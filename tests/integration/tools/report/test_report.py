@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 from gdbext.engine.targets.recording import container
-from support.programs.harness import DISPATCH, ROOT, run
+from support.programs.harness import DISPATCH, ROOT, ready, run
 
 PROGRAM = """
 import threading
@@ -34,13 +33,9 @@ def test_a_bundle_and_one_that_is_scrubbed(tmp_path: Path) -> None:
     script.parent.mkdir(parents=True)
     script.write_text(PROGRAM)
     environment = {"SECRET_PLACE": "hunter4", "PATH": "/usr/bin"}
-    words = [sys.executable, script, "--token=hunter5"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with ready([sys.executable, script, "--token=hunter5"], env=environment) as process:
         report = [DISPATCH, "report", "-p", str(process.pid), "--output"]
         whole, scrubbed = run([*report, tmp_path / "whole.tar.gz"]), run([*report, tmp_path / "less.tar.gz", "--scrub"])
-        process.kill()
     assert whole.status == scrubbed.status == 0, (whole, scrubbed)
     files = bundle(tmp_path / "whole.tar.gz")
     assert set(files) == {"recording.rec", "verdict.txt", "verdict.json", "threads.json", "info.txt", "page.html"}
@@ -65,15 +60,15 @@ def test_the_completions_complete() -> None:
     script = ROOT / "share" / "bash-completion" / "completions" / "gdbext"
 
     def completed(*words: str) -> list[str]:
-        line = f"COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}"
+        line = f"COMP_WORDS=(gdbext {' '.join(map(repr, words))}); COMP_CWORD={len(words)}"
         code = f"source {script}; {line}; _gdbext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         return run(["bash", "-c", code]).stdout.split()
 
-    assert completed("gdbext", "dispatch-k") == ["dispatch-keyset"]
-    assert "--hung-after" in completed("gdbext", "watch", "--hu")
-    assert completed("gdbext", "-p", "1", "bt", "--nat") == ["--native"]
-    assert completed("gdbext", "--debugger", "l") == ["lldb"]
-    assert str(1) in completed("gdbext", "-p", "1")
+    assert completed("dispatch-k") == ["dispatch-keyset"]
+    assert "--hung-after" in completed("watch", "--hu")
+    assert completed("-p", "1", "bt", "--nat") == ["--native"]
+    assert completed("--debugger", "l") == ["lldb"]
+    assert "1" in completed("-p", "1")
 
 
 def test_a_debugger_for_what_needs_none_is_told() -> None:

@@ -37,8 +37,6 @@ def test_only_a_process_that_is_held_stays_stopped(options: dict[str, bool], sta
     ],
 )
 def test_a_script_gets_the_process(words: list[str], status: int, said: str) -> None:
-    command = [sys.executable, "-m", "gdbext", "shell", *words]
-    script = "print(p.diagnose().verdict.kind.value)\n"
-    done = subprocess.run(command, input=script, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == status, done.stderr
-    assert said in done.stdout + done.stderr
+    options = {"input": "print(p.diagnose().verdict.kind.value)\n", "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-m", "gdbext", "shell", *words], cwd=ROOT, check=False, **options)
+    assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done

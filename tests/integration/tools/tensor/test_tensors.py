@@ -45,11 +45,9 @@ def close(read: Any, true: Any) -> bool:
 def differences(document: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
     found = {name: document[name] for name in truth if name not in _UNCOMPARED and document[name] != truth[name]}
     found.update({name: document[name] for name in _ROUNDED if not close(document[name], truth[name])})
-    if ("contiguous" in document["contiguity"]) != truth["contiguous"]:
-        found["contiguity"] = document["contiguity"]
-    if document["problems"]:
-        found["problems"] = document["problems"]
-    return found
+    differs = ("contiguous" in document["contiguity"]) != truth["contiguous"]
+    faults = {"contiguity": differs, "problems": bool(document["problems"])}
+    return found | {name: document[name] for name, is_wrong in faults.items() if is_wrong}
 
 
 @pytest.mark.parametrize("kind", ["live", "core"])
@@ -72,16 +70,14 @@ def test_250_tensors_and_the_odd_ones(process: Inferior, kind: str) -> None:
 
 
 def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
-    """Layouts, parts, wrapped tensors, and why there is nothing to read."""
-
     def parts(name: str, kind: str = "parts") -> list[str]:
         return [part["name"] for part in odd[name][kind]]
 
     problems = {name: " ".join(found["problems"]) for name, found in odd.items() if found["problems"]}
     assert list(problems) == ["symbolic"]
     assert "the size of the storage" in problems["symbolic"]
-    symbolic = odd["symbolic"]  # not contiguous, and its first element is not that of the storage
-    assert (symbolic["sizes"], symbolic["storage_offset"], symbolic["contiguity"]) == ([None, None], None, [])
+    found = [odd["symbolic"][name] for name in ("sizes", "storage_offset", "contiguity")]
+    assert found == [[None, None], None, []], "not contiguous, and its first element is not that of the storage"
     for name in ("coo", "csr", "csc", "bsr"):
         values = odd[name]["parts"][parts(name).index("values")]
         found = (odd[name]["layout"], values["max"], odd[name]["sizes"], odd[name]["values"])

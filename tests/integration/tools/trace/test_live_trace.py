@@ -6,15 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.programs import native_build, procfs
-from support.programs.code_bytes import changed_text
-from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, Outcome, run, started, wait_until
+from support.programs import native_build
+from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, Inferior, Outcome, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -60,10 +59,9 @@ def test_the_nine_steps_come_in_order() -> None:
     words = re.findall(r"^ *\[(\w+)\]", text, re.MULTILINE)
     found = ["lookup", "index", "found"]
     assert words[:11] == ["entry", "call", *found, "enter", "entry", "redispatch", *found]
-    assert words[11] in ("enter", "boxed")
     assert words[12:16] == ["return"] * 4
-    assert "keyset=[DispatchKeySet(Meta, AutogradMeta)]" in text
-    assert "keyset=[DispatchKeySet(Meta)]" in text
+    assert words[11] in ("enter", "boxed")
+    assert {"Meta", "Meta, AutogradMeta"} <= set(re.findall(r"keyset=\[DispatchKeySet\((.*?)\)\]", text))
     assert re.search(r"key=\[Meta\], index=\[\d+\], valid=\[1\]", text)
 
 
@@ -83,9 +81,8 @@ def test_how_it_ends(operator: str, program: str, count: int, said: str) -> None
 
 
 def test_a_program_runs_on_to_its_end_after_the_limit(tmp_path: Path) -> None:
-    outcome = trace(
-        ["--json", "aten::linear", "aten::mm", "--depth", "1", "--limit", "2"], "linear", tmp_path / "ended"
-    )
+    options = ("--json", "aten::linear", "aten::mm", "--depth", "1", "--limit", "2")
+    outcome = trace(options, "linear", tmp_path / "ended")
     assert [(event["op"], event["depth"]) for event in dispatches(outcome)] == [("aten::linear", 1)] * 2
     assert outcome.document["trace"]["ending"]["kind"] == "limit"
     assert (tmp_path / "ended").exists()
@@ -103,67 +100,44 @@ def test_operators_and_kernels_that_appear_later() -> None:
     assert kernels[-1].startswith("<lambda> at ")
 
 
-# --- processes that are interrupted ------------------------------------------------------------------
-
-
-def interrupted_once(reached: Callable[[], bool], shown: Path, *words: str | Path) -> str:
-    """What scripts/dispatch has written to ``shown``: it gets a Ctrl+C once that is true, and ends with status 0."""
+def test_a_call_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, shown = tmp_path / "entered", tmp_path / "shown"
+    monkeypatch.setenv("GDBEXT_READY", str(entered))  # which the program writes in its kernel
+    words = [
+        DISPATCH,
+        "dispatch-trace",
+        "aten::mm.default",
+        "--verbose",
+        "--",
+        sys.executable,
+        INFERIORS / "meta_mm.py",
+    ]
     streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with shown.open("w") as output:
-        process = subprocess.Popen([DISPATCH, *words], stdout=output, text=True, start_new_session=True, **streams)
-    wait_until(lambda: reached() or process.poll() is not None, "it is where it should be interrupted")
+        process = subprocess.Popen(words, stdout=output, text=True, start_new_session=True, **streams)
+    wait_until(lambda: entered.exists() or process.poll() is not None, "it is where it should be interrupted")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, (shown.read_text(), stderr)
-    return shown.read_text()
-
-
-def test_a_call_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entered = tmp_path / "entered"
-    monkeypatch.setenv("GDBEXT_READY", str(entered))  # which the program writes in its kernel
-    words = ["dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable, INFERIORS / "meta_mm.py"]
-    text = interrupted_once(entered.exists, tmp_path / "shown", *words)
+    text = shown.read_text()
+    assert process.returncode == 0, (text, stderr)
     assert "ended: interrupted" in text
     steps = text[: text.index("dispatches traced")].splitlines()
     assert steps[-2].lstrip().startswith("[boxed] kernel=[meta_mm at "), text
-    told = text[text.index("has not come back from:") :].splitlines()
-    assert told[1].strip() == "[call] op=[aten::mm], key=[AutogradMeta]  last step seen: enter"
-    assert told[2].strip() == "[redispatch] op=[aten::mm], key=[Meta]  last step seen: boxed"
+    told = [line.strip() for line in text[text.index("has not come back from:") :].splitlines()]
+    assert told[1] == "[call] op=[aten::mm], key=[AutogradMeta]  last step seen: enter"
+    assert told[2] == "[redispatch] op=[aten::mm], key=[Meta]  last step seen: boxed"
     assert "aten::mm, key Meta, in-kernel, kernel meta_mm at " in told[3]
     assert "the kernel was entered and has not returned" in told[4]
 
 
-@pytest.fixture(scope="module")
-def calls() -> Iterator[Inferior]:
-    """A program that goes on calling."""
-    with started("small_calls") as running:
-        yield running
-
-
 @pytest.mark.parametrize("name", ["trace.json", "trace.jsonl"])
-def test_a_full_disk_ends_the_trace(calls: Inferior, tmp_path: Path, name: str) -> None:
+def test_a_full_disk_ends_the_trace(small_calls: Inferior, tmp_path: Path, name: str) -> None:
     """A report is produced: what was traced until then, and why it ended."""
     (tmp_path / name).symlink_to("/dev/full")
     words = ["dispatch-trace", "--engine", "breakpoints", "aten::add", "--output", tmp_path / name]
-    outcome = run([DISPATCH, "--json", "-p", str(calls.pid), *words])
+    outcome = run([DISPATCH, "--json", "-p", str(small_calls.pid), *words])
     assert outcome.status == 0, outcome
-    reasons = [(each["what"], each["help"]) for each in outcome.document["errors"] if each["where"] == "dispatch-trace"]
-    why = "the trace cannot be written: No space left on device"
-    assert reasons == [(why, "make room, or name another --output")]
+    (error,) = (each for each in outcome.document["errors"] if each["where"] == "dispatch-trace")
+    assert error["what"] == "the trace cannot be written: No space left on device"
+    assert error["help"] == "make room, or name another --output"
     assert outcome.document["trace"]["ending"]["kind"] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["dispatch-trace", "--engine", "breakpoints", "aten::add.Tensor", "--verbose"], "[call] op=[aten::add"),
-        (["dispatch-break", "call", "aten::add.Tensor", "--continue"], "aten::add.Tensor at call"),
-    ],
-)
-def test_nothing_is_left_in_memory(calls: Inferior, tmp_path: Path, words: list[str], said: str) -> None:
-    shown = tmp_path / "shown"
-    interrupted_once(lambda: said in shown.read_text(), shown, "-p", str(calls.pid), *words)
-    assert said in shown.read_text()
-    assert changed_text(calls.pid, "libtorch") == []
-    assert procfs.alive(calls.pid)
-    assert procfs.status(calls.pid)["TracerPid"] == "0"

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 
 def watched(*arguments: str | Path, program: str, words: tuple[str | Path, ...] = ()) -> str:
-    """What dispatch-values says of a program that it starts."""
     outcome = run([DISPATCH, "dispatch-values", *arguments, "--", sys.executable, INFERIORS / program, *words])
     assert outcome.status == 0, outcome
     return outcome.stdout
@@ -32,20 +31,18 @@ def read_file(path: Path) -> dict[str, Any]:
     """Tensors of a safetensors file as nested lists, float32 and int64 only."""
     import torch
 
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    found = {}
-    for name, entry in json.loads(data[8 : 8 + length]).items():
+    data, found = path.read_bytes(), {}
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:begin]).items():
         if name != "__metadata__":
             start, end = entry["data_offsets"]
             dtype = {"F32": torch.float32, "I64": torch.int64}[entry["dtype"]]
-            raw = bytearray(data[8 + length + start : 8 + length + end])
+            raw = bytearray(data[begin + start : begin + end])
             found[name] = torch.frombuffer(raw, dtype=dtype).reshape(entry["shape"]).tolist()
     return found
 
 
 def test_operators_that_are_registered_later() -> None:
-    """Their kernels are Python's."""
     text = watched("print", "late::twice", "--when", "after", program="late_operators.py")
     assert "no operator 'late::twice' is registered in the target" in text
     results = text.split("[ after_launch - late::twice - result0 ]")[1:]
@@ -68,9 +65,8 @@ def test_saved_values_are_the_program_s_own(tmp_path: Path) -> None:
         number = counts[call["op"]] = counts.get(call["op"], -1) + 1
         overload = next(each for each in OPERATORS if each.partition(".")[0] == call["op"])
         name = overload.replace(":", "_").replace(".", "_")
-        before, after = (
-            read_file(folder / f"{when}_launch_{name}_{number}.safetensors") for when in ("before", "after")
-        )
+        files = (folder / f"{when}_launch_{name}_{number}.safetensors" for when in ("before", "after"))
+        before, after = map(read_file, files)
         assert before == call["before"], call["op"]
         assert {each: after[each] for each in call["after"]} == call["after"], call["op"]
     assert not list(folder.glob("*.partial"))

@@ -1,4 +1,4 @@
-"""scripts/dispatch -r: a report from a file alone, and clear refusals."""
+"""scripts/dispatch -r: a report from a file alone, and clear refusals; what --record says of its file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.engine.targets.recording import recorder
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.hosts.cli import launcher
+from gdbext.hosts.debugger.recorded_command import RecordedCommand
+from gdbext.tools import table
 from support.recorded import recordings
 
 ROOT = Path(recordings.__file__).resolve().parents[3]
@@ -20,7 +24,11 @@ WATCHED = """
 import sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from gdbext.engine.targets.recording import recorder
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.hosts.cli import launcher
+from gdbext.hosts.debugger.recorded_command import RecordedCommand
+from gdbext.tools import table
 status = launcher.main(sys.argv[1:])
 print(opened, file=sys.stderr)
 sys.exit(status)
@@ -68,8 +76,7 @@ def test_no_file_of_the_process_is_opened() -> None:
 )
 def test_refusals(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str) -> None:
     status, output, error = run(capfd, *words)
-    assert status in (1, 2)
-    assert output == ""
+    assert (status in (1, 2), output) == (True, "")
     assert message in error
     assert "internal" not in error
 
@@ -92,8 +99,21 @@ def test_a_recording_cut_short_says_so_as_json(capfd: pytest.CaptureFixture[str]
 
 
 def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ("-r", str(recordings.FOLDER / "gil-mutex.rec"), "dispatch-op", "--all", "--json")
-    status, output, _ = run(capfd, *words)
+    status, output, _ = run(capfd, "-r", f"{recordings.FOLDER}/gil-mutex.rec", "dispatch-op", "--all", "--json")
     assert status == 0
     (lacking,) = [error for error in json.loads(output)["errors"] if error["where"] == "recording"]
     assert re.search("not in the recording: .*pages of memory", lacking["what"])
+
+
+def test_what_is_said_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in table.TABLE:
+        monkeypatch.setattr(row, "recorded", ())  # nothing besides the command
+    for limit, completeness in ((recorder.MAX_MEMORY, ""), (1 << 16, "It is not complete: it keeps 192 MB of memory")):
+        monkeypatch.setattr(recorder, "MAX_MEMORY", limit)
+        command = RecordedCommand("all-threads", [], str(tmp_path / "hang.rec"))
+        outcome = command.run(lambda: ReplayTarget(recordings.recording("boxed-recursion-fallback-0")), color=False)
+        command.save(outcome)
+        assert outcome.status == 0, outcome.error
+        assert "recorded in" in outcome.error
+        assert completeness in outcome.error
+        assert ("not complete" in outcome.error) == bool(completeness)

@@ -59,25 +59,11 @@ def test_short_ways(typed: str, meant: str) -> None:
     assert spelled_out(typed.split()) == meant.split()
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "sh --json",
-        "sh train.sh 7392",
-        "-q sh train.sh",
-        "sh bt hung.rec",
-        "sh bt",
-        "sh ranks",
-        "sh train.sh attach",
-        "sh --help",
-        "sh -p7392",
-        "sh --resume=core.7",
-        "--args sh train.sh",
-    ],
-)
-def test_nothing_is_started_by_words_that_may_mean_something_else(typed: str) -> None:
-    with pytest.raises(UsageError, match="not clear whether to start sh"):
-        spelled_out(typed.split())
+def test_nothing_is_started_by_words_that_may_mean_something_else() -> None:
+    behind = ("--json", "train.sh 7392", "bt hung.rec", "bt", "ranks", "train.sh attach", "--help", "-p7392")
+    for typed in ("-q sh train.sh", "--args sh train.sh", "sh --resume=core.7", *(f"sh {words}" for words in behind)):
+        with pytest.raises(UsageError, match="not clear whether to start sh"):
+            spelled_out(typed.split())
 
 
 def test_what_may_be_a_core_is_examined(tmp_path: Path) -> None:
@@ -104,11 +90,11 @@ def test_an_executable_need_not_be_one_that_could_be_started(tmp_path: Path) -> 
     assert spelled_out(["btt", "core.7"]) == ["btt", "core.7"]
 
 
-@pytest.mark.parametrize("typed", ["train.py --epochs 10", "python3 train.py --epochs 10", "-q train.py"])
-def test_a_refusal_says_how_to_start_it(typed: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_says_how_to_start_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").touch()
-    assert launcher.main(typed.split(), "gdbext") == 2
-    assert re.search(r"try: .*gdbext (-q )?-- python3? train.py", capfd.readouterr().err)
+    for typed in ("train.py --epochs 10", "python3 train.py --epochs 10", "-q train.py"):
+        assert launcher.main(typed.split(), "gdbext") == 2
+        assert re.search(r"try: .*gdbext (-q )?-- python3? train.py", capfd.readouterr().err)
 
 
 def test_a_word_without_a_meaning_gets_one_line(
@@ -131,35 +117,28 @@ def test_a_script_is_started_by_python(tmp_path: Path) -> None:
 def test_a_debugger_that_a_program_does_not_need_is_left_out() -> None:
     for typed in ("-- python train.py", "-p 7"):
         assert without_debugger(typed.split()) == typed.split()
-    assert without_debugger(["watch", "--debugger", "none", "-p", "7"]) == ["watch", "-p", "7"]
-    assert without_debugger(["--debugger", "none", "ranks", "-p", "7"]) == ["ranks", "-p", "7"]
+    for typed in ("watch --debugger none -p 7", "--debugger none watch -p 7"):
+        assert without_debugger(typed.split()) == ["watch", "-p", "7"]
 
 
-@pytest.mark.parametrize(
-    "typed", ["--debugger none 7392 bt --all", "--pid=7392 bt --all --timeout=60", "bt -p 7392 --all"]
-)
-def test_a_number_behind_options_is_a_process(typed: str) -> None:
-    options = Options()
-    parse(typed.split(), options)
-    assert (options.pid, options.command) == (7392, "dispatch-bt")
-    assert "--all" in options.argv
+def test_a_number_behind_options_is_a_process() -> None:
+    for typed in ("--debugger none 7392 bt --all", "--pid=7392 bt --all --timeout=60", "bt -p 7392 --all"):
+        parse(typed.split(), options := Options())
+        assert (options.pid, options.command) == (7392, "dispatch-bt")
+        assert "--all" in options.argv
 
 
-@pytest.mark.parametrize(
-    ("advice", "called", "typed"),
-    [
-        ("dispatch-op mm   or: all-threads", "gdbext -p 7 dispatch-op mm   or: gdbext -p 7 all-threads", "-p 7"),
-        (
-            "dispatch ps, or scripts/dispatch measure DIR; dispatch-bt",
-            "gdbext ps, or gdbext measure DIR; dispatch-bt",
-            "",
-        ),
-    ],
-)
-def test_an_error_names_our_programs_as_they_are_called(advice: str, called: str, typed: str) -> None:
-    more = [CommandLine("gdbext", typed)] if typed else []
-    said = launcher._as_called(f"dispatch-op: name one\n  try: {advice}", "gdbext", *more)
-    assert said == f"dispatch-op: name one\n  try: {called}"
+def test_an_error_names_our_programs_as_they_are_called() -> None:
+    def called(advice: str, *more: CommandLine) -> str:
+        error = "dispatch-op: name one\n  try: "
+        said = launcher._as_called(f"{error}{advice}", "gdbext", *more)
+        assert said.startswith(error)
+        return said.removeprefix(error)
+
+    found = called("dispatch-op mm   or: all-threads", CommandLine("gdbext", "-p 7"))
+    assert found == "gdbext -p 7 dispatch-op mm   or: gdbext -p 7 all-threads"
+    found = called("dispatch ps, or scripts/dispatch measure DIR; dispatch-bt")
+    assert found == "gdbext ps, or gdbext measure DIR; dispatch-bt"
 
 
 def test_every_command_has_its_short_name() -> None:
@@ -178,20 +157,15 @@ def test_what_was_typed_is_blamed() -> None:
         assert "dispatch-diagnose" not in caught.value.what
 
 
-@pytest.mark.parametrize(
-    ("options", "status", "colored"),
-    [
-        (["python-lock-abba.rec", "--exit-code", "--color", "always"], 3, True),
-        (["kernel-crash.rec", "--exit-code"], 4, False),
-        (["idle.rec", "--exit-code"], 0, False),
-        (["python-lock-abba.rec", "--color", "never"], 0, False),
-    ],
-)
-def test_the_exit_status_and_colors_as_asked(
-    options: list[str], status: int, colored: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert launcher.main(["-r", f"{recordings.FOLDER}/{options[0]}", *options[1:]]) == status
-    assert ("\x1b[" in capfd.readouterr().out) == colored
+def test_the_exit_status_and_colors_as_asked(capfd: pytest.CaptureFixture[str]) -> None:
+    for typed, status, colored in (
+        ("python-lock-abba.rec --exit-code --color always", 3, True),
+        ("kernel-crash.rec --exit-code", 4, False),
+        ("idle.rec --exit-code", 0, False),
+        ("python-lock-abba.rec --color never", 0, False),
+    ):
+        assert launcher.main(["-r", *f"{recordings.FOLDER}/{typed}".split()]) == status
+        assert ("\x1b[" in capfd.readouterr().out) == colored
 
 
 def test_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -210,18 +184,10 @@ def test_a_command_is_suggested_as_it_can_be_typed() -> None:
     assert CommandLine().command("dispatch-bt") == "dispatch-bt"
     assert CommandLine("gdbext", "-p 7").command("dispatch-bt") == "gdbext -p 7 dispatch-bt"
     assert CommandLine("gdbext").outside("ranks -p 7") == "gdbext ranks -p 7"
-    options = Options()
-    parse(["--", "python", "my train.py"], options)
+    parse(["--", "python", "my train.py"], options := Options())
     assert not options.called.may_run  # there is nothing left to keep, or to ask of it
     again = options.called.command("dispatch-bt --native --thread 77")
     assert again == "scripts/dispatch dispatch-bt --native -- python 'my train.py'"
-
-
-def test_messages_call_the_program_as_it_was_called(capfd: pytest.CaptureFixture[str]) -> None:
-    launcher.main(["--nonsense"], "/opt/x/gdbext")
-    assert capfd.readouterr().err.startswith("gdbext: ")
-    launcher.main([], "gdbext")
-    assert capfd.readouterr().out.startswith("usage: gdbext ")
 
 
 @pytest.mark.parametrize("name", ["meta-mm", "gil-mutex", "kernel-crash"])
@@ -233,15 +199,18 @@ def test_what_is_suggested_can_be_pasted(name: str, capfd: pytest.CaptureFixture
     assert pasted, advice
     for program, *words in pasted:
         assert launcher.main(words, program) == 0, (words, capfd.readouterr())
-    capfd.readouterr()
 
 
-def test_quiet_leaves_standard_error_to_what_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
-    recording = str(recordings.FOLDER / "idle.rec")
-    assert launcher.main(["-q", "-r", recording]) == 0
-    assert capfd.readouterr().err == ""
-    assert launcher.main(["-q", "-r", "/nowhere.rec"]) == 1
-    assert "/nowhere.rec" in capfd.readouterr().err
+def test_standard_error_is_for_what_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+    """The program is called there as it was called; -q leaves out the rest."""
+    launcher.main(["--nonsense"], "/opt/x/gdbext")
+    assert capfd.readouterr().err.startswith("gdbext: ")
+    launcher.main([], "gdbext")
+    assert capfd.readouterr().out.startswith("usage: gdbext ")
+    for recording, status in ((f"{recordings.FOLDER}/idle.rec", 0), ("/nowhere.rec", 1)):
+        assert launcher.main(["-q", "-r", recording]) == status
+        said = capfd.readouterr().err
+        assert recording in said if status else said == ""
 
 
 def test_a_script_is_started_by_its_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,44 +220,32 @@ def test_a_script_is_started_by_its_interpreter(tmp_path: Path, monkeypatch: pyt
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert runnable(["script", "x"]) == ["/bin/sh", "-e", str(script), "x"]
-    assert runnable(["sh"]) == ["sh"]
-    assert runnable([]) == []
-    with pytest.raises(TargetError, match="there is no program nowhere"):
-        runnable(["nowhere"])
-    with pytest.raises(TargetError, match="is not a program"):
-        runnable([str(plain)])
+    assert [runnable(words) for words in (["sh"], [])] == [["sh"], []]
+    for word, said in (("nowhere", "there is no program nowhere"), (str(plain), "is not a program")):
+        with pytest.raises(TargetError, match=said):
+            runnable([word])
 
 
-@pytest.mark.parametrize(
-    ("uid", "owner", "scope", "capable", "helps", "never"),
-    [
+def test_the_remedy_that_fits_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By a file like the kernel's own (Documentation/admin-guide/LSM/Yama.rst): many kernels have none."""
+    monkeypatch.setattr(proc_checks, "PTRACE_SCOPE", str(tmp_path / "ptrace_scope"))
+    for uid, owner, scope, capable, helps, never in (
         (1000, 0, 0, False, "sudo scripts/dispatch -p 7", "ptrace_scope"),
         (1000, 1000, 1, False, "sudo sysctl kernel.yama.ptrace_scope=0", "--cap-add"),
         (0, 0, 0, False, "--cap-add=SYS_PTRACE", "sudo"),
         (0, 0, 3, True, "only a reboot", "sudo"),
         (0, 0, 0, True, "outside of the container", "sudo"),
-    ],
-)
-def test_the_remedy_that_fits_a_refusal(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    uid: int,
-    owner: int,
-    scope: int,
-    capable: bool,
-    helps: str,
-    never: str,
-) -> None:
-    """By a file like the kernel's own (Documentation/admin-guide/LSM/Yama.rst): many kernels have none."""
-    (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(proc_checks, "PTRACE_SCOPE", str(tmp_path / "ptrace_scope"))
-    monkeypatch.setattr(proc_checks.os, "geteuid", lambda: uid)
-    monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda: capable)
-    monkeypatch.setattr(proc_checks, "status_fields", lambda _: {"Uid": f"{owner} {owner} {owner} {owner}"})
-    found = proc_checks.refusal(7)
-    assert helps in found.help
-    assert never not in found.help
-    assert "gcore" not in found.help
+    ):
+        (tmp_path / "ptrace_scope").write_text(f"{scope}\n")
+        monkeypatch.setattr(proc_checks.os, "geteuid", lambda uid=uid: uid)
+        monkeypatch.setattr(proc_checks, "has_ptrace_capability", lambda capable=capable: capable)
+        monkeypatch.setattr(
+            proc_checks, "status_fields", lambda _, owner=owner: {"Uid": f"{owner} {owner} {owner} {owner}"}
+        )
+        found = proc_checks.refusal(7)
+        assert helps in found.help
+        assert never not in found.help
+        assert "gcore" not in found.help
 
 
 def test_keysets_need_no_process(capfd: pytest.CaptureFixture[str]) -> None:
@@ -320,5 +277,4 @@ def test_root_is_not_told_to_be_root(uid: int, said: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert errors.as_root("cat x") == said
     assert errors.or_root("be that user").endswith("or as root") == (uid != 0)
-    sudo = "sudo" in proc_checks.refusal(1).help  # of a process of root's
-    assert sudo == (uid != 0)
+    assert ("sudo" in proc_checks.refusal(1).help) == (uid != 0), "it is a process of root's"

@@ -1,4 +1,4 @@
-"""A job of scripts/dispatch: how it travels, and that the process is let go whatever happens."""
+"""A job of scripts/dispatch: which debugger is started, how it travels, and that the process is always let go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from support.fakes.fake_debugger import FakeDebugger
 
 
 def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str, *argv: str) -> table.Outcome:
-    """What comes through the pipe of a job."""
     ours, theirs = os.pipe()
     monkeypatch.setattr(base_debugger, "debugger", lambda _: debugger)
     batch_job.run("fake", Job(command, list(argv), result=theirs, pid=1))
@@ -31,8 +30,7 @@ def result(debugger: FakeDebugger, monkeypatch: pytest.MonkeyPatch, command: str
 def test_the_result_comes_and_the_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     debugger = FakeDebugger()
     outcome = result(debugger, monkeypatch, "dispatch-info", "--json")
-    assert outcome.status == 0
-    assert outcome.output.startswith("{")
+    assert (outcome.status, outcome.output[0]) == (0, "{")
     assert debugger.log == ["open dispatch-info, live=False", "let go of dispatch-info, runs on=False"]
 
 
@@ -94,3 +92,45 @@ def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_pa
     environment = {"PYTHONPYCACHEPREFIX": str(cache)}
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env=environment, cwd=tmp_path)
     assert bool(list(cache.rglob("batch_job*.pyc"))) is not compiled
+
+
+@pytest.fixture
+def lldb() -> DebuggerLaunch:
+    return base_debugger.launch("lldb")
+
+
+def test_the_plain_name_comes_first_and_then_the_newest(
+    lldb: DebuggerLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLDB", raising=False)
+    in_a = ("a/lldb-9", "a/lldb-19", "a/lldb-server-22", "a/lldb-dap-22")
+    for name in (*in_a, "b/lldb-20", "b/lldb-16", "c/lldb-16", "c/lldb"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/none:{tmp_path}/b")
+    assert lldb.find() == f"{tmp_path}/b/lldb-20"
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/c")
+    assert lldb.find() == f"{tmp_path}/c/lldb"
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        ("error: there is no embedded script interpreter in this mode.\n", ""),
+        ("error: Embedded script interpreter unavailable.\n", "this lldb has no Python inside"),
+        ("ModuleNotFoundError: No module named 'lldb.embedded_interpreter'\n", "cannot load LLDB's own module"),
+        ("ImportError: cannot import name '_lldb' from partially\n", "cannot load LLDB's own module"),
+        ("ModuleNotFoundError: No module named 'pygments'\n", ""),
+    ],
+)
+def test_what_its_output_says_of_itself(lldb: DebuggerLaunch, output: str, what: str) -> None:
+    failure = lldb.known_failure(output)
+    assert (failure is None) == (not what)
+    if failure is not None:
+        assert what in failure.what
+        assert "--debugger none" in failure.help
+        assert "apt-get install" in failure.help
+
+
+def test_what_it_repeats_is_not_what_it_says(lldb: DebuggerLaunch) -> None:
+    assert lldb.relevant_output("(lldb) script import sys\n\nerror: attach failed\n") == "error: attach failed"

@@ -11,13 +11,14 @@ import pytest
 
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.command_shell import SessionCache, Shell
+from gdbext.hosts.debugger.frame_source import SummarySource
 from gdbext.tools import table
+from gdbext.tools.tensor import cpp_summaries
+from gdbext.tools.tensor.cpp_object import CppObject, TypeSummary
 from support.fakes.fake_debugger import FakeDebugger
 from support.recorded.recordings import Replay
 
-BREAK, INFO, BT, FRAMES = (
-    table.find(name) for name in ("dispatch-break", "dispatch-info", "dispatch-bt", "dispatch-frames")
-)
+BREAK, INFO, BT, FRAMES = map(table.find, ("dispatch-break", "dispatch-info", "dispatch-bt", "dispatch-frames"))
 
 
 def run(shell: Shell, entry: table.ToolRow, *argv: str) -> dict[str, Any]:
@@ -153,3 +154,37 @@ def test_a_pending_breakpoint_that_cannot_be_resolved_stops_and_says_why() -> No
     assert reached is not None
     assert reached() is True
     assert debugger.shown == "dispatch-break: no PyTorch is loaded in this process\n"
+
+
+DEVICE = CppObject("c10::Device", 0x1000)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[CppObject]:
+    found: list[CppObject] = []
+
+    class Reader:
+        def __init__(self, _: Any) -> None:
+            """Of a session."""
+
+        def of(self, each: CppObject) -> TypeSummary:
+            found.append(each)
+            return TypeSummary(str(len(found)))
+
+    monkeypatch.setattr(cpp_summaries, "TypeSummaries", Reader)
+    return found
+
+
+def test_an_object_is_read_once_in_a_session(read: list[CppObject]) -> None:
+    sessions: list[Any] = [object()]
+    source = SummarySource(lambda: sessions[-1])
+    assert [source.of(each) for each in (DEVICE, DEVICE)] == [TypeSummary("1")] * 2
+    assert source.of(DEVICE._replace(address=0x2000)) == TypeSummary("2")
+    sessions.append(object())
+    assert source.of(DEVICE) == TypeSummary("3")
+
+    def no_session() -> Any:
+        raise TargetError("no process")
+
+    assert SummarySource(no_session).of(DEVICE) is None
+    assert len(read) == 3

@@ -33,37 +33,34 @@ def as_json(value: object) -> Any:
     return plain_json.plain(value)
 
 
+THREAD = ("tid", "name", "python_name", "signal", "frame_count", "dispatch_doubt", "notes", "state")
+STEP = ("level", "event", "op", "overload", "keyset", "key", "table_index", "stage", "confidence")
+VERDICT = ("kind", "summary", "threads", "op", "key", "stage", "advice")
+KERNEL = ("function", "valid", "boxed", "unboxed", "sym_unboxed", "fallthrough", "debug")
+
+
+def check(value: object, document: dict[str, Any], *fields: str) -> None:
+    assert {field: as_json(getattr(value, field)) for field in fields} == {field: document[field] for field in fields}
+
+
 @pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba"])
 def test_threads_have_the_fields_of_the_document(name: str) -> None:
     with opened(name) as process:
         document = process.run("all-threads").document["threads"]
         assert [thread.tid for thread in process.threads] == [each["tid"] for each in document]
         for thread, each in zip(process.threads, document):
-            for field in ("tid", "name", "python_name", "signal", "frame_count", "dispatch_doubt", "notes", "state"):
-                assert as_json(getattr(thread, field)) == each[field], field
+            check(thread, each, *THREAD)
             assert len(thread.dispatch) == len(each["dispatch"])
             for step, theirs in zip(thread.dispatch, each["dispatch"]):
-                for field in (
-                    "level",
-                    "event",
-                    "op",
-                    "overload",
-                    "keyset",
-                    "key",
-                    "table_index",
-                    "stage",
-                    "confidence",
-                ):
-                    assert as_json(getattr(step, field)) == theirs[field], field
+                check(step, theirs, *STEP)
             for frame, line in zip(thread.python_frames, each["python_frames"]):
-                assert (frame.function, frame.file, frame.line) == (line["function"], line["file"], line["line"])
+                check(frame, line, "function", "file", "line")
             assert (thread.wait is None) == (each["wait"] is None)
             if thread.wait is not None:
                 found = (thread.wait.kind.value, f"{thread.wait.address:#x}", thread.wait.certainty.value)
                 assert found == tuple(each["wait"][field] for field in ("kind", "address", "certainty"))
         verdict, theirs = process.diagnose(), process.diagnose().document
-        for field in ("kind", "summary", "threads", "op", "key", "stage", "advice"):
-            assert as_json(getattr(verdict.verdict, field)) == theirs["verdict"][field], field
+        check(verdict.verdict, theirs["verdict"], *VERDICT)
         assert [each.kind.value for each in verdict.findings] == [each["kind"] for each in theirs["findings"]]
 
 
@@ -74,44 +71,31 @@ def test_threads_are_a_sequence_and_wrong_commands_are_refused() -> None:
         assert process.threads[1:][0].tid == process.threads[1].tid
         with pytest.raises(KeyError):
             process.threads.by_tid(1)
-        with pytest.raises(gdbext.GdbextError, match="there is no command"):
-            process.run("dispatch-nothing")
-        with pytest.raises(gdbext.GdbextError, match="--nothing"):
-            process.run("dispatch-bt", "--nothing")
+        for words, said in ((["dispatch-nothing"], "there is no command"), (["dispatch-bt", "--nothing"], "--nothing")):
+            with pytest.raises(gdbext.GdbextError, match=said):
+                process.run(*words)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"pid": 1, "core": "core"},
-        {"recording": "a.rec", "stop": False},
-        {"core": "core", "hold": True},
-        {"pid": 1, "stop": False, "hold": True},
-        {"pid": 1, "sysroot": "/"},
-        {"recording": "a.rec", "timeout": 0},
-        {"recording": "a.rec", "memory_limit": -1.0},
-    ],
-)
-def test_wrong_usage_is_refused_before_anything_is_opened(wrong: dict[str, Any]) -> None:
-    with pytest.raises(gdbext.GdbextError):
-        gdbext.open(**wrong)
+def test_wrong_usage_is_refused_before_anything_is_opened() -> None:
+    core, recording = {"core": "core"}, {"recording": "a.rec"}
+    wrong: list[dict[str, Any]] = [{}, {"pid": 1, **core}, {**core, "hold": True}, {**recording, "stop": False}]
+    wrong += [{"pid": 1, "stop": False, "hold": True}, {"pid": 1, "sysroot": "/"}]
+    wrong += [{**recording, "timeout": 0}, {**recording, "memory_limit": -1.0}]
+    for each in wrong:
+        with pytest.raises(gdbext.GdbextError):
+            gdbext.open(**each)
 
 
 def test_an_operator_has_the_fields_of_the_document() -> None:
     with opened("meta-mm") as process:
         theirs = process.run("dispatch-op", "aten::mm").document["operators"][0]
         operator = process.torch.operators["aten::mm"]
-        for field in ("op", "overload", "schema", "debug"):
-            assert getattr(operator, field) == theirs[field], field
+        check(operator, theirs, "op", "overload", "schema", "debug")
         assert list(operator.table) == [entry["key"] for entry in theirs["table"]]
-        names = ("function", "valid", "boxed", "unboxed", "sym_unboxed", "fallthrough", "debug")
         for entry in theirs["table"]:
-            for field in (*names, "reason", "path", "source"):
-                assert getattr(operator.table[entry["key"]], field) == entry[field], field
+            check(operator.table[entry["key"]], entry, *KERNEL, "reason", "path", "source")
         for registration, entry in zip(operator.registrations, theirs["registrations"]):
-            for field in (*names, "key", "alias", "active", "inferred_schema"):
-                assert getattr(registration, field) == entry[field], field
+            check(registration, entry, *KERNEL, "key", "alias", "active", "inferred_schema")
         assert Tags(operator._repr_html_()).seen <= {"b", "table", "tr", "th", "td"}
         assert "aten::mm" in process.torch.operators
         with pytest.raises(KeyError):
@@ -133,8 +117,6 @@ def test_frames_are_those_of_the_thread() -> None:
 
 
 class Tags(html.parser.HTMLParser):
-    """The tags of a piece of HTML."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -155,16 +137,14 @@ def test_what_notebooks_show_is_escaped() -> None:
     with opened("meta-mm") as process:
         thread = process.threads[0]
         strange = thread.report._replace(python_name="<script>alert(1)</script>\x1b[31m")
-        shown = gdbext.Thread(process._session, strange, process._limits)._repr_html_()
-        assert Tags(shown).seen <= {"b", "table", "tr", "th", "td"}
-        assert "\x1b" not in shown
-        assert "\x1b" not in repr(gdbext.Thread(process._session, strange, process._limits))
+        shown = gdbext.Thread(process._session, strange, process._limits)
+        assert Tags(shown._repr_html_()).seen <= {"b", "table", "tr", "th", "td"}
+        assert "\x1b" not in shown._repr_html_() + repr(shown)
         for each in (process, process.threads, thread, thread.python, process.diagnose(), process.run("dispatch-bt")):
             assert Tags(each._repr_html_()).seen <= {"b", "table", "tr", "th", "td", "pre", "br"}
 
 
 def examples() -> list[str]:
-    """Each block of code of the page."""
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
     return ["\n".join(line[4:] for line in block.split("\n")).strip() for block in blocks if "gdbext." in block]
 
@@ -181,7 +161,7 @@ def test_the_examples_of_the_page_run(example: str, monkeypatch: pytest.MonkeyPa
 def test_importing_it_imports_nothing() -> None:
     code = "import sys; import gdbext; print([name for name in sys.modules if name.startswith('gdbext.')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout == "[]\n"
     assert {"open", "Process", "Thread"} <= set(dir(gdbext))
     with pytest.raises(AttributeError, match="nothing"):
         _ = gdbext.nothing
