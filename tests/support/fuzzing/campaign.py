@@ -18,19 +18,13 @@ class Row:
     refused: int = 0
     """The command said that it could not, and why."""
     failures: Counter[str] = field(default_factory=Counter)
-    excused: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0
-    largest: int = 0
 
     def add(self, result: Result) -> None:
         self.looks += 1
         self.refused += result.status != 0
         self.failures.update({what for what, _ in result.failures})
-        self.excused += len(result.excused)
         self.seconds += result.seconds
-        self.slowest = max(self.slowest, result.seconds)
-        self.largest = max(self.largest, result.megabytes)
 
 
 def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[str, int]]:
@@ -80,15 +74,12 @@ def run(
             worker.end()
 
 
-_LINE = "{:24}{:>8}{:>9}{:>9}{:>10}{:>9}{:>9}{:>6}"
+_LINE = "{:24}{:>8}{:>9}{:>10}{:>9}"
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    lines = [_LINE.format("kind", "looks", "refused", "excused", "failures", "ms/look", "slowest", "MB")]
+    lines = [_LINE.format("kind", "looks", "refused", "failures", "ms/look")]
     for name, row in rows.items():
-        mean, failures = f"{1000 * row.seconds / max(1, row.looks):.1f}", sum(row.failures.values())
-        slowest = f"{row.slowest:.2f}s"
-        lines.append(_LINE.format(name, row.looks, row.refused, row.excused, failures, mean, slowest, row.largest))
-    if failed := rows["all"].failures.most_common():
-        lines.append("failures: " + ", ".join(f"{count} {what}" for what, count in failed))
+        mean = f"{1000 * row.seconds / max(1, row.looks):.1f}"
+        lines.append(_LINE.format(name, row.looks, row.refused, sum(row.failures.values()), mean))
     return "\n".join(lines)

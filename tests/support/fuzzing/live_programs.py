@@ -22,24 +22,19 @@ import threading
 threading.stack_size(1 << 18)
 locks = [threading.RLock(), threading.RLock()]
 both = threading.Barrier(3)
-event = threading.Event()
 def work(number):
     with locks[number]:
         both.wait()
         with locks[1 - number]:
             pass
-def wait():
-    event.wait()
 threads = [threading.Thread(target=work, args=(n,), daemon=True, name=f"worker-{n}") for n in (0, 1)]
-threads.append(threading.Thread(target=wait, daemon=True))
+threads.append(threading.Thread(target=threading.Event().wait, daemon=True))
 for thread in threads:
     thread.start()
 both.wait()
 print("ready", flush=True)
 threads[0].join()
 """
-
-
 _ALL = 0x40000000  # __WALL of waitpid(2)
 
 

@@ -85,7 +85,7 @@ def test_a_look_costs_no_more_than_itself(monkeypatch: pytest.MonkeyPatch, jobs:
     pauses = property(lambda self: self.is_busy and procfs.syscall(self._pid, self._pid)[0] == "34")
     monkeypatch.setattr(worker.Worker, "is_late", pauses)
     results: list[Result] = []
-    rows = campaign.run([Broken("broken", 1, "", lambda *_: NOTHING)], 0, 7, 0, jobs, results.append)
+    rows = campaign.run([Broken("broken", 1, lambda *_: NOTHING)], 0, 7, 0, jobs, results.append)
     found = sorted((result.seed, [what for what, _ in result.failures]) for result in results)
     wrong = [[], ["uncaught"], ["died"], ["hung"], ["left behind"], ["uncaught"], []]
     assert found == list(enumerate(wrong))
