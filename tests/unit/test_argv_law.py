@@ -27,27 +27,25 @@ STARTING = {
 }
 USERS = "the command line of the user"
 DECLARED = {
-    "hosts/cli/debugger_runner.py": "made by the debugger's launcher; a program and its words are the user's",
-    "hosts/debug_server.py": "our own program: the pid of this process",
-    "hosts/mcp_server.py": "our own program: _word and launcher_words refuse options (test_mcp_words.py)",
-    "hosts/pytest_plugin.py": "our own module: numbers, and the folder that the user names",
-    "tools/watch/__init__.py": USERS,
-    "tools/watch/evidence.py": "gcore gets the number of a process",
-    "tools/timeout/__init__.py": USERS,
-    "tools/ranks/other_machines.py": "options of the user; names of pods have passed argument()",
-    "torch/measure/child.py": "our own module: a JSON document",
-    "torch/measure/compiler.py": "compilers on our own files; folders stand behind -I",
-    "tools/ranks/slurm.py": "one function that starts what two others build of checked words",
+    "made by the debugger's launcher; a program and its words are the user's": ["hosts/cli/debugger_runner.py"],
+    "our own program: the pid of this process": ["hosts/debug_server.py"],
+    "our own program: _word and launcher_words refuse options (test_mcp_words.py)": ["hosts/mcp_server.py"],
+    "our own module: numbers, and the folder that the user names": ["hosts/pytest_plugin.py"],
+    USERS: ["tools/watch/__init__.py", "tools/timeout/__init__.py"],
+    "gcore gets the number of a process": ["tools/watch/evidence.py"],
+    "options of the user; names of pods have passed argument()": ["tools/ranks/other_machines.py"],
+    "our own module: a JSON document": ["torch/measure/child.py"],
+    "compilers on our own files; folders stand behind -I": ["torch/measure/compiler.py"],
+    "one function that starts what two others build of checked words": ["tools/ranks/slurm.py"],
 }
-"""Module → why the words of what it starts are no stranger's."""
+"""Why the words of what they start are no stranger's → modules, and folders with a slash."""
 ENVIRONMENTS = {
-    "tools/watch/__init__.py": "environment_value, paths that the user names, and a number",
-    "torch/measure/": "folders of our own, constants, and environment_value",
-    "hosts/mcp_server.py": "a constant",
-    "hosts/cli/launcher.py": "a constant",
-    "tools/core_handler/__init__.py": "a folder of our own",
+    "environment_value, paths that the user names, and a number": ["tools/watch/__init__.py"],
+    "folders of our own, constants, and environment_value": ["torch/measure/"],
+    "a constant": ["hosts/mcp_server.py", "hosts/cli/launcher.py"],
+    "a folder of our own": ["tools/core_handler/__init__.py"],
 }
-"""Module, or folder with a slash → why what it puts into an environment is one line of text."""
+"""The same for what is put into an environment: it is one line of text."""
 
 
 def unsafe_starts(_: str, source: str) -> Iterator[tuple[int, str]]:

@@ -21,47 +21,32 @@ VALUES = "numbers already"
 OWN = "words that we wrote ourselves"
 CHECKED = "numbers of a document, whose shapes are checked first"
 DECLARED = {
-    "engine/numbers.py": "the parser",
-    "__main__.py": VALUES,
-    "cpython/": VALUES,
-    "diagnosis/verdict/slow_reasons.py": VALUES,
-    "engine/arch/__init__.py": VALUES,
-    "engine/formats/demangle.py": "text that is cut short",
-    "engine/formats/mangled_name.py": "text that is cut short",
-    "engine/formats/elf_core.py": VALUES,
-    "engine/layouts/__init__.py": CHECKED,
-    "engine/targets/budget.py": KERNEL,
-    "engine/targets/core_sources.py": "descriptors of our own; names in /proc",
-    "engine/targets/rooted_paths.py": KERNEL,
-    "engine/targets/live/": KERNEL,
-    "engine/targets/system/": KERNEL,
-    "hosts/cli/debugger_runner.py": KERNEL,
-    "hosts/gdb/": DEBUGGER,
-    "hosts/lldb/": DEBUGGER,
-    "hosts/hang_watcher.py": OWN,
-    "hosts/pytest_plugin.py": OWN,
-    "live/operator_functions.py": OWN,
-    "tools/autograd/autograd_graph.py": VALUES,
-    "tools/family.py": KERNEL,
-    "tools/known/__init__.py": CHECKED,
-    "tools/probes/": KERNEL,
-    "tools/ps/__init__.py": KERNEL,
-    "tools/ranks/rank_processes.py": KERNEL,
-    "tools/ranks/rank_report_reader.py": CHECKED,
-    "tools/ranks/ranks_document.py": CHECKED,
-    "tools/table.py": OWN,
-    "tools/tensor/contents.py": VALUES,
-    "tools/tensor/numpy_statistics.py": VALUES,
-    "tools/tensor/tensor_report.py": VALUES,
-    "tools/timeout/__init__.py": VALUES,
-    "tools/watch/__init__.py": VALUES,
-    "tools/watch/progress_watch.py": KERNEL,
-    "torch/measure/": "words of the compiler and of the kernel",
-    "torch/registry/operator_names.py": OWN,
-    "torch/stack/kernel_match.py": OWN,
-    "torch/values/value_text.py": VALUES,
+    "the parser": ["engine/numbers.py"],
+    VALUES: [
+        *("__main__.py", "cpython/", "diagnosis/verdict/slow_reasons.py", "engine/arch/__init__.py"),
+        *("engine/formats/elf_core.py", "tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
+        *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
+        *("tools/watch/__init__.py", "torch/values/value_text.py"),
+    ],
+    "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
+    CHECKED: [
+        *("engine/layouts/__init__.py", "tools/known/__init__.py", "tools/ranks/rank_report_reader.py"),
+        *("tools/ranks/ranks_document.py",),
+    ],
+    KERNEL: [
+        *("engine/targets/budget.py", "engine/targets/rooted_paths.py", "engine/targets/live/"),
+        *("engine/targets/system/", "hosts/cli/debugger_runner.py", "tools/family.py", "tools/probes/"),
+        *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/watch/progress_watch.py"),
+    ],
+    "descriptors of our own; names in /proc": ["engine/targets/core_sources.py"],
+    DEBUGGER: ["hosts/gdb/", "hosts/lldb/"],
+    OWN: [
+        *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/operator_functions.py", "tools/table.py"),
+        *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
+    ],
+    "words of the compiler and of the kernel": ["torch/measure/"],
 }
-"""Module, or folder with a slash → why it may; what converts nothing must not be in the list."""
+"""Why they may → modules, and folders with a slash; what converts nothing must not be in the list."""
 
 
 def conversions(_: str, source: str) -> Iterator[tuple[int, str]]:

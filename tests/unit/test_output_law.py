@@ -15,37 +15,35 @@ pytestmark = pytest.mark.xdist_group("laws")
 DOOR = "the door"
 CACHE = "the user's cache, which nobody else can change (cache.py)"
 MAKERS = {
-    "engine/formats/whole_file.py": DOOR,
-    "engine/formats/workplace.py": DOOR,
-    "engine/formats/symbol_cache.py": CACHE,
-    "hosts/cli/debugger_runner.py": CACHE,
-    "torch/measure/": "the user's cache, and a temporary folder of our own, mode 0700",
-    "tools/watch/evidence.py": "a temporary folder of our own, mode 0700, where the user names none",
-    "engine/targets/core_sources.py": "a file without a name, in a folder for temporary files; one in memory",
-    "tools/core_handler/__init__.py": "its own folder of crashes, which nobody else can write to",
-    "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
-    "hosts/hang_watcher.py": "a temporary folder of our own, mode 0700, where the one that is named cannot be written",
-    "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
-    "engine/targets/system/linux.py": "/proc/self/comm",
+    DOOR: ["engine/formats/whole_file.py", "engine/formats/workplace.py"],
+    CACHE: ["engine/formats/symbol_cache.py", "hosts/cli/debugger_runner.py"],
+    "the user's cache, and a temporary folder of our own, mode 0700": ["torch/measure/"],
+    "a temporary folder of our own, mode 0700, where the user names none": [
+        *("tools/watch/evidence.py", "tools/timeout/__init__.py"),
+    ],
+    "a file without a name, in a folder for temporary files; one in memory": ["engine/targets/core_sources.py"],
+    "its own folder of crashes, which nobody else can write to": ["tools/core_handler/__init__.py"],
+    "a temporary folder of our own, mode 0700, where the one that is named cannot be written": [
+        "hosts/hang_watcher.py"
+    ],
+    "a descriptor that the launcher handed over": ["hosts/debugger/batch_job.py"],
+    "/proc/self/comm": ["engine/targets/system/linux.py"],
 }
-"""Module, or folder with a slash → why it may make files."""
+"""Why they may make files → modules, and folders with a slash."""
 WRITERS = {
-    "torch/measure/": "escapes what it names, and draws one line again and again",
-    "tools/probes/top_view.py": "a screen: each line has passed the door",
-    "tools/trace/trace_output.py": "lines go to a file",
-    "engine/terminal.py": DOOR,
-    "engine/targets/live/supervision.py": "a pipe between our own processes",
-    "engine/targets/core_sources.py": "a file in memory",
-    "tools/watch/__init__.py": DOOR,
-    "tools/timeout/__init__.py": DOOR,
-    "engine/targets/live/debugger_guard.py": "the connection to LLDB's server",
-    "live/end_requests.py": "a pipe to a thread of our own",
-    "hosts/pytest_plugin.py": "a pipe between our own processes",
-    "tools/ranks/slurm.py": "a document for another machine of ours",
-    "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",
-    "tools/ranks/collector.py": "pipes between our own processes",
-    "tools/tensor/tensor_tool.py": "escapes what it names",
-    "engine/formats/whole_file.py": "a file",
+    "escapes what it names, and draws one line again and again": ["torch/measure/"],
+    "a screen: each line has passed the door": ["tools/probes/top_view.py"],
+    "lines go to a file": ["tools/trace/trace_output.py"],
+    DOOR: ["engine/terminal.py", "tools/watch/__init__.py", "tools/timeout/__init__.py"],
+    "a pipe between our own processes": ["engine/targets/live/supervision.py", "hosts/pytest_plugin.py"],
+    "a file in memory": ["engine/targets/core_sources.py"],
+    "the connection to LLDB's server": ["engine/targets/live/debugger_guard.py"],
+    "a pipe to a thread of our own": ["live/end_requests.py"],
+    "a document for another machine of ours": ["tools/ranks/slurm.py"],
+    "what a program of ours reads, through a pipe": ["tools/ranks/other_machines.py"],
+    "pipes between our own processes": ["tools/ranks/collector.py"],
+    "escapes what it names": ["tools/tensor/tensor_tool.py"],
+    "a file": ["engine/formats/whole_file.py"],
 }
 """The same for what writes to a descriptor or a stream."""
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
 
@@ -72,14 +73,14 @@ def sources() -> dict[str, str]:
 
 
 def breaches(
-    find: Callable[[str, str], Iterable[tuple[int, str]]], declared: Mapping[str, str] | None = None
+    find: Callable[[str, str], Iterable[tuple[int, str]]], declared: Mapping[str, Iterable[str]] = MappingProxyType({})
 ) -> list[str]:
     """What ``find`` finds in gdbext, given a file's path and source, as "file:line: what", but in files and folders
-    (with a slash) that are declared; and each of these in which there is nothing."""
-    found, needed, declared = [], set(), declared or {}
+    (with a slash) that are declared, by the reason; and each of these in which there is nothing."""
+    found, needed, names = [], set(), {name for files in declared.values() for name in files}
     for file, source in sources().items():
         findings = list(find(file, source))
-        rows = {name for name in declared if name == file or (name.endswith("/") and file.startswith(name))}
+        rows = {name for name in names if name == file or (name.endswith("/") and file.startswith(name))}
         needed |= rows if findings else set()
         found += [] if rows else [f"{file}:{line}: {what}" for line, what in findings]
-    return found + [f"{name}: must not be declared" for name in sorted(declared.keys() - needed)]
+    return found + [f"{name}: must not be declared" for name in sorted(names - needed)]
