@@ -15,23 +15,22 @@ from support.source.parsed import breaches, calls, nodes, sources
 
 pytestmark = pytest.mark.xdist_group("laws")
 
-_OF_SUBPROCESS = ("run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput")
 _OF_OS = (
     *("posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "execlpe"),
     *("spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp", "system", "popen"),
 )
 STARTING = {
-    *(f"subprocess.{name}" for name in _OF_SUBPROCESS),
+    *(f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")),
+    *("subprocess.getoutput", "subprocess.getstatusoutput"),
     *(f"os.{name}" for name in _OF_OS),
     *("pty.spawn", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"),
 }
-USERS = "the command line of the user"
 DECLARED = {
     "made by the debugger's launcher; a program and its words are the user's": ["hosts/cli/debugger_runner.py"],
     "our own program: the pid of this process": ["hosts/debug_server.py"],
     "our own program: _word and launcher_words refuse options (test_mcp_words.py)": ["hosts/mcp_server.py"],
     "our own module: numbers, and the folder that the user names": ["hosts/pytest_plugin.py"],
-    USERS: ["tools/watch/__init__.py", "tools/timeout/__init__.py"],
+    "the command line of the user": ["tools/watch/__init__.py", "tools/timeout/__init__.py"],
     "gcore gets the number of a process": ["tools/watch/evidence.py"],
     "options of the user; names of pods have passed argument()": ["tools/ranks/other_machines.py"],
     "our own module: a JSON document": ["torch/measure/child.py"],
@@ -93,12 +92,8 @@ def changed_environments(_: str, source: str) -> Iterator[tuple[int, str]]:
             name = ast.unparse(node.func)
             if name in setters or (name in STARTING and any(word.arg == "env" for word in node.keywords)):
                 yield node.lineno, name
-        elif isinstance(node, ast.Assign) and any(map(_is_of_environment, node.targets)):
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith(("os.environ[", "os.environb[")):
             yield node.lineno, ast.unparse(node)
-
-
-def _is_of_environment(target: ast.expr) -> bool:
-    return isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("os.environ", "os.environb")
 
 
 def test_foreign_words_are_no_options() -> None:
@@ -121,7 +116,6 @@ def test_commands_of_slurm_have_checked_words_only() -> None:
         ("subprocess.run(['x', name])", True),
         ("subprocess.run(['x', '--', name])", False),
         ("subprocess.run(['x', f'--name={name}', argument(name)])", False),
-        ("subprocess.run(located(['x', *names]))", True),
         ("words = ['x', '-a']\nwords += [name]\nos.posix_spawn(p, words, e)", True),
         ("os.system(f'ls {name}')", True),
     ],

@@ -15,32 +15,27 @@ from support.source.parsed import breaches, calls
 
 pytestmark = pytest.mark.xdist_group("laws")
 
-KERNEL = "words of the kernel's, which are numbers of a word of memory"
-DEBUGGER = "numbers and words of the debugger's"
-VALUES = "numbers already"
-OWN = "words that we wrote ourselves"
-CHECKED = "numbers of a document, whose shapes are checked first"
 DECLARED = {
     "the parser": ["engine/numbers.py"],
-    VALUES: [
+    "numbers already": [
         *("__main__.py", "cpython/", "diagnosis/verdict/slow_reasons.py", "engine/arch/__init__.py"),
         *("engine/formats/elf_core.py", "tools/autograd/autograd_graph.py", "tools/tensor/contents.py"),
         *("tools/tensor/numpy_statistics.py", "tools/tensor/tensor_report.py", "tools/timeout/__init__.py"),
         *("tools/watch/__init__.py", "torch/values/value_text.py"),
     ],
     "text that is cut short": ["engine/formats/demangle.py", "engine/formats/mangled_name.py"],
-    CHECKED: [
+    "numbers of a document, whose shapes are checked first": [
         *("engine/layouts/__init__.py", "tools/known/__init__.py", "tools/ranks/rank_report_reader.py"),
         *("tools/ranks/ranks_document.py",),
     ],
-    KERNEL: [
+    "words of the kernel's, which are numbers of a word of memory": [
         *("engine/targets/budget.py", "engine/targets/rooted_paths.py", "engine/targets/live/"),
         *("engine/targets/system/", "hosts/cli/debugger_runner.py", "tools/family.py", "tools/probes/"),
         *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/watch/progress_watch.py"),
     ],
     "descriptors of our own; names in /proc": ["engine/targets/core_sources.py"],
-    DEBUGGER: ["hosts/gdb/", "hosts/lldb/"],
-    OWN: [
+    "numbers and words of the debugger's": ["hosts/gdb/", "hosts/lldb/"],
+    "words that we wrote ourselves": [
         *("hosts/hang_watcher.py", "hosts/pytest_plugin.py", "live/operator_functions.py", "tools/table.py"),
         *("torch/registry/operator_names.py", "torch/stack/kernel_match.py"),
     ],
