@@ -32,31 +32,15 @@ def last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-_NO_NODES = {"ctx", "id", "attr", "kind", "type_comment", "lineno", "level", "module", "asname", "is_async", "simple"}
-"""Fields of texts and numbers, and of contexts (Load, Store): a third of all nodes, of use only where they stand."""
-
-
-class _Fields(dict[type[ast.AST], tuple[str, ...]]):
-    """The other fields of each kind of node."""
-
-    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        names = () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _NO_NODES)
-        return self.setdefault(kind, names)
-
-
-_FIELDS = _Fields()
-
-
 @cache
 def walk(node: ast.AST) -> Sequence[ast.AST]:
-    """A node and everything in it but contexts, in the order of ast.walk, which takes five times as long."""
+    """A node and everything in it but contexts, in the order of ast.walk, which takes twice as long."""
     found = [node]
     for each in found:
-        for name in _FIELDS[type(each)]:
-            value = getattr(each, name)
+        for value in vars(each).values():
             if isinstance(value, list):
                 found += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
                 found.append(value)
     return tuple(found)
 
