@@ -79,11 +79,7 @@ def damage(document: dict[str, Any], random_: random.Random) -> dict[str, Any]:
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """(container, key) of everything inside."""
-    if isinstance(value, dict):
-        for name in value:
-            yield value, name
-            yield from places(value[name])
-    elif isinstance(value, list):
-        for index in range(len(value)):
-            yield value, index
-            yield from places(value[index])
+    if isinstance(value, (dict, list)):
+        for step in value if isinstance(value, dict) else range(len(value)):
+            yield value, step
+            yield from places(value[step])

@@ -70,7 +70,7 @@ def _false(look: Look, outcome: Outcome) -> dict[Statement, Evidence]:
     if look.truth is None or outcome.status != 0:
         return {}
     try:
-        found = statements(json.loads(outcome.output))
+        found = statements(outcome.output)
     except ValueError:
         return {}
     return {statement: evidence for statement, evidence in found.items() if statement not in look.truth}

@@ -22,7 +22,7 @@ from support.recorded import recordings
 
 from .look import Change, Look
 from .memory_damage import Memory
-from .statements import Evidence, Statement, of_output
+from .statements import Evidence, Statement, statements
 
 JUDGED = (
     ("dispatch-bt", "--all", "--native", "--why", "--json"),
@@ -67,7 +67,7 @@ class Subject:
         self.truth: dict[Statement, Evidence] = {}
         with _words_used() as used:
             for command in JUDGED:
-                self.truth.update(of_output(run(command).output))
+                self.truth.update(statements(run(command).output))
         self.memory = Memory(known if isinstance(known, SparseBytes) else known(used), used)
 
     def look(

@@ -118,18 +118,6 @@ def test_pages_are_read_on_400_pixels(read: tuple[list[str], dict[str, Any]]) ->
     assert {name: each["sizes"] for name, each in read[1].items() if each["sizes"]} == {}
 
 
-def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
-    """A paragraph that is pale and one that is wide are told of."""
-    path = saved(tmp_path, "top", AUDIT)
-    odd = '<p style="color: #999; background: #fff">pale</p><p style="width: 900px">wide</p>'
-    path.write_text(path.read_text().replace("<body>", f"<body>{odd}"))
-    outer = tmp_path / "outer.html"
-    outer.write_text(f'<!DOCTYPE html><body>{GATHER}<iframe name="top" src="top.html" width="400"></iframe></body>')
-    told = json.loads(html.unescape(chromium.load(outer).text("seen")))["top"]
-    assert told["pale"] == ["P. 2.85"]
-    assert "P" in told["wide"]
-
-
 def test_a_tensor_is_drawn(tmp_path: Path) -> None:
     loaded = chromium.load(saved(tmp_path, "tensor"))
     assert loaded.console == []
