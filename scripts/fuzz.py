@@ -58,7 +58,7 @@ def main() -> int:
     report = _Report()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        rows = campaign.run(chosen, options.seed, options.looks, seconds, options.jobs, report.show)
+        rows = campaign.run(chosen, options.seed, options.looks, seconds, report.show)
     finally:
         for kind in chosen:
             kind.close()
@@ -116,7 +116,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--looks", type=int, default=0, help="how many looks")
     parser.add_argument("--seed", type=int, default=0, help="the first seed of each kind (default 0)")
     parser.add_argument("--kind", nargs="+", default=[], help="these kinds only")
-    parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
     parser.add_argument("--one", nargs="+", default=[], metavar="KIND:SEED", help="these looks only, in this process")
     return parser.parse_args()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from support.source import script_module
-from support.source.parsed import nodes, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,11 +76,3 @@ def test_links_and_file_names_lead_somewhere(page: Path, files: set[str]) -> Non
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_no_sample_shows_the_machine_that_made_it(page: Path) -> None:
     assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", page.read_text()) == []
-
-
-def test_classes_of_the_architecture_are_there() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    ours = {node.name for source in sources().values() for node in nodes(source) if isinstance(node, ast.ClassDef)}
-    named = set(re.findall(r"`([A-Z][a-z]\w*[a-z])(?:\(.*?\))?`", text))
-    assert "Session" in named & ours
-    assert named <= ours

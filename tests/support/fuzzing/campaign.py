@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from .look import BLOCK, Kind, Result
-from .worker import Worker, wait_for
+from .worker import Worker
 
 
 @dataclass
@@ -45,33 +45,26 @@ def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[st
 
 
 def run(
-    kinds: Sequence[Kind], first: int, looks: int, seconds: float, jobs: int, on_result: Callable[[Result], None]
+    kinds: Sequence[Kind], first: int, looks: int, seconds: float, on_result: Callable[[Result], None]
 ) -> Mapping[str, Row]:
     """Run so many looks, or for so long (0: no limit), or until Ctrl+C; ``on_result`` is told each result."""
     by_name = {kind.name: kind for kind in kinds}
     rows = {name: Row() for name in (*by_name, "all")}
-    workers = [Worker(by_name) for _ in range(jobs)]
-    plan = islice(schedule(kinds, first, looks), looks or None)
+    worker = Worker(by_name)
     end = time.monotonic() + seconds if seconds else float("inf")
     try:
-        while True:
-            for worker in workers:
-                if not worker.is_busy and time.monotonic() < end and (look := next(plan, None)) is not None:
-                    worker.ask(*look)
-            busy = [worker for worker in workers if worker.is_busy]
-            if not busy:
-                return rows
-            results = [worker.answer() for worker in wait_for(busy, 1.0)]
-            results += [worker.give_up() for worker in busy if worker.is_late]
-            for result in results:
-                rows[result.kind].add(result)
-                rows["all"].add(result)
-                on_result(result)
+        for kind, seed in islice(schedule(kinds, first, looks), looks or None):
+            if time.monotonic() >= end:
+                break
+            result = worker.result(kind, seed)
+            rows[kind].add(result)
+            rows["all"].add(result)
+            on_result(result)
     except KeyboardInterrupt:
         return rows
     finally:
-        for worker in workers:
-            worker.end()
+        worker.end()
+    return rows
 
 
 _LINE = "{:24}{:>8}{:>9}{:>10}{:>9}"

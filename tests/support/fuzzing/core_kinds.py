@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
@@ -12,14 +12,12 @@ from random import Random
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.tools.table import Outcome
-from support.fakes import core_maker
-from support.fakes.core_maker import R, W, X
 from support.programs import plain_program
 
 from . import folders, live_programs, memory_damage, subjects
 from .byte_damage import Bytes, damage_bytes, with_bytes
 from .look import Change, Kind, Look
-from .memory_damage import PAGE, Patch
+from .memory_damage import Patch
 from .subjects import Subject
 
 COMMANDS = (*subjects.JUDGED, *subjects.JUDGED, ("dispatch-info", "--json"), ("dispatch-diagnose",), ("dispatch-tls",))
@@ -93,59 +91,6 @@ def _bytes(chance: Random, block: Random) -> Look:
     return found.look(chance.choice(COMMANDS), changes, partial(_opened, found.data))
 
 
-def _made_up(chance: Random, _: Random) -> Look:
-    """Cores that nobody wrote: threads, segments and files as they never are together."""
-    data = _made(chance).build()
-    command = chance.choice(COMMANDS)
-    changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
-    return Look("a core", command, changes, lambda kept: subjects.look(command, lambda: _opened(data, kept)))
-
-
-_REAL = ("/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin")
-_ODD = ("/proc/self/mem", "/", "", "x" * 5000, "/../../../etc/passwd", "/tmp", "/x/torch/lib/libtorch_cpu.so")
-_PATHS = (*_REAL, *_ODD, "/x/libpython3.11.so.1.0", "[vdso]", "\x1b[31m", "/SYSV00000000 (deleted)")
-
-
-def _made(chance: Random) -> core_maker.Core:
-    def place() -> int:
-        start = chance.choice((0x400000, 0x7F0000000000, 0x7FFF00000000, 0, (1 << 64) - PAGE, 1 << 47))
-        return start + chance.randrange(1 << 15) & (1 << 64) - 1
-
-    def load() -> core_maker.Load:
-        data = chance.choice((b"", b"\x7fELF\x02\x01\x01" + bytes(57), chance.randbytes(PAGE), bytes(2 * PAGE)))
-        return core_maker.Load(
-            place() & -PAGE, data, chance.choice((0, 0, PAGE, 1 << 40)), chance.choice((R, R | W, R | X))
-        )
-
-    def entry() -> tuple[int, int, int, str]:
-        start = place() & -PAGE
-        end = min(start + PAGE * chance.choice((0, 1, 8, 1 << 20)), (1 << 64) - 1)
-        return start, end, PAGE * chance.choice((0, 0, 1, 1 << 30)), chance.choice(_PATHS)
-
-    def status() -> bytes:
-        tid, signal = chance.choice((1, 100, 100, 0, (1 << 31) - 1)), chance.choice((0, 11, 6))
-        return core_maker.prstatus(tid, signal, rip=place(), rsp=place(), fs_base=place())
-
-    notes: Sequence[Callable[[], bytes]] = (
-        status,
-        status,
-        lambda: core_maker.prpsinfo(chance.choice((1, 100)), chance.randbytes(16), chance.randbytes(80)),
-        lambda: core_maker.siginfo(chance.randrange(128), chance.choice((1, 128, -6)), place()),
-        lambda: core_maker.auxv(**{f"n{number}": place() for number in chance.sample((3, 4, 5, 7, 9, 25, 31, 33), 4)}),
-        lambda: core_maker.files(*(entry() for _ in range(chance.choice((1, 3, 30))))),
-        lambda: core_maker.note(chance.randrange(1 << 31), chance.randbytes(chance.choice((0, 1, 7, 4096)))),
-    )
-    return core_maker.Core(
-        [load() for _ in range(chance.choice((0, 1, 3, 20)))],
-        b"".join(chance.choice(notes)() for _ in range(chance.choice((1, 2, 5, 50)))),
-        machine=chance.choice((62,) * 8 + (183, 3)),
-        kind=chance.choice((4,) * 9 + (2,)),
-        elf_class=chance.choice((2, 2, 1)),
-        by_gcore=chance.random() < 0.5,
-        extended=chance.random() < 0.1,
-    )
-
-
 def _files(chance: Random, block: Random) -> Look:
     """The ELF files of the process, and the indexes of their symbols in the user's cache."""
     found = core_file(block.choice(_NAMES))
@@ -199,6 +144,5 @@ def sysroot(name: str) -> Path:
 KINDS = (
     Kind("core-memory", 5, _memory),
     Kind("core-bytes", 5, _bytes),
-    Kind("core-made", 4, _made_up),
     Kind("files", 6, _files),
 )

@@ -8,11 +8,13 @@ import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.recording.recording import SparseBytes
+from gdbext.engine.targets.system.linux import parse_maps
 from gdbext.tools.table import Outcome
 
 from . import live_programs, memory_damage, subjects
@@ -61,13 +63,10 @@ class Inferior(subjects.Subject):
         super().__init__(name, lambda command: _look_at(self.pid, command, False), self._writable)
 
     def _writable(self, used: Collection[int]) -> SparseBytes:
-        with open(f"/proc/{self.pid}/maps") as file:
-            spans = [line.split()[0].split("-") for line in file if line.split()[1][1] == "w"]
-        ranges = [(int(start, 16), int(end, 16)) for start, end in spans]
-        pages = sorted({word & -PAGE for word in used})
+        maps = [each for each in parse_maps(Path(f"/proc/{self.pid}/maps").read_text()) if each.permissions[1] == "w"]
+        pages = {word & -PAGE for word in used if any(each.start <= word < each.end for each in maps)}
         with open(f"/proc/{self.pid}/mem", "rb", 0) as memory:
-            mine = [page for page in pages if any(start <= page < end for start, end in ranges)]
-            return SparseBytes.merged((page, os.pread(memory.fileno(), PAGE, page)) for page in mine)
+            return SparseBytes.merged((page, os.pread(memory.fileno(), PAGE, page)) for page in pages)
 
     def run(self, command: Sequence[str], brief: bool, changes: Sequence[Change]) -> Outcome:
         """The command while a helper writes; afterwards all is as it was."""

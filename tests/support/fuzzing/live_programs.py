@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from support.programs import plain_program, procfs
 from support.programs.harness import wait_until
@@ -38,15 +36,12 @@ threads[0].join()
 _ALL = 0x40000000  # __WALL of waitpid(2)
 
 
-@cache
-def _plain() -> Path:
-    path = folders.kept() / "plain program"
-    return path if path.exists() else plain_program.build(folders.kept())
-
-
 def start(name: str) -> subprocess.Popen[bytes]:
     """A process of that program, once all of its threads wait: ``plain`` (C) or ``python``."""
-    command = [str(_plain()), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
+    plain = folders.kept() / "plain program"
+    if name == "plain" and not plain.exists():
+        plain_program.build(folders.kept())
+    command = [str(plain), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
