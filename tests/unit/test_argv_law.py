@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, nodes, sources
+from support.source.parsed import breaches, calls, judge_planted, nodes, sources
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -110,20 +110,12 @@ def test_commands_of_slurm_have_checked_words_only() -> None:
     assert [_is_safe_list(call.args[0]) for call in started] == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("source", "is_breach"),
-    [
-        ("subprocess.run(['x', name])", True),
-        ("subprocess.run(['x', '--', name])", False),
-        ("subprocess.run(['x', f'--name={name}', argument(name)])", False),
-        ("words = ['x', '-a']\nwords += [name]\nos.posix_spawn(p, words, e)", True),
-        ("os.system(f'ls {name}')", True),
-    ],
-)
-def test_planted_starts(source: str, is_breach: bool) -> None:
-    assert bool(list(unsafe_starts("", source))) is is_breach
+def test_planted_starts() -> None:
+    more = "words = ['x', '-a']\nwords += [name]\nos.posix_spawn(p, words, e)"
+    right = ("subprocess.run(['x', '--', name])", "subprocess.run(['x', f'--name={name}', argument(name)])")
+    judge_planted(unsafe_starts, ("subprocess.run(['x', name])", more, "os.system(f'ls {name}')"), right)
 
 
-@pytest.mark.parametrize("source", ["os.environ['X'] = y", "os.environ.update(x)", "subprocess.run(['x'], env=e)"])
-def test_planted_environments(source: str) -> None:
-    assert list(changed_environments("", source))
+def test_planted_environments() -> None:
+    wrong = ("os.environ['X'] = y", "os.environ.update(x)", "subprocess.run(['x'], env=e)")
+    judge_planted(changed_environments, wrong)

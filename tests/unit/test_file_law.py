@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, nodes
+from support.source.parsed import breaches, calls, judge_planted, nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -176,36 +176,19 @@ def test_files_of_proc_are_read_with_a_limit() -> None:
     assert breaches(unbounded) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "file", "is_breach"),
-    [
-        ("open(f'/proc/{pid}/environ', 'rb')", "", True),
-        ("Path(f'/proc/{pid}/cmdline').open()", "", True),
-        ("open(path)", "engine/targets/host_files.py", True),
-        ("open(path)", "", False),
-        ("os.open(f'/proc/{pid}/mem', os.O_RDWR) or open(f'/proc/{pid}/exe', 'rb')", "", False),
-    ],
-)
-def test_planted_readers_without_a_limit(source: str, file: str, is_breach: bool) -> None:
-    assert bool(list(unbounded(file, source))) is is_breach
+def test_planted_readers_without_a_limit() -> None:
+    wrong = ("open(f'/proc/{pid}/environ', 'rb')", "Path(f'/proc/{pid}/cmdline').open()")
+    right = ("open(path)", "os.open(f'/proc/{pid}/mem', os.O_RDWR) or open(f'/proc/{pid}/exe', 'rb')")
+    judge_planted(unbounded, wrong, right)
+    judge_planted(unbounded, ("open(path)",), file="engine/targets/host_files.py")
 
 
-@pytest.mark.parametrize(
-    ("source", "is_breach"),
-    [
-        ("open(path)", True),
-        ("proc_files.head(f'/proc/{pid}/root{path}', 5)", True),
-        ("open(f'/proc/{pid}/cwd/x')", True),
-        ("os.path.realpath(path)", True),
-        ("Path(path).read_text()", True),
-        ("path.open('rb')", True),
-        ("from os.path import exists", True),
-        ("open('/proc/locks') or os.readlink(f'/proc/{pid}/cwd')", False),
-        ("files.open(path, limit) or reader.exists(owner) or os.path.join(a, names.stat)", False),
-    ],
-)
-def test_planted_files(source: str, is_breach: bool) -> None:
-    assert bool(list(file_calls("", source))) is is_breach
+def test_planted_files() -> None:
+    of_targets = ("proc_files.head(f'/proc/{pid}/root{path}', 5)", "open(f'/proc/{pid}/cwd/x')")
+    of_paths = ("os.path.realpath(path)", "Path(path).read_text()", "path.open('rb')", "from os.path import exists")
+    by_the_kernel = "open('/proc/locks') or os.readlink(f'/proc/{pid}/cwd')"
+    by_the_door = "files.open(path, limit) or reader.exists(owner) or os.path.join(a, names.stat)"
+    judge_planted(file_calls, ("open(path)", *of_targets, *of_paths), (by_the_kernel, by_the_door))
 
 
 def test_a_declaration_without_need_is_a_breach() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls
+from support.source.parsed import breaches, calls, judge_planted
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -72,17 +72,7 @@ def test_text_becomes_a_number_in_one_place() -> None:
     assert breaches(conversions, DECLARED) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "is_breach"),
-    [
-        ("int(text)", True),
-        ("int(word, 16)", True),
-        ("list(map(int, words))", True),
-        ("parser.add_argument('--limit', type=int)", True),
-        ("integer(text)", False),
-        ("int(struct.unpack('<I', data)[0])", False),
-        ("isinstance(x, int) or int(seconds * 1000)", False),
-    ],
-)
-def test_planted_conversions(source: str, is_breach: bool) -> None:
-    assert bool(list(conversions("", source))) is is_breach
+def test_planted_conversions() -> None:
+    wrong = ("int(text)", "int(word, 16)", "list(map(int, words))", "parser.add_argument('--limit', type=int)")
+    right = ("integer(text)", "int(struct.unpack('<I', data)[0])", "isinstance(x, int) or int(seconds * 1000)")
+    judge_planted(conversions, wrong, right)

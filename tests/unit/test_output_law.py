@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls
+from support.source.parsed import breaches, calls, judge_planted
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -91,20 +91,7 @@ def test_what_people_read_passes_the_door() -> None:
     assert breaches(written, WRITERS) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "is_breach"),
-    [
-        ("open(path, 'w')", True),
-        ("open(path, 'rb')", False),
-        ("os.open(p, os.O_WRONLY | os.O_CREAT)", True),
-        ("Path(p).write_text(x)", True),
-        ("whole_file.write_text(p, x)", False),
-    ],
-)
-def test_planted_files(source: str, is_breach: bool) -> None:
-    assert bool(list(made_files("", source))) is is_breach
-
-
-@pytest.mark.parametrize("source", ["print(x)", "os.write(2, x)", "sys.stderr.write(x)"])
-def test_planted_writers(source: str) -> None:
-    assert list(written("", source))
+def test_planted_files_and_writers() -> None:
+    wrong = ("open(path, 'w')", "os.open(p, os.O_WRONLY | os.O_CREAT)", "Path(p).write_text(x)")
+    judge_planted(made_files, wrong, ("open(path, 'rb')", "whole_file.write_text(p, x)"))
+    judge_planted(written, ("print(x)", "os.write(2, x)", "sys.stderr.write(x)"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, nodes, walk
+from support.source.parsed import breaches, judge_planted, nodes, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -97,20 +97,18 @@ def test_no_code_reads_what_code_wrote() -> None:
     assert breaches(readings) == []
 
 
-@pytest.mark.parametrize(
-    ("returned", "is_breach"),
-    [
-        ("'kill -CONT' in verdict.summary", True),
-        ("re.search('held by ([0-9]+)', wait.resource.name)", True),
-        ("any('malloc' in text for text in wait.evidence)", True),
-        ("thread.label[:3]", True),
-        ("finding.kind.value in ('crash', 'idle')", True),
-        ("(text := finding.summary) and text.split('; ')", True),
-        ("escape(finding.summary) if finding.summary != '' else finding.kind is FindingKind.NOTE", False),
-        ("module.name.startswith('libtorch')", False),
-        ("[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'", False),
-    ],
-)
-def test_planted_readings(returned: str, is_breach: bool) -> None:
-    source = f"def view(finding):\n    return {returned}\n"
-    assert [line for line, _ in readings("tools/planted.py", source)] == ([2] if is_breach else [])
+def test_planted_readings() -> None:
+    wrong = (
+        "'kill -CONT' in verdict.summary",
+        "re.search('held by ([0-9]+)', wait.resource.name)",
+        "any('malloc' in text for text in wait.evidence)",
+        "thread.label[:3]",
+        "finding.kind.value in ('crash', 'idle')",
+        "(text := finding.summary) and text.split('; ')",
+    )
+    right = (
+        "escape(finding.summary) if finding.summary != '' else finding.kind is FindingKind.NOTE",
+        "module.name.startswith('libtorch')",
+        "[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'",
+    )
+    judge_planted(readings, wrong, right)
