@@ -42,7 +42,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.fuzzing import campaign, folders, kinds, worker  # noqa: E402
+from support.fuzzing import campaign, folders, worker  # noqa: E402
 from support.fuzzing.look import Kind, Result  # noqa: E402
 
 SECONDS = _MINUTE = 60.0
@@ -51,7 +51,7 @@ SECONDS = _MINUTE = 60.0
 def main() -> int:
     """Run what the command line asks for; 1 where a look failed."""
     options = _options()
-    chosen = _chosen(kinds.available(), options.kind)
+    chosen = _chosen(campaign.available(), options.kind)
     if options.one:
         return max(_one(chosen, name) for name in options.one)
     seconds = options.seconds or (0.0 if options.looks else SECONDS)

@@ -66,11 +66,10 @@ class Core:
     kind: int = 4
     elf_class: int = 2
     by_gcore: bool = False
-    extended: bool = False
 
     def build(self) -> bytes:
         count = len(self.loads) + 1
-        extended = self.extended or count >= 0xFFFF
+        extended = count >= 0xFFFF
         data_at = 64 + 56 * count + (64 if extended else 0)
         placed, body = [], b"" if self.by_gcore else self.notes
         for load in self.loads:

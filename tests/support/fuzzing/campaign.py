@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
+from . import core_kinds, job_kinds, live_kinds, recording_kinds
 from .look import BLOCK, Kind, Result
 from .worker import Worker
 
+Row = Counter[str]
+"""By kind: looks; refused, where the command said that it could not, and why; failures; milliseconds."""
 
-@dataclass
-class Row:
-    looks: int = 0
-    refused: int = 0
-    """The command said that it could not, and why."""
-    failures: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
 
-    def add(self, result: Result) -> None:
-        self.looks += 1
-        self.refused += result.status != 0
-        self.failures.update({what for what, _ in result.failures})
-        self.seconds += result.seconds
+def available() -> list[Kind]:
+    """The kinds of damage for which this machine has the programs and the rights."""
+    found = [*recording_kinds.KINDS, *job_kinds.KINDS]
+    if shutil.which("gdb") and shutil.which("gcc"):
+        found += core_kinds.KINDS
+    if live_kinds.can_trace():
+        found += live_kinds.KINDS
+    return found
 
 
 def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[str, int]]:
@@ -49,7 +48,7 @@ def run(
 ) -> Mapping[str, Row]:
     """Run so many looks, or for so long (0: no limit), or until Ctrl+C; ``on_result`` is told each result."""
     by_name = {kind.name: kind for kind in kinds}
-    rows = {name: Row() for name in (*by_name, "all")}
+    rows: dict[str, Row] = {name: Counter() for name in (*by_name, "all")}
     worker = Worker(by_name)
     end = time.monotonic() + seconds if seconds else float("inf")
     try:
@@ -57,8 +56,9 @@ def run(
             if time.monotonic() >= end:
                 break
             result = worker.result(kind, seed)
-            rows[kind].add(result)
-            rows["all"].add(result)
+            costs = int(1000 * result.seconds)
+            for row in (rows[kind], rows["all"]):
+                row.update(looks=1, refused=result.status != 0, failures=len(result.failures), milliseconds=costs)
             on_result(result)
     except KeyboardInterrupt:
         return rows
@@ -73,6 +73,6 @@ _LINE = "{:24}{:>8}{:>9}{:>10}{:>9}"
 def table(rows: Mapping[str, Row]) -> str:
     lines = [_LINE.format("kind", "looks", "refused", "failures", "ms/look")]
     for name, row in rows.items():
-        mean = f"{1000 * row.seconds / max(1, row.looks):.1f}"
-        lines.append(_LINE.format(name, row.looks, row.refused, sum(row.failures.values()), mean))
+        mean = f"{row['milliseconds'] / max(1, row['looks']):.1f}"
+        lines.append(_LINE.format(name, row["looks"], row["refused"], row["failures"], mean))
     return "\n".join(lines)
