@@ -71,8 +71,4 @@ def test_links_and_file_names_lead_somewhere(page: Path, files: set[str]) -> Non
     text = page.read_text()
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
     assert missing(text, files) == set()
-
-
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_no_sample_shows_the_machine_that_made_it(page: Path) -> None:
-    assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", page.read_text()) == []
+    assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", text) == [], "it shows the machine that made it"

@@ -105,9 +105,9 @@ def _imported(tree: ast.Module) -> tuple[set[str], set[str]]:
     ours, others = set(), set()
     for node in walk(tree):
         if isinstance(node, ast.Import):
-            names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-            ours |= names & {"gdbext"}
-            others |= names - {"gdbext"}
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                (ours if top == "gdbext" else others).add(alias.asname or top)
         elif isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("gdbext")):
             ours |= {alias.asname or alias.name for alias in node.names}
     return ours, others
