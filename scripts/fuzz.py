@@ -24,7 +24,7 @@ be what the statement says or what its evidence names,
 A gone owner and a thread that waits for itself are excused by place alone, a lost thread by nothing: these conclude
 from what is not there, for which one damaged word is not enough.
 Memory that cannot be read excuses nothing, and nothing excuses an operator whose name is none, or an owner beyond the
-largest tid. ``--excused`` lists what was excused.
+largest tid.
 
 Seeds are fixed: the same kind and seed are the same look, on any machine that has the same recordings. Kinds that need
 gdb, gcc or the rights to trace a process are left out where these are missing.
@@ -42,7 +42,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.fuzzing import campaign, folders, kinds, worker  # noqa: E402
+from support.fuzzing import campaign, folders, worker  # noqa: E402
 from support.fuzzing.look import Kind, Result  # noqa: E402
 
 SECONDS = _MINUTE = 60.0
@@ -51,18 +51,14 @@ SECONDS = _MINUTE = 60.0
 def main() -> int:
     """Run what the command line asks for; 1 where a look failed."""
     options = _options()
-    chosen = _chosen(kinds.available(), options.kind)
-    if options.list:
-        for kind in chosen:
-            print(f"{kind.name:24}{kind.text}")
-        return 0
+    chosen = _chosen(campaign.available(), options.kind)
     if options.one:
         return max(_one(chosen, name) for name in options.one)
     seconds = options.seconds or (0.0 if options.looks else SECONDS)
-    report = _Report(options.excused)
+    report = _Report()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        rows = campaign.run(chosen, options.seed, options.looks, seconds, options.jobs, report.show)
+        rows = campaign.run(chosen, options.seed, options.looks, seconds, report.show)
     finally:
         for kind in chosen:
             kind.close()
@@ -73,10 +69,9 @@ def main() -> int:
 class _Report:
     """Shows failures as they come."""
 
-    def __init__(self, excused: bool) -> None:
+    def __init__(self) -> None:
         self.failed = 0
         self._looks = 0
-        self._excused = excused
         self._begin = self._last = time.monotonic()
 
     def show(self, result: Result) -> None:
@@ -90,10 +85,7 @@ class _Report:
             self.failed += 1
             print(f"{what}: {result.title}\n    {how.strip()}\n    scripts/fuzz.py --one {result.name}", flush=True)
             for change in result.smallest[:10]:
-                print(f"    damage: {change}", flush=True)
-        if self._excused:
-            for statement in result.excused:
-                print(f"excused: {statement}  ({result.name})", flush=True)
+                print(f"    damage: {change:.200}", flush=True)
 
 
 def _one(chosen: list[Kind], name: str) -> int:
@@ -103,7 +95,7 @@ def _one(chosen: list[Kind], name: str) -> int:
     folders.own_cache()
     result = worker.run(found, int(seed), shrink=True)
     found.close()
-    report = _Report(True)
+    report = _Report()
     report.show(result)
     print(f"{result.name}: {result.title}, {result.seconds:.3f} s, {result.megabytes} MB, status {result.status}")
     return 1 if report.failed else 0
@@ -124,10 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--looks", type=int, default=0, help="how many looks")
     parser.add_argument("--seed", type=int, default=0, help="the first seed of each kind (default 0)")
     parser.add_argument("--kind", nargs="+", default=[], help="these kinds only")
-    parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
     parser.add_argument("--one", nargs="+", default=[], metavar="KIND:SEED", help="these looks only, in this process")
-    parser.add_argument("--excused", action="store_true", help="list the statements that were excused")
-    parser.add_argument("--list", action="store_true", help="list the kinds")
     return parser.parse_args()
 
 

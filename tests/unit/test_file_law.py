@@ -15,81 +15,54 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls, nodes
+from support.source.parsed import breaches, calls, judge_planted, nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 
 DOOR = "the door"
-USERS = "files that the user names on his command line, or in the debugger"
-OURS = "our own program and data"
-CACHE = "the user's cache, whose owner is checked"
-OUTPUT = "what we write ourselves"
-MEASURING = "a copy of PyTorch that measuring was allowed to use, and our own temporary folder"
+PROC = "files of /proc, of /sys and of control groups, by constants or by the caller's word"
 DECLARED = {
-    "hosts/gdb/gdb_commands.py": USERS,
-    "engine/targets/foreign_files.py": DOOR,
-    "engine/targets/rooted_paths.py": DOOR,
-    "engine/targets/host_files.py": "files of /proc, by the caller's word: what a target names has methods of its own",
-    "engine/targets/core_target.py": USERS,
-    "engine/targets/mapped_files.py": "maps what the door has opened",
-    "engine/targets/recording/container.py": USERS,
-    "engine/targets/system/proc_files.py": DOOR,
-    "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
-    "engine/targets/live/debugger_guard.py": "memory that it shares with the process that started it",
-    "engine/targets/live/kernel_probes.py": "tracefs, by constants; of files that the kernel names, the status",
-    "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
-    "engine/targets/system/machine.py": "files of /proc, and of control groups where our own mountinfo has them",
-    "engine/targets/system/nvidia.py": "the log of the kernel, by a constant",
-    "engine/targets/system/surroundings.py": "files of /proc and /sys, and of control groups where mountinfo has them",
-    "engine/targets/system/peers.py": "folders of /proc, by the caller's word",
-    "engine/entry_points.py": "site folders of our own Python; what is used of them must be ours or root's",
-    "known/__init__.py": "our own entries, and the user's, which are data and must be ours or root's",
-    "engine/process/modules.py": "asks the kernel for the file behind /proc/PID/exe; nothing is opened",
-    "engine/formats/elf.py": "ElfImage.open, which the door does not use, and which is declared where it is used",
-    "engine/formats/__init__.py": USERS,
-    "hosts/cli/launcher.py": USERS,
-    "hosts/opening.py": "the program that the user names, and the status of /proc/PID/exe",
-    "hosts/cli/typed_forms.py": USERS,
-    "engine/formats/elf_core.py": USERS,
-    "engine/formats/symbol_cache.py": CACHE,
-    "engine/formats/whole_file.py": OUTPUT,
-    "engine/formats/workplace.py": OUTPUT,
-    "cache.py": CACHE,
-    "engine/layouts/__init__.py": OURS,
-    "engine/layouts/store.py": OURS,
-    "torch/registry/operator_names.py": OURS,
-    "torch/compile/dynamo_names.py": OURS,
-    "torch/measure/": MEASURING,
-    "engine/terminal.py": "our own program on the user's PATH",
-    "hosts/cli/options.py": USERS,
-    "hosts/cli/debugger_runner.py": "the program that the user starts, to see how the kernel would",
-    "tools/known/__init__.py": USERS,
-    "tools/info/__init__.py": USERS,
-    "tools/shell/__init__.py": USERS,
-    "tools/ranks/other_machines.py": OURS,
-    "tools/ps/__init__.py": "the folder /proc itself, by a constant",
-    "tools/ranks/rank_processes.py": "the folder /proc itself, by a constant",
-    "tools/ranks/rank_sources.py": "reports that the user names",
-    "hosts/debugger/command_shell.py": USERS,
-    "hosts/debugger/batch_job.py": OUTPUT,
-    "hosts/debugger/recorded_command.py": OUTPUT,
-    "hosts/lldb/lldb_launch.py": "debuggers on the user's PATH",
-    "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
-    "engine/targets/core_sources.py": USERS,
-    "tools/core_handler/__init__.py": OUTPUT,
-    "tools/core_handler/crash_user.py": "a link in /proc, and the table of lent uids, by constants",
-    "tools/core_handler/disk_room.py": OUTPUT,
-    "tools/report/__init__.py": "a bundle in memory",
-    "hosts/hang_watcher.py": "memory that it shares with the process that started it",
-    "hosts/pytest_plugin.py": "our own program, and what its watcher wrote into the user's folder",
-    "__main__.py": OURS,
-    "init.py": OURS,
-    "lldb_init.py": OURS,
-    "tools/probes/bpf/bpf_kernel.py": "files of /sys, by constants",
-    "tools/probes/bpf/trace_program.py": "maps the ring that the kernel fills",
-    "tools/probes/bpf/probe_keeper.py": "files of /sys, by constants",
+    DOOR: ["engine/targets/foreign_files.py", "engine/targets/rooted_paths.py", "engine/targets/system/proc_files.py"],
+    PROC: [
+        *("engine/targets/host_files.py", "engine/targets/live/proc_checks.py", "engine/targets/live/thread_motion.py"),
+        *("engine/targets/system/machine.py", "engine/targets/system/surroundings.py"),
+    ],
+    "other files of the kernel, by constants or by the caller's word; the status of what it names": [
+        *("engine/targets/live/kernel_probes.py", "engine/targets/system/nvidia.py", "engine/targets/system/peers.py"),
+        *("tools/ps/__init__.py", "tools/ranks/rank_processes.py", "tools/core_handler/crash_user.py"),
+        *("hosts/lldb/lldb_frames.py", "tools/probes/bpf/bpf_kernel.py", "tools/probes/bpf/probe_keeper.py"),
+        *("engine/process/modules.py", "tools/probes/bpf/trace_program.py"),
+    ],
+    "files that the user names on his command line or in the debugger, and debuggers on his PATH": [
+        *("hosts/gdb/gdb_commands.py", "engine/targets/core_target.py", "engine/targets/recording/container.py"),
+        *("engine/formats/__init__.py", "hosts/cli/launcher.py", "hosts/cli/typed_forms.py", "hosts/opening.py"),
+        *("engine/formats/elf_core.py", "hosts/cli/options.py", "tools/known/__init__.py", "tools/info/__init__.py"),
+        *("tools/shell/__init__.py", "hosts/debugger/command_shell.py", "engine/targets/core_sources.py"),
+        *("hosts/cli/debugger_runner.py", "tools/ranks/rank_sources.py", "hosts/lldb/lldb_launch.py"),
+    ],
+    "the user's cache, whose owner is checked": ["engine/formats/symbol_cache.py", "cache.py"],
+    "site folders and entries of the user, which must be ours or root's": [
+        "engine/entry_points.py",
+        "known/__init__.py",
+    ],
+    "what we write ourselves": [
+        *("engine/formats/whole_file.py", "engine/formats/workplace.py", "hosts/debugger/batch_job.py"),
+        *("hosts/debugger/recorded_command.py", "tools/core_handler/__init__.py", "tools/core_handler/disk_room.py"),
+        *("tools/report/__init__.py", "hosts/pytest_plugin.py"),
+    ],
+    "our own program and data": [
+        *("engine/layouts/__init__.py", "engine/layouts/store.py", "torch/registry/operator_names.py"),
+        *("torch/compile/dynamo_names.py", "tools/ranks/other_machines.py", "__main__.py", "init.py", "lldb_init.py"),
+        "engine/terminal.py",
+    ],
+    "memory that it shares with the process that started it": [
+        *("engine/targets/live/debugger_guard.py", "hosts/hang_watcher.py"),
+    ],
+    "a copy of PyTorch that measuring was allowed to use, and our own temporary folder": ["torch/measure/"],
+    "what the door has opened": ["engine/targets/mapped_files.py"],
+    "ElfImage.open, which the door does not use, and which is declared where it is used": ["engine/formats/elf.py"],
 }
-"""Module, or folder with a slash → why it may; what does nothing of the kind must not be in the list."""
+"""Why they may → modules, and folders with a slash; what does nothing of the kind must not be in the list."""
 
 _OF_OS = ("open", "stat", "lstat", "readlink", "listdir", "scandir", "walk", "fwalk", "access", "statvfs")
 _OF_PATHS = ("exists", "lexists", "isfile", "isdir", "islink", "ismount", "realpath", "getsize", "getmtime", "getctime")
@@ -115,8 +88,6 @@ LINKS = ("/root", "/cwd", "/fd/", "/exe", "/map_files/")
 """Names in /proc/PID that lead to what the process chose."""
 ASKING = {"os.readlink", "os.listdir", "os.path.samefile", "os.stat"}
 """What says something of such a link, or of the file at its end, and opens nothing."""
-
-
 OPENERS = {"open", "io.open", "os.open", ".open", ".read_text", ".read_bytes"}
 OWN = ("/proc/self/", "/proc/thread-self/", "/proc/sys/")
 """Files whose length this process or root chooses."""
@@ -129,8 +100,8 @@ BY_A_VARIABLE = {("engine/targets/live/debugger_guard.py", "/proc/PID/PID")}
 def unbounded(file: str, source: str) -> Iterator[tuple[int, str]]:
     """Files of /proc that are opened elsewhere than in their reader. A module that reads files of /proc by the caller's
     word opens none itself."""
-    is_told = "files of /proc" in DECLARED.get(file, "")
-    for line, name, path in [] if DECLARED.get(file) == DOOR else _openings(source):
+    is_told = file in DECLARED[PROC]
+    for line, name, path in [] if file in DECLARED[DOOR] else _openings(source):
         is_theirs = path.startswith("/proc/") and not path.startswith(OWN) and _is_text(path)
         if ((is_told and not path) or is_theirs) and (file, path) not in BY_A_VARIABLE:
             yield line, f"{name} of a file of /proc, without a limit"
@@ -205,58 +176,21 @@ def test_files_of_proc_are_read_with_a_limit() -> None:
     assert breaches(unbounded) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "file", "is_breach"),
-    [
-        ("open(f'/proc/{pid}/environ', 'rb')", "", True),
-        ("os.open(f'/proc/{pid}/maps', os.O_RDONLY)", "", True),
-        ("Path(f'/proc/{pid}/cmdline').open()", "", True),
-        ("open(path)", "engine/targets/host_files.py", True),
-        ("open(path)", "", False),
-        ("os.open(f'/proc/{pid}/mem', os.O_RDWR)", "", False),
-        ("open('/proc/self/maps') or open(f'/proc/{pid}/exe', 'rb')", "", False),
-        ("proc_files.read(f'/proc/{pid}/environ')", "", False),
-    ],
-)
-def test_planted_readers_without_a_limit(source: str, file: str, is_breach: bool) -> None:
-    assert bool(list(unbounded(file, source))) is is_breach
+def test_planted_readers_without_a_limit() -> None:
+    wrong = ("open(f'/proc/{pid}/environ', 'rb')", "Path(f'/proc/{pid}/cmdline').open()")
+    right = ("open(path)", "os.open(f'/proc/{pid}/mem', os.O_RDWR) or open(f'/proc/{pid}/exe', 'rb')")
+    judge_planted(unbounded, wrong, right)
+    judge_planted(unbounded, ("open(path)",), file="engine/targets/host_files.py")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "open(path)",
-        "proc_files.head(f'/proc/{pid}/root{path}', 5)",
-        "open(f'/proc/{pid}/cwd/x')",
-        "os.stat(f'{folder}/proc/1/stat')",
-        "os.path.realpath(path)",
-        "Path(path).read_text()",
-        "(folder / 'version.py').exists()",
-        "path.open('rb')",
-        "folder.glob('*.py')",
-        "ElfImage.open(path)",
-        "from os.path import exists",
-    ],
-)
-def test_a_planted_breach_is_found(source: str) -> None:
-    assert len(list(file_calls("", source))) == 1
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "open('/proc/locks') or open(f'/proc/{pid}/task/{tid}/stat', 'rb')",
-        "os.readlink(f'/proc/{pid}/cwd')",
-        "files.open(path, limit) or session.resolve(a) or reader.exists(owner)",
-        "os.path.join(a, names.stat)",
-    ],
-)
-def test_what_is_no_breach(source: str) -> None:
-    assert list(file_calls("", source)) == []
+def test_planted_files() -> None:
+    of_targets = ("proc_files.head(f'/proc/{pid}/root{path}', 5)", "open(f'/proc/{pid}/cwd/x')")
+    of_paths = ("os.path.realpath(path)", "Path(path).read_text()", "path.open('rb')", "from os.path import exists")
+    by_the_kernel = "open('/proc/locks') or os.readlink(f'/proc/{pid}/cwd')"
+    by_the_door = "files.open(path, limit) or reader.exists(owner) or os.path.join(a, names.stat)"
+    judge_planted(file_calls, ("open(path)", *of_targets, *of_paths), (by_the_kernel, by_the_door))
 
 
 def test_a_declaration_without_need_is_a_breach() -> None:
-    assert breaches(lambda *_: (), {"errors.py": "declared", "gone.py": "declared"}) == [
-        "errors.py: must not be declared",
-        "gone.py: must not be declared",
-    ]
+    declared = {"declared": ["errors.py", "gone.py"]}
+    assert breaches(lambda *_: (), declared) == [f"{name}: must not be declared" for name in declared["declared"]]

@@ -8,52 +8,45 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, calls
+from support.source.parsed import breaches, calls, judge_planted
 
 pytestmark = pytest.mark.xdist_group("laws")
 
 DOOR = "the door"
-CACHE = "the user's cache, which nobody else can change (cache.py)"
 MAKERS = {
-    "engine/formats/whole_file.py": DOOR,
-    "engine/formats/workplace.py": DOOR,
-    "engine/formats/symbol_cache.py": CACHE,
-    "hosts/cli/debugger_runner.py": CACHE,
-    "torch/measure/": "the user's cache, and a temporary folder of our own, mode 0700",
-    "tools/watch/evidence.py": "a temporary folder of our own, mode 0700, where the user names none",
-    "engine/targets/core_sources.py": "a file without a name, in a folder for temporary files; one in memory",
-    "tools/core_handler/__init__.py": "its own folder of crashes, which nobody else can write to",
-    "tools/timeout/__init__.py": "a temporary folder of our own, mode 0700, where the user names none",
-    "hosts/hang_watcher.py": "a temporary folder of our own, mode 0700, where the one that is named cannot be written",
-    "hosts/debugger/batch_job.py": "a descriptor that the launcher handed over",
-    "engine/targets/system/linux.py": "/proc/self/comm",
+    DOOR: ["engine/formats/whole_file.py", "engine/formats/workplace.py"],
+    "the user's cache, which nobody else can change (cache.py)": [
+        "engine/formats/symbol_cache.py",
+        "hosts/cli/debugger_runner.py",
+    ],
+    "the user's cache, and a temporary folder of our own, mode 0700": ["torch/measure/"],
+    "a file without a name, in a folder for temporary files; one in memory": ["engine/targets/core_sources.py"],
+    "its own folder of crashes, which nobody else can write to": ["tools/core_handler/__init__.py"],
+    "a temporary folder of our own, mode 0700, where the user names none that can be written": [
+        *("tools/watch/evidence.py", "tools/timeout/__init__.py", "hosts/hang_watcher.py"),
+    ],
+    "a descriptor that the launcher handed over": ["hosts/debugger/batch_job.py"],
+    "/proc/self/comm": ["engine/targets/system/linux.py"],
 }
-"""Module, or folder with a slash → why it may make files."""
+"""Why they may make files → modules, and folders with a slash."""
 WRITERS = {
-    "torch/measure/": "escapes what it names, and draws one line again and again",
-    "tools/probes/top_view.py": "a screen: each line has passed the door",
-    "tools/trace/trace_output.py": "lines go to a file",
-    "engine/terminal.py": DOOR,
-    "engine/targets/live/supervision.py": "a pipe between our own processes",
-    "engine/targets/core_sources.py": "a file in memory",
-    "tools/watch/__init__.py": DOOR,
-    "tools/timeout/__init__.py": DOOR,
-    "engine/targets/live/debugger_guard.py": "the connection to LLDB's server",
-    "live/end_requests.py": "a pipe to a thread of our own",
-    "hosts/pytest_plugin.py": "a pipe between our own processes",
-    "tools/ranks/slurm.py": "a document for another machine of ours",
-    "tools/ranks/other_machines.py": "what a program of ours reads, through a pipe",
-    "tools/ranks/collector.py": "pipes between our own processes",
-    "tools/tensor/tensor_tool.py": "escapes what it names",
-    "engine/formats/whole_file.py": "a file",
+    DOOR: ["engine/terminal.py", "tools/watch/__init__.py", "tools/timeout/__init__.py"],
+    "escapes what it names": ["torch/measure/", "tools/tensor/tensor_tool.py"],
+    "a screen: each line has passed the door": ["tools/probes/top_view.py"],
+    "a file": ["engine/formats/whole_file.py", "engine/targets/core_sources.py", "tools/trace/trace_output.py"],
+    "pipes between processes and threads of our own": [
+        *("engine/targets/live/supervision.py", "hosts/pytest_plugin.py", "live/end_requests.py"),
+        *("tools/ranks/slurm.py", "tools/ranks/other_machines.py", "tools/ranks/collector.py"),
+    ],
+    "the connection to LLDB's server": ["engine/targets/live/debugger_guard.py"],
 }
 """The same for what writes to a descriptor or a stream."""
 
-_TEMPORARY = ("mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile")
 MAKING = {
     *(f"os.{name}" for name in ("mkdir", "makedirs", "rename", "replace", "link", "symlink", "mkfifo")),
     *(f"shutil.{name}" for name in ("copy", "copyfile", "move", "copytree")),
-    *(f"tempfile.{name}" for name in _TEMPORARY),
+    *(f"tempfile.{name}" for name in ("mkdtemp", "mkstemp")),
+    *(f"tempfile.{name}" for name in ("TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile")),
 }
 MAKING_METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "mkdir"}
 WRITING = {
@@ -98,23 +91,7 @@ def test_what_people_read_passes_the_door() -> None:
     assert breaches(written, WRITERS) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "is_breach"),
-    [
-        ("open(path, 'w')", True),
-        ("path.open('x')", True),
-        ("open(path, 'rb')", False),
-        ("os.open(p, os.O_WRONLY | os.O_CREAT)", True),
-        ("os.open(p, os.O_RDONLY)", False),
-        ("Path(p).write_text(x)", True),
-        ("os.replace(a, b)", True),
-        ("whole_file.write_text(p, x)", False),
-    ],
-)
-def test_planted_files(source: str, is_breach: bool) -> None:
-    assert bool(list(made_files("", source))) is is_breach
-
-
-@pytest.mark.parametrize("source", ["print(x)", "os.write(2, x)", "sys.stderr.write(x)"])
-def test_planted_writers(source: str) -> None:
-    assert list(written("", source))
+def test_planted_files_and_writers() -> None:
+    wrong = ("open(path, 'w')", "os.open(p, os.O_WRONLY | os.O_CREAT)", "Path(p).write_text(x)")
+    judge_planted(made_files, wrong, ("open(path, 'rb')", "whole_file.write_text(p, x)"))
+    judge_planted(written, ("print(x)", "os.write(2, x)", "sys.stderr.write(x)"))

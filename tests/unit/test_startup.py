@@ -60,15 +60,9 @@ def test_known_bugs_cost_nothing_where_no_thread_waits(name: str, waits: bool) -
     assert any(each.startswith("gdbext.known") for each in imported) is waits
 
 
-class _Python:
+def no_import(name: str, importing: Callable[..., Any]) -> ModuleType:
     """Python's own way to a module, which is not to be taken."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __call__(self, name: str, importing: Callable[..., Any]) -> ModuleType:  # noqa: ARG002
-        self.asked.append(name)
-        return ModuleType(name)
+    raise AssertionError(f"{importing} imports {name}")
 
 
 @pytest.fixture
@@ -96,20 +90,19 @@ def test_a_module_of_ours_is_as_python_makes_it(name: str, made_up: Path) -> Non
     assert spec.loader is not None
     theirs = module_from_spec(spec)
     spec.loader.exec_module(theirs)
-    ours = __main__.QuickImport(_Python())(f"gdbext.{name}", __import__)
+    ours = __main__.QuickImport(no_import)(f"gdbext.{name}", __import__)
     assert ours is sys.modules[f"gdbext.{name}"] is getattr(gdbext, name)
     assert [vars(each).pop("__loader__").path for each in (ours, theirs)] == [str(place), str(place)]
     apart = ("__spec__", "__builtins__")
-    assert {key: str(value) for key, value in vars(theirs).items() if key not in apart} == {
-        key: str(value) for key, value in vars(ours).items() if key not in apart
-    }
+    shown = [{key: str(value) for key, value in vars(each).items() if key not in apart} for each in (ours, theirs)]
+    assert shown[0] == shown[1]
     for attribute in ("name", "origin", "cached", "parent", "has_location", "submodule_search_locations"):
         assert getattr(ours.__spec__, attribute) == getattr(theirs.__spec__, attribute)
 
 
 def test_python_imports_what_is_not_as_ever(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = _Python()
-    quick = __main__.QuickImport(python)
+    asked: list[str] = []
+    quick = __main__.QuickImport(lambda name, _: (asked.append(name), ModuleType(name))[1])
     source, compiled = made_up / "made_up.py", next((made_up / "__pycache__").iterdir())
     code = compiled.read_bytes()
     for change in (
@@ -120,18 +113,18 @@ def test_python_imports_what_is_not_as_ever(made_up: Path, monkeypatch: pytest.M
     ):
         change()
         quick("gdbext.made_up", __import__)
-    assert python.asked == 4 * ["gdbext.made_up"]
+    assert asked == 4 * ["gdbext.made_up"]
     monkeypatch.setattr(__main__, "_other_threads", lambda: 1)
     quick("gdbext.made_up_folder", __import__)
     quick("json.no_such_module", __import__)
-    assert python.asked[4:] == ["gdbext.made_up_folder", "json.no_such_module"]
+    assert asked[4:] == ["gdbext.made_up_folder", "json.no_such_module"]
 
 
 def test_a_module_that_cannot_be_imported_is_not_there(made_up: Path) -> None:
     (made_up / "made_up.py").write_text("raise KeyError(1)")
     py_compile.compile(str(made_up / "made_up.py"))
     with pytest.raises(KeyError):
-        __main__.QuickImport(_Python())("gdbext.made_up", __import__)
+        __main__.QuickImport(no_import)("gdbext.made_up", __import__)
     assert "gdbext.made_up" not in sys.modules
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.source.parsed import breaches, nodes, walk
+from support.source.parsed import breaches, judge_planted, nodes, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 
@@ -20,12 +20,10 @@ SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "l
 """Attributes that hold text for people, whatever the object."""
 NAMED = frozenset({"resource", "held", "mutex", "waits_for"})
 """Objects whose ``name`` is for people."""
-SEARCHES = frozenset(
-    {
-        *("startswith", "endswith", "find", "rfind", "index", "count", "split", "rsplit", "splitlines", "partition"),
-        *("rpartition", "removeprefix", "removesuffix"),
-    }
-)
+SEARCHES = {
+    *("startswith", "endswith", "find", "rfind", "index", "count", "split", "rsplit", "splitlines", "partition"),
+    *("rpartition", "removeprefix", "removesuffix"),
+}
 PATTERNS = frozenset({"search", "match", "fullmatch", "findall", "finditer", "sub", "split"})
 
 
@@ -41,11 +39,10 @@ def readings(file: str, source: str) -> Iterator[tuple[int, str]]:
 def _readings_in(scope: ast.FunctionDef | ast.Module) -> Iterator[int]:
     texts = _variables(scope)
     for node in walk(scope):
-        if isinstance(node, ast.Compare) and any(map(_compares, node.ops)):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
             sides = (node.left, *node.comparators)
-            if (any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides))) or (
-                any(map(_is_value, sides)) and any(map(_is_word, sides))
-            ):
+            is_text = any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides))
+            if is_text or (any(map(_is_value, sides)) and any(map(_is_word, sides))):
                 yield node.lineno
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             searched = [node.func.value] if node.func.attr in SEARCHES else []
@@ -67,10 +64,6 @@ def _variables(scope: ast.FunctionDef | ast.Module) -> frozenset[str]:
         elif isinstance(node, (ast.For, ast.comprehension)) and _is_list(node.iter):
             names.update(target.id for target in walk(node.target) if isinstance(target, ast.Name))
     return frozenset(names)
-
-
-def _compares(operator: ast.cmpop) -> bool:
-    return isinstance(operator, (ast.Eq, ast.NotEq, ast.In, ast.NotIn))
 
 
 def _is_empty(node: ast.expr) -> bool:
@@ -104,23 +97,18 @@ def test_no_code_reads_what_code_wrote() -> None:
     assert breaches(readings) == []
 
 
-@pytest.mark.parametrize(
-    ("returned", "is_breach"),
-    [
-        ("finding.summary == verdict.summary", True),
-        ("'kill -CONT' in verdict.summary", True),
-        ("resource.name.startswith('pipe:')", True),
-        ("re.search('held by ([0-9]+)', wait.resource.name)", True),
-        ("any('malloc' in text for text in wait.evidence)", True),
-        ("[each for each in missing if repr(name) in error.what]", True),
-        ("thread.label[:3]", True),
-        ("finding.kind.value in ('crash', 'idle')", True),
-        ("(text := finding.summary) and text.split('; ')", True),
-        ("escape(finding.summary) if finding.summary != '' else finding.kind is FindingKind.NOTE", False),
-        ("module.name.startswith('libtorch')", False),
-        ("[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'", False),
-    ],
-)
-def test_planted_readings(returned: str, is_breach: bool) -> None:
-    source = f"def view(finding):\n    return {returned}\n"
-    assert [line for line, _ in readings("tools/planted.py", source)] == ([2] if is_breach else [])
+def test_planted_readings() -> None:
+    wrong = (
+        "'kill -CONT' in verdict.summary",
+        "re.search('held by ([0-9]+)', wait.resource.name)",
+        "any('malloc' in text for text in wait.evidence)",
+        "thread.label[:3]",
+        "finding.kind.value in ('crash', 'idle')",
+        "(text := finding.summary) and text.split('; ')",
+    )
+    right = (
+        "escape(finding.summary) if finding.summary != '' else finding.kind is FindingKind.NOTE",
+        "module.name.startswith('libtorch')",
+        "[text for text in finding.evidence] or thread.wait.resource.name or 'a thread'",
+    )
+    judge_planted(readings, wrong, right)

@@ -33,8 +33,8 @@ def test_every_pass(program: Matrix) -> None:
     """Passes and arguments are those that the program wrote down, or unknown. Where a pass is missing, it is said."""
     document = matrix.look(program)
     score = matrix.compare(program.truth, document)
-    assert not score.wrong, matrix.report("", score)
-    assert score.right >= 0.98 * score.passes, matrix.report("", score)
+    assert not score.wrong, score
+    assert score.right >= 0.98 * score.passes, score
     doubted = {each["tid"] for each in document["threads"] if "may be missing" in (each["dispatch_doubt"] or "")}
     assert doubted == {program.case(missing.partition(":")[0])["tid"] for missing in score.missing}
     shown = matrix.shown_arguments(program.truth, document)
@@ -58,7 +58,7 @@ def test_a_fallback_that_rewrites_its_stack_and_kernels_that_share_a_wrapper() -
         document = matrix.look(program)
         score = matrix.compare(program.truth, document)
         assert not score.wrong
-        assert (score.found, score.right) == (11, 11), matrix.report("", score)
+        assert (score.found, score.right) == (11, 11), score
         steps = {one["tid"]: one["dispatch"] for one in document["threads"]}
         inner, *outer = [step["arguments"][0]["value"] for step in steps[program.case("device")["tid"]]]
         assert inner in (None, "f32[4] cpu")

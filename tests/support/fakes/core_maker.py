@@ -21,10 +21,6 @@ class Load:
     size: int = 0
     flags: int = R | W
 
-    @property
-    def memory_size(self) -> int:
-        return self.size or len(self.data)
-
 
 def note(kind: int, description: bytes, owner: bytes = b"CORE\0") -> bytes:
     """One note, padded to four bytes as in every core."""
@@ -70,34 +66,28 @@ class Core:
     kind: int = 4
     elf_class: int = 2
     by_gcore: bool = False
-    extended: bool = False
 
     def build(self) -> bytes:
         count = len(self.loads) + 1
-        extended = self.extended or count >= 0xFFFF
+        extended = count >= 0xFFFF
         data_at = 64 + 56 * count + (64 if extended else 0)
-        placed, body = [], b""
-        if not self.by_gcore:
-            body, note_at = self.notes, data_at
+        placed, body = [], b"" if self.by_gcore else self.notes
         for load in self.loads:
             placed.append(data_at + len(body))
             body += load.data
-        if self.by_gcore:
-            note_at = data_at + len(body)
-            body += self.notes
+        note_at = data_at + len(body) if self.by_gcore else data_at
+        body += self.notes if self.by_gcore else b""
         headers = [struct.pack("<IIQQQQQQ", 4, 0, note_at, 0, 0, len(self.notes), 0, 1)]
         for load, offset in zip(self.loads, placed):
             size = len(load.data)
-            headers.append(struct.pack("<IIQQQQQQ", 1, load.flags, offset, load.start, 0, size, load.memory_size, 4096))
+            headers.append(
+                struct.pack("<IIQQQQQQ", 1, load.flags, offset, load.start, 0, size, load.size or size, 4096)
+            )
         sections = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, count, 0, 0) if extended else b""
-        sections_at = 64 + 56 * count if extended else 0
-        if self.by_gcore:
-            sections_at = data_at + len(body)
-        return self._header(count, extended, sections_at) + b"".join(headers) + sections + body
-
-    def _header(self, count: int, extended: bool, sections_at: int) -> bytes:
+        sections_at = data_at + len(body) if self.by_gcore else 64 + 56 * count if extended else 0
         identity = b"\x7fELF" + bytes([self.elf_class, 1, 1]) + bytes(9)
         section_count = 3 if self.by_gcore else int(extended)
         shown = 0xFFFF if extended else count
         fields = (self.kind, self.machine, 1, 0, 64, sections_at, 0, 64, 56, shown, 64, section_count, 0)
-        return identity + struct.pack("<HHIQQQIHHHHHH", *fields)
+        header = identity + struct.pack("<HHIQQQIHHHHHH", *fields)
+        return header + b"".join(headers) + sections + body

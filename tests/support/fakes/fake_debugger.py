@@ -56,20 +56,12 @@ class FakeSetter:
     def notes(self, go_on: bool) -> tuple[str, ...]:
         return ("they go on",) if go_on else ()
 
-    def _make(self, place: object, reached: Callable[..., Any] | None = None) -> FakeBreakpoint:
-        self.made.append(FakeBreakpoint(len(self.made) + 1, place, reached))
+    def _make(self, place: object, *more: Any) -> FakeBreakpoint:
+        """The last argument is called when it is reached."""
+        self.made.append(FakeBreakpoint(len(self.made) + 1, place, more[-1] if more else None))
         return self.made[-1]
 
-    def set_pending(self, function: str, _symbol: str, reached: Callable[[], bool]) -> FakeBreakpoint:
-        return self._make(function, reached)
-
-    def set_call(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
-        return self._make(address, reached)
-
-    set_trap = set_call
-
-    def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
-        return self._make(address, reached)
+    set_pending = set_call = set_trap = set_stop = _make
 
     def text_of(self, condition: object) -> str:
         return str(condition)

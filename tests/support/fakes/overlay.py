@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import Target
 from gdbext.errors import MemoryFault
+
+
+def _of_inner(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: getattr(self.inner, name)(*arguments)
 
 
 class OverlayTarget(Target):
@@ -33,23 +38,6 @@ class OverlayTarget(Target):
                 raw[low - address : high - address] = contents[low - start : high - start]
         return bytes(raw)
 
-    def threads(self) -> Sequence[TargetThread]:
-        return self.inner.threads()
-
-    def selected_thread(self) -> TargetThread | None:
-        return self.inner.selected_thread()
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        return self.inner.maps()
-
-    def auxv(self) -> Mapping[int, int]:
-        return self.inner.auxv()
-
-    def local_path(self, path: str) -> str:
-        return self.inner.local_path(path)
-
-    def environ(self) -> Mapping[str, str]:
-        return self.inner.environ()
-
-    def close(self) -> None:
-        self.inner.close()
+    threads, selected_thread, maps, auxv, local_path, environ, close = map(
+        _of_inner, ("threads", "selected_thread", "maps", "auxv", "local_path", "environ", "close")
+    )

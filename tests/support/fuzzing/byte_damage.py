@@ -14,19 +14,11 @@ _NUMBERS = (1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)
 
 @dataclass(frozen=True)
 class Bytes(Change):
+    """In place of as many at ``offset``; in place of ``gone``, which may be all to the end."""
+
     offset: int
     data: bytes
-
-
-@dataclass(frozen=True)
-class Cut(Change):
-    size: int
-
-
-@dataclass(frozen=True)
-class Insert(Change):
-    offset: int
-    data: bytes
+    gone: int
 
 
 def scatter(data: bytearray, start: int, size: int, count: int, chance: Random) -> None:
@@ -35,31 +27,34 @@ def scatter(data: bytearray, start: int, size: int, count: int, chance: Random) 
         data[at] = value
 
 
-def damage_bytes(chance: Random, start: int, end: int, size: int, cuts: bool = True) -> list[Change]:
-    """Bytes, words and numbers between ``start`` and ``end`` of a file of ``size`` bytes; its end."""
-    found: list[Change] = []
+def overwrite(chance: Random, start: int, end: int, size: int) -> list[Bytes]:
+    """Bytes, words and numbers between ``start`` and ``end`` of a file of ``size`` bytes."""
+    found: list[Bytes] = []
     for _ in range(chance.choice((1, 1, 2, 4, 16, 100))):
         at = chance.randrange(start, max(end, start + 1))
         width = chance.choice((1, 1, 2, 4, 8))
         same, noise = bytes([chance.choice(_EXTREMES)]) * width, chance.randbytes(width)
-        data = chance.choice((same, noise, chance.choice(_NUMBERS).to_bytes(8, "little")[:width]))
-        found.append(Bytes(at, data[: size - at]))
-    if cuts and chance.random() < 0.15:
-        found.append(Cut(chance.randrange(size + 1)))
-    if cuts and chance.random() < 0.1:
-        at = chance.randrange(start, max(end, start + 1))
-        found.append(Insert(at, chance.randbytes(chance.choice((1, 8, 4096)))))
+        data = chance.choice((same, noise, chance.choice(_NUMBERS).to_bytes(8, "little")[:width]))[: size - at]
+        found.append(Bytes(at, data, len(data)))
+    return found
+
+
+def damage_bytes(chance: Random, start: int, end: int, size: int) -> list[Bytes]:
+    """The same; sometimes bytes are pushed in, or the end is missing."""
+    found = overwrite(chance, start, end, size)
+    if chance.random() < 0.1:
+        found.append(
+            Bytes(chance.randrange(start, max(end, start + 1)), chance.randbytes(chance.choice((1, 8, 4096))), 0)
+        )
+    if chance.random() < 0.15:
+        found.append(Bytes(chance.randrange(size + 1), b"", 1 << 62))
     return found
 
 
 def with_bytes(data: bytes, changes: Sequence[Change]) -> bytes:
-    """The file with the changes in it: bytes are overwritten before any are pushed in, and it is cut last."""
+    """The file with the changes in it, one after the other."""
     found = bytearray(data)
-    for change in sorted(changes, key=lambda each: (Bytes, Insert, Cut).index(type(each))):
+    for change in changes:
         if isinstance(change, Bytes):
-            found[change.offset : change.offset + len(change.data)] = change.data
-        elif isinstance(change, Insert):
-            found[change.offset : change.offset] = change.data
-        elif isinstance(change, Cut):
-            del found[change.size :]
+            found[change.offset : change.offset + change.gone] = change.data
     return bytes(found)

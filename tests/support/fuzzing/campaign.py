@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
+from . import core_kinds, job_kinds, live_kinds, recording_kinds
 from .look import BLOCK, Kind, Result
-from .worker import Worker, wait_for
+from .worker import Worker
+
+Row = Counter[str]
+"""By kind: looks; refused, where the command said that it could not, and why; failures; milliseconds."""
 
 
-@dataclass
-class Row:
-    looks: int = 0
-    refused: int = 0
-    """The command said that it could not, and why."""
-    failures: Counter[str] = field(default_factory=Counter)
-    excused: int = 0
-    seconds: float = 0.0
-    slowest: float = 0.0
-    largest: int = 0
-
-    def add(self, result: Result) -> None:
-        self.looks += 1
-        self.refused += result.status != 0
-        self.failures.update({what for what, _ in result.failures})
-        self.excused += len(result.excused)
-        self.seconds += result.seconds
-        self.slowest = max(self.slowest, result.seconds)
-        self.largest = max(self.largest, result.megabytes)
+def available() -> list[Kind]:
+    """The kinds of damage for which this machine has the programs and the rights."""
+    found = [*recording_kinds.KINDS, *job_kinds.KINDS]
+    if shutil.which("gdb") and shutil.which("gcc"):
+        found += core_kinds.KINDS
+    if live_kinds.can_trace():
+        found += live_kinds.KINDS
+    return found
 
 
 def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[str, int]]:
@@ -51,44 +44,35 @@ def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[st
 
 
 def run(
-    kinds: Sequence[Kind], first: int, looks: int, seconds: float, jobs: int, on_result: Callable[[Result], None]
+    kinds: Sequence[Kind], first: int, looks: int, seconds: float, on_result: Callable[[Result], None]
 ) -> Mapping[str, Row]:
     """Run so many looks, or for so long (0: no limit), or until Ctrl+C; ``on_result`` is told each result."""
     by_name = {kind.name: kind for kind in kinds}
-    rows = {name: Row() for name in (*by_name, "all")}
-    workers = [Worker(by_name) for _ in range(jobs)]
-    plan = islice(schedule(kinds, first, looks), looks or None)
+    rows: dict[str, Row] = {name: Counter() for name in (*by_name, "all")}
+    worker = Worker(by_name)
     end = time.monotonic() + seconds if seconds else float("inf")
     try:
-        while True:
-            for worker in workers:
-                if not worker.is_busy and time.monotonic() < end and (look := next(plan, None)) is not None:
-                    worker.ask(*look)
-            busy = [worker for worker in workers if worker.is_busy]
-            if not busy:
-                return rows
-            results = [worker.answer() for worker in wait_for(busy, 1.0)]
-            results += [worker.give_up() for worker in busy if worker.is_late]
-            for result in results:
-                rows[result.kind].add(result)
-                rows["all"].add(result)
-                on_result(result)
+        for kind, seed in islice(schedule(kinds, first, looks), looks or None):
+            if time.monotonic() >= end:
+                break
+            result = worker.result(kind, seed)
+            costs = int(1000 * result.seconds)
+            for row in (rows[kind], rows["all"]):
+                row.update(looks=1, refused=result.status != 0, failures=len(result.failures), milliseconds=costs)
+            on_result(result)
     except KeyboardInterrupt:
         return rows
     finally:
-        for worker in workers:
-            worker.end()
+        worker.end()
+    return rows
 
 
-_LINE = "{:24}{:>8}{:>9}{:>9}{:>10}{:>9}{:>9}{:>6}"
+_LINE = "{:24}{:>8}{:>9}{:>10}{:>9}"
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    lines = [_LINE.format("kind", "looks", "refused", "excused", "failures", "ms/look", "slowest", "MB")]
+    lines = [_LINE.format("kind", "looks", "refused", "failures", "ms/look")]
     for name, row in rows.items():
-        mean, failures = f"{1000 * row.seconds / max(1, row.looks):.1f}", sum(row.failures.values())
-        slowest = f"{row.slowest:.2f}s"
-        lines.append(_LINE.format(name, row.looks, row.refused, row.excused, failures, mean, slowest, row.largest))
-    if failed := rows["all"].failures.most_common():
-        lines.append("failures: " + ", ".join(f"{count} {what}" for what, count in failed))
+        mean = f"{row['milliseconds'] / max(1, row['looks']):.1f}"
+        lines.append(_LINE.format(name, row["looks"], row["refused"], row["failures"], mean))
     return "\n".join(lines)

@@ -12,35 +12,38 @@ from random import Random
 from gdbext.engine.targets.core_target import CoreTarget
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.tools.table import Outcome
-from support.fakes import core_maker
-from support.fakes.core_maker import R, W, X
 from support.programs import plain_program
 
 from . import folders, live_programs, memory_damage, subjects
 from .byte_damage import Bytes, damage_bytes, with_bytes
 from .look import Change, Kind, Look
-from .memory_damage import PAGE, Memory, Patch
+from .memory_damage import Patch
+from .subjects import Subject
 
 COMMANDS = (*subjects.JUDGED, *subjects.JUDGED, ("dispatch-info", "--json"), ("dispatch-diagnose",), ("dispatch-tls",))
 _NAMES = ("plain", "python")
 
 
-class CoreFile:
-    """A core that gdb wrote of a small program, and what is true of it."""
+class CoreFile(Subject):
+    """A core that gdb wrote of a small program."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self.data = core_path(name).read_bytes()
         headers = list(_program_headers(self.data))
         self.headers = 64 + 56 * len(headers)
         """Bytes of the ELF header and the program headers."""
         self.notes = next((at, at + size) for kind, at, _, size in headers if kind == 4)
-        segments = sorted((start, at, size) for kind, at, start, size in headers if kind == 1 and size)
-        self.offsets = {start: at for start, at, _ in segments}
+        self.offsets = {start: at for kind, at, start, size in headers if kind == 1 and size}
         """Where each loaded segment begins in the file."""
-        pieces = [self.data[at : at + size] for _, at, size in segments]
-        self.truth, used = subjects.understood(lambda command: _look_at(command, core_path(name)))
-        self.memory = Memory(SparseBytes(list(self.offsets), pieces), used)
+        segments = ((start, self.data[at : at + size]) for kind, at, start, size in headers if kind == 1 and size)
+        open_core = partial(CoreTarget, str(core_path(name)))
+        super().__init__(name, lambda command: subjects.look(command, open_core), SparseBytes.merged(segments))
+
+    def in_file(self, change: Change) -> Iterator[Bytes]:
+        """What is changed in memory as a change of the file."""
+        if isinstance(change, Patch):
+            start = max(start for start in self.offsets if start <= change.address)
+            yield Bytes(self.offsets[start] + change.address - start, change.data, len(change.data))
 
 
 def _program_headers(data: bytes) -> Iterator[tuple[int, int, int, int]]:
@@ -63,107 +66,50 @@ def core_path(name: str) -> Path:
     return path
 
 
-def _look_at(command: Sequence[str], path: Path, sysroot: str = "") -> Outcome:
-    return subjects.look(command, lambda: CoreTarget(str(path), sysroot))
-
-
-def _run(command: Sequence[str], data: bytes, changes: Sequence[Change]) -> Outcome:
+def _opened(data: bytes, changes: Sequence[Change]) -> CoreTarget:
     path = folders.scratch() / "core"
     path.write_bytes(with_bytes(data, changes))
-    return _look_at(command, path)
+    return CoreTarget(str(path))
 
 
 def _memory(chance: Random, block: Random) -> Look:
     found = core_file(block.choice(_NAMES))
-    damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
-    changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
-    command = chance.choice(COMMANDS)
-    truth = found.truth if command in subjects.JUDGED else None
-    return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
+    damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "counts", "strings", "pages"))]
+    changes = [each for each in damage(found.memory, chance) if isinstance(each, Patch)]
 
+    def opened(kept: Sequence[Change]) -> CoreTarget:
+        return _opened(found.data, [write for change in kept for write in found.in_file(change)])
 
-def _run_patched(command: Sequence[str], found: CoreFile, changes: Sequence[Change]) -> Outcome:
-    writes: list[Change] = []
-    for change in changes:
-        if isinstance(change, Patch):
-            start = max(start for start in found.offsets if start <= change.address)
-            writes.append(Bytes(found.offsets[start] + change.address - start, change.data))
-    return _run(command, found.data, writes)
+    return found.look(chance.choice(COMMANDS), changes, opened, is_judged=True)
 
 
 def _bytes(chance: Random, block: Random) -> Look:
+    """Headers, notes and any bytes of a core; where it ends."""
     found = core_file(block.choice(_NAMES))
     start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
-    command = chance.choice(COMMANDS)
     changes = damage_bytes(chance, start, end, len(found.data))
-    return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
-
-
-def _made_up(chance: Random, _: Random) -> Look:
-    data = _made(chance).build()
-    command = chance.choice(COMMANDS)
-    changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
-    return Look("a made-up core", command, changes, partial(_run, command, data))
-
-
-_REAL = ("/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin")
-_ODD = ("/proc/self/mem", "/", "", "x" * 5000, "/../../../etc/passwd", "/tmp", "/x/torch/lib/libtorch_cpu.so")
-_PATHS = (*_REAL, *_ODD, "/x/libpython3.11.so.1.0", "[vdso]", "\x1b[31m", "/SYSV00000000 (deleted)")
-
-
-def _made(chance: Random) -> core_maker.Core:
-    places = [0x400000, 0x7F0000000000, 0x7FFF00000000, 0, (1 << 64) - PAGE, 1 << 47]
-    loads = []
-    for _ in range(chance.choice((0, 1, 3, 20))):
-        start = chance.choice(places) + PAGE * chance.randrange(8) & (1 << 64) - PAGE
-        data = chance.choice((b"", b"\x7fELF\x02\x01\x01" + bytes(57), chance.randbytes(PAGE), bytes(2 * PAGE)))
-        size, flags = chance.choice((0, 0, PAGE, 1 << 40)), chance.choice((R, R | W, R | X))
-        loads.append(core_maker.Load(start, data, size, flags))
-    notes = b"".join(_note(chance, places) for _ in range(chance.choice((1, 2, 5, 50))))
-    machine, kind = chance.choice((62,) * 8 + (183, 3)), chance.choice((4,) * 9 + (2,))
-    elf_class = chance.choice((2, 2, 1))
-    return core_maker.Core(loads, notes, machine, kind, elf_class, chance.random() < 0.5, chance.random() < 0.1)
-
-
-def _note(chance: Random, places: Sequence[int]) -> bytes:
-    def place() -> int:
-        return chance.choice(places) + chance.randrange(1 << 14) & (1 << 64) - 1
-
-    kind = chance.randrange(7)
-    if kind <= 1:
-        tid = chance.choice((1, 100, 100, 0, (1 << 31) - 1))
-        return core_maker.prstatus(tid, chance.choice((0, 11, 6)), rip=place(), rsp=place(), fs_base=place())
-    if kind == 2:
-        return core_maker.prpsinfo(chance.choice((1, 100)), chance.randbytes(16), chance.randbytes(80))
-    if kind == 3:
-        return core_maker.siginfo(chance.randrange(128), chance.choice((1, 128, -6)), place())
-    if kind == 4:
-        numbers = (3, 4, 5, 7, 9, 25, 31, 33)
-        return core_maker.auxv(**{f"n{number}": place() for number in chance.sample(numbers, 4)})
-    if kind == 5:
-        entries = [_entry(chance, place()) for _ in range(chance.choice((1, 3, 30)))]
-        return core_maker.files(*entries)
-    return core_maker.note(chance.randrange(1 << 31), chance.randbytes(chance.choice((0, 1, 7, 4096))), b"CORE\0")
-
-
-def _entry(chance: Random, start: int) -> tuple[int, int, int, str]:
-    start &= -PAGE
-    end = min(start + PAGE * chance.choice((0, 1, 8, 1 << 20)), (1 << 64) - 1)
-    return start, end, PAGE * chance.choice((0, 0, 1, 1 << 30)), chance.choice(_PATHS)
+    return found.look(chance.choice(COMMANDS), changes, partial(_opened, found.data))
 
 
 def _files(chance: Random, block: Random) -> Look:
+    """The ELF files of the process, and the indexes of their symbols in the user's cache."""
     found = core_file(block.choice(_NAMES))
     root = sysroot(found.name)
     files = sorted(path for path in root.rglob("*") if path.is_file())
-    cached = sorted(path for path in _cache().rglob("*") if path.is_file())
+    cached = sorted(path for path in folders.own_cache().rglob("*") if path.is_file())
     path = chance.choice(cached if cached and chance.random() < 0.3 else files)
     data = path.read_bytes()
-    start, end = chance.choice(_spans(data) or [(0, len(data))])
-    changes = damage_bytes(chance, start, end, len(data))
+    changes = damage_bytes(chance, *chance.choice(_spans(data) or [(0, len(data))]), len(data))
     command = chance.choice(COMMANDS)
-    run = partial(_with_file, command, found.name, root, path, data)
-    return Look(f"{found.name}.core with {path.name}", command, changes, run)
+
+    def run(kept: Sequence[Change]) -> Outcome:
+        try:
+            path.write_bytes(with_bytes(data, kept))
+            return subjects.look(command, lambda: CoreTarget(str(core_path(found.name)), str(root)))
+        finally:
+            path.write_bytes(data)
+
+    return Look(f"{found.name} with {path.name}", command, changes, run)
 
 
 def _spans(data: bytes) -> list[tuple[int, int]]:
@@ -178,24 +124,6 @@ def _spans(data: bytes) -> list[tuple[int, int]]:
         if kind != 8 and length and not flags & 4 and start + length <= len(data):
             spans.append((start, start + length))
     return [span for span in spans if span[0] < span[1]]
-
-
-def _with_file(
-    command: Sequence[str], name: str, root: Path, path: Path, data: bytes, changes: Sequence[Change]
-) -> Outcome:
-    try:
-        path.write_bytes(with_bytes(data, changes))
-        return _look_at(command, core_path(name), str(root))
-    finally:
-        path.write_bytes(data)
-
-
-@cache
-def _cache() -> Path:
-    """A cache of symbol indexes that is the campaign's own."""
-    for name in _NAMES:
-        _look_at(subjects.JUDGED[0], core_path(name))
-    return folders.own_cache()
 
 
 @cache
@@ -214,8 +142,7 @@ def sysroot(name: str) -> Path:
 
 
 KINDS = (
-    Kind("core-memory", 5, "What the process had in its memory, as the core has it.", _memory),
-    Kind("core-bytes", 5, "Headers, notes and any bytes of a core; where it ends.", _bytes),
-    Kind("core-made", 4, "Cores that nobody wrote: threads, segments and files as they never are together.", _made_up),
-    Kind("files", 6, "The ELF files of the process, and the indexes of their symbols in the user's cache.", _files),
+    Kind("core-memory", 5, _memory),
+    Kind("core-bytes", 5, _bytes),
+    Kind("files", 6, _files),
 )

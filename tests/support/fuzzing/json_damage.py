@@ -6,55 +6,48 @@ import copy
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from random import Random
 from typing import Any
 
 from .look import Change
 
-Path = tuple[Any, ...]
-
 _NUMBERS = (None, True, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 10**40, 0.5, -1e300, float("inf"), float("nan"))
-_TEXTS = ("", "\0", "\x1b[31mred", "x" * 5000, "\u202e", "\ud800")
+_TEXTS = ("", "\0", "\x1b[31mred", "x" * 5000, "\u202e", "\ud800", "9" * 400, "../../etc/passwd", "-1 -1 -1")
 _SHAPES: tuple[Any, ...] = ([], {}, [[]], [None], {"": None})
 _VALUES = (*_NUMBERS, *_TEXTS, *_SHAPES, "0x", "0xffffffffffffffff", "-1", [1 << 40] * 3, {"tid": "x"})
 _NAMES = ("", "x", "\0", "x" * 300, "\x1b[0m", "tid", "-1")
+WILD = ("value", "value", "value", "near", "gone", "renamed", "repeated")
+TAME = ("near", "near", "near", "value", "gone")
 
 
 @dataclass(frozen=True)
 class Member(Change):
     """What is at ``path``: ``how`` is "value" (``value``), "gone", "renamed" (``value``) or "repeated"."""
 
-    path: Path
+    path: tuple[Any, ...]
     how: str
     value: Any = None
 
 
-def damage_json(document: Any, chance: Random, most: int = 20) -> list[Change]:
-    """Up to ``most`` changes, each at a place that is found by going down at random."""
-    found: list[Change] = []
+def damage_json(
+    document: Any, chance: Random, most: int = 20, hows: Sequence[str] = WILD, above: Sequence[str] = ()
+) -> list[Member]:
+    """Up to ``most`` changes, each at a place that is found by going down at random, from one of the members of
+    ``above`` where there are any."""
+    found: list[Member] = []
     for _ in range(chance.choice((1, 1, 1, 2, 5, most))):
-        path = _somewhere(document, chance)
-        how = chance.choice(("value", "value", "value", "near", "gone", "renamed", "repeated"))
-        if not path:
-            continue
+        path: list[Any] = [chance.choice(above)] if above else []
+        value = document[path[0]] if path else document
+        while isinstance(value, (dict, list)) and value and (not path or chance.random() < 0.85):
+            path.append(chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value)))
+            value = value[path[-1]]
+        how = chance.choice(hows)
         if how == "near":
-            found.append(Member(path, "value", _near(reduce(getitem, path, document), chance)))
+            found.append(Member(tuple(path), "value", _near(value, chance)))
         else:
             choices = {"value": _VALUES, "renamed": _NAMES}.get(how)
-            found.append(Member(path, how, chance.choice(choices) if choices else None))
-    return found
-
-
-def _somewhere(document: Any, chance: Random) -> Path:
-    path: list[Any] = []
-    value = document
-    while isinstance(value, (dict, list)) and value and (not path or chance.random() < 0.85):
-        key = chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value))
-        path.append(key)
-        value = value[key]
-    return tuple(path)
+            found.append(Member(tuple(path), how, chance.choice(choices) if choices else None))
+    return [change for change in found if change.path]
 
 
 def _near(value: Any, chance: Random) -> Any:
@@ -67,10 +60,8 @@ def _near(value: Any, chance: Random) -> Any:
     if isinstance(value, str):
         at = chance.randrange(len(value) + 1)
         letter = chr(chance.choice((0, 10, 27, 48, 0x202E)))
-        return chance.choice((value[:at], value[:at] + letter + value[at + 1 :], value * 2))
-    if isinstance(value, list):
-        return chance.choice((value[:-1], value[::-1], value * 2, value[1:]))
-    return value
+        return chance.choice((value[:at], value[:at] + letter + value[at + 1 :], value * 2, *_TEXTS))
+    return chance.choice((value[:-1], value[::-1], value * 2, value[1:])) if isinstance(value, list) else value
 
 
 def with_changes(document: Any, changes: Sequence[Change]) -> Any:

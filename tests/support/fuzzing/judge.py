@@ -25,7 +25,6 @@ def judged(look: Look, result: Result, shrink: bool) -> None:
     begin = time.process_time()
     outcome, failures = _run(look, look.changes)
     result.seconds = time.process_time() - begin
-    failures += _faults(look, outcome)
     result.status = outcome.status
     result.failures += failures
     for statement, evidence in _false(look, outcome).items():
@@ -37,7 +36,7 @@ def judged(look: Look, result: Result, shrink: bool) -> None:
             result.excused.append(str(statement))
     if shrink and failures:
         names = {what for what, _ in failures}
-        smallest = _smallest(look, lambda changes: names <= _failures(look, changes))
+        smallest = _smallest(look, lambda changes: names <= {what for what, _ in _run(look, changes)[1]})
         result.smallest = [str(change) for change in smallest]
 
 
@@ -48,12 +47,7 @@ def _run(look: Look, changes: Sequence[Change]) -> tuple[Outcome, list[Failure]]
         if isinstance(error, KeyboardInterrupt):
             raise
         return Outcome(1), [("uncaught", f"{error!r}\n{traceback.format_exc()}")]
-    return outcome, []
-
-
-def _failures(look: Look, changes: Sequence[Change]) -> set[str]:
-    outcome, failures = _run(look, changes)
-    return {what for what, _ in [*failures, *_faults(look, outcome)]}
+    return outcome, _faults(look, outcome)
 
 
 def _faults(look: Look, outcome: Outcome) -> list[Failure]:
@@ -76,7 +70,7 @@ def _false(look: Look, outcome: Outcome) -> dict[Statement, Evidence]:
     if look.truth is None or outcome.status != 0:
         return {}
     try:
-        found = statements(json.loads(outcome.output))
+        found = statements(outcome.output)
     except ValueError:
         return {}
     return {statement: evidence for statement, evidence in found.items() if statement not in look.truth}

@@ -8,16 +8,18 @@ import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.engine.targets.live.snapshot_target import brief_stop
 from gdbext.engine.targets.recording.recording import SparseBytes
+from gdbext.engine.targets.system.linux import parse_maps
 from gdbext.tools.table import Outcome
 
 from . import live_programs, memory_damage, subjects
 from .look import Change, Kind, Look
-from .memory_damage import PAGE, Memory, Patch
+from .memory_damage import PAGE, Patch
 
 COMMANDS = (*subjects.JUDGED, ("dispatch-info", "--json"), ("all-threads", "--stacks"), ("dispatch-diagnose",))
 _LOOKS = 200
@@ -28,12 +30,16 @@ class LiveKind(Kind):
     """A hung process whose memory changes all the time: a helper writes the damage and what was there in turn."""
 
     def __init__(self) -> None:
-        super().__init__("live", 5, "A hung process whose memory changes all the time.", self._look)
+        super().__init__("live", 5, self._look)
         self._inferiors: dict[str, Inferior] = {}
 
     def _look(self, chance: Random, block: Random) -> Look:
         name = block.choice(("plain", "python", "python"))
-        inferior = self._inferior(name)
+        inferior = self._inferiors.get(name)
+        if inferior is None or not inferior.is_well():
+            if inferior is not None:
+                inferior.end()
+            inferior = self._inferiors[name] = Inferior(name)
         damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "pointers", "counts", "strings"))]
         changes = damage(inferior.memory, chance)
         command, brief = chance.choice(COMMANDS), chance.random() < 0.5
@@ -41,53 +47,45 @@ class LiveKind(Kind):
         how = "copied" if brief else "stopped"
         return Look(f"{name}, {how}", command, changes, partial(inferior.run, command, brief), truth)
 
-    def _inferior(self, name: str) -> Inferior:
-        inferior = self._inferiors.get(name)
-        if inferior is None or not inferior.is_well():
-            if inferior is not None:
-                inferior.end()
-            inferior = self._inferiors[name] = Inferior(name)
-        return inferior
-
     def close(self) -> None:
         for inferior in self._inferiors.values():
             inferior.end()
         self._inferiors.clear()
 
 
-class Inferior:
-    """A process, and which of its memory a look at it uses."""
+class Inferior(subjects.Subject):
+    """A process; of its memory the pages that it may write itself."""
 
     def __init__(self, name: str) -> None:
         self._process: subprocess.Popen[bytes] = live_programs.start(name)
         self.pid = self._process.pid
         self._looks = 0
-        self.truth, used = subjects.understood(lambda command: _look_at(self.pid, command, False))
-        self.memory = Memory(self._writable(used), used)
+        super().__init__(name, lambda command: _look_at(self.pid, command, False), self._writable)
 
     def _writable(self, used: Collection[int]) -> SparseBytes:
-        """The pages that the process may write itself, of those that are used."""
-        with open(f"/proc/{self.pid}/maps") as file:
-            spans = [line.split()[0].split("-") for line in file if line.split()[1][1] == "w"]
-        ranges = [(int(start, 16), int(end, 16)) for start, end in spans]
-        pages = sorted({word & -PAGE for word in used})
+        maps = [each for each in parse_maps(Path(f"/proc/{self.pid}/maps").read_text()) if each.permissions[1] == "w"]
+        pages = {word & -PAGE for word in used if any(each.start <= word < each.end for each in maps)}
         with open(f"/proc/{self.pid}/mem", "rb", 0) as memory:
-            mine = [page for page in pages if any(start <= page < end for start, end in ranges)]
-            return SparseBytes.merged((page, os.pread(memory.fileno(), PAGE, page)) for page in mine)
+            return SparseBytes.merged((page, os.pread(memory.fileno(), PAGE, page)) for page in pages)
 
     def run(self, command: Sequence[str], brief: bool, changes: Sequence[Change]) -> Outcome:
         """The command while a helper writes; afterwards all is as it was."""
         self._looks += 1
         patches = [change for change in changes if isinstance(change, Patch)]
+        writes = [
+            (each.address, each.data, self.memory.known.read(each.address, len(each.data)) or b"") for each in patches
+        ]
         helper = os.fork()
         if not helper:
-            _scribble(self.pid, patches, self.memory)
+            _scribble(self.pid, writes)
         try:
             return _look_at(self.pid, command, brief)
         finally:
             os.kill(helper, signal.SIGKILL)
             os.waitpid(helper, 0)
-            _restore(self.pid, patches, self.memory)
+            with suppress(OSError), open(f"/proc/{self.pid}/mem", "r+b", 0) as file:
+                for address, _, before in writes:
+                    os.pwrite(file.fileno(), before, address)
 
     def is_well(self) -> bool:
         return self._looks < _LOOKS and self._process.poll() is None and live_programs.is_asleep(self.pid)
@@ -96,24 +94,17 @@ class Inferior:
         live_programs.end(self._process)
 
 
-def _scribble(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
+def _scribble(pid: int, writes: Sequence[tuple[int, bytes, bytes]]) -> None:
     live_programs.end_with_parent()
-    chance = Random(len(patches))
+    chance = Random(len(writes))
     try:
         descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR)
-        while patches:
-            for patch in patches:
-                before = memory.known.read(patch.address, len(patch.data)) or b""
-                os.pwrite(descriptor, patch.data if chance.random() < 0.7 else before, patch.address)
+        while writes:
+            for address, data, before in writes:
+                os.pwrite(descriptor, data if chance.random() < 0.7 else before, address)
         signal.pause()
     finally:
         os._exit(0)
-
-
-def _restore(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
-    with suppress(OSError), open(f"/proc/{pid}/mem", "r+b", 0) as file:
-        for patch in patches:
-            os.pwrite(file.fileno(), memory.known.read(patch.address, len(patch.data)) or b"", patch.address)
 
 
 def _look_at(pid: int, command: Sequence[str], brief: bool) -> Outcome:

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from support.programs import plain_program, procfs
 from support.programs.harness import wait_until
@@ -22,36 +20,28 @@ import threading
 threading.stack_size(1 << 18)
 locks = [threading.RLock(), threading.RLock()]
 both = threading.Barrier(3)
-event = threading.Event()
 def work(number):
     with locks[number]:
         both.wait()
         with locks[1 - number]:
             pass
-def wait():
-    event.wait()
 threads = [threading.Thread(target=work, args=(n,), daemon=True, name=f"worker-{n}") for n in (0, 1)]
-threads.append(threading.Thread(target=wait, daemon=True))
+threads.append(threading.Thread(target=threading.Event().wait, daemon=True))
 for thread in threads:
     thread.start()
 both.wait()
 print("ready", flush=True)
 threads[0].join()
 """
-
-
 _ALL = 0x40000000  # __WALL of waitpid(2)
-
-
-@cache
-def _plain() -> Path:
-    path = folders.kept() / "plain program"
-    return path if path.exists() else plain_program.build(folders.kept())
 
 
 def start(name: str) -> subprocess.Popen[bytes]:
     """A process of that program, once all of its threads wait: ``plain`` (C) or ``python``."""
-    command = [str(_plain()), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
+    plain = folders.kept() / "plain program"
+    if name == "plain" and not plain.exists():
+        plain_program.build(folders.kept())
+    command = [str(plain), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

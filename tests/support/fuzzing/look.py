@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from random import Random
 
 from gdbext.tools.table import Outcome
@@ -16,7 +16,7 @@ BLOCK = 40
 
 @dataclass(frozen=True)
 class Change:
-    """A part of the damage that can be left out by itself; its text says what it does."""
+    """A part of the damage that can be left out by itself."""
 
     @property
     def words(self) -> Sequence[int]:
@@ -29,18 +29,6 @@ class Change:
 
     def is_near(self, address: int) -> bool:  # noqa: ARG002
         return False
-
-    def __str__(self) -> str:
-        shown = (f"{each.name} {_text(getattr(self, each.name))}" for each in fields(self) if each.repr)
-        return f"{type(self).__name__}: {', '.join(shown)}"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, int):
-        return f"{value:#x}"
-    if isinstance(value, bytes):
-        return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}"
-    return f"{value}"[:80]
 
 
 @dataclass
@@ -65,7 +53,6 @@ class Kind:
 
     name: str
     share: int
-    text: str
     plan: Callable[[Random, Random], Look]
 
     def look(self, seed: int) -> Look:
@@ -78,18 +65,17 @@ class Kind:
 
 @dataclass
 class Result:
-    """What came of a look; ``failures`` are (what kind of failure, what exactly)."""
+    """``failures`` are (what kind of failure, what exactly)."""
 
     kind: str
     seed: int
     title: str
     failures: list[tuple[str, str]] = field(default_factory=list)
     excused: list[str] = field(default_factory=list)
-    """Statements that the target does not make, and that the damage itself says."""
+    """False statements that the damage itself makes."""
     status: int = 0
     seconds: float = 0.0
     megabytes: int = 0
-    """By which the process grew beyond what it needs for itself."""
     smallest: list[str] = field(default_factory=list)
     """The changes that are needed for the failure."""
 

@@ -81,12 +81,9 @@ class Memory:
     def value(self, word: int) -> int:
         return int.from_bytes(self.known.read(word, 8) or b"", "little")
 
-    def contents(self, page: int) -> bytes:
-        """What is known of a page, zeros for the rest."""
-        found = bytearray(PAGE)
-        for start, piece in self.known.cut_to([(page, page + PAGE)]):
-            found[start - page : start - page + len(piece)] = piece
-        return bytes(found)
+    def page(self, start: int) -> bytes:
+        """A page from where it is known on, with zeros at its end."""
+        return b"".join(self.known.cut_to([(start, start + PAGE)]).pieces[:1]).ljust(PAGE, b"\0")
 
     def words(self, chance: Random, count: int) -> list[int]:
         """Some that are used: half of the time of a page of its own, for tables have most of the words."""
@@ -106,6 +103,12 @@ class Memory:
         return self.patch(word, (value & WORD).to_bytes(8, "little"))
 
 
+def _another(chance: Random, before: int, *others: int) -> int:
+    """Nothing, all ones, a number beside the one that was there or like it, any number, or one of the others."""
+    near, flipped = (before + 8, before - 8, before - 16), before ^ 1 << chance.randrange(64)
+    return chance.choice((0, 1, WORD, *near, flipped, chance.getrandbits(64), chance.getrandbits(47), *others)) & WORD
+
+
 def bits(memory: Memory, chance: Random) -> list[Change]:
     """Single bits of what is used."""
     found: list[Change] = []
@@ -118,16 +121,12 @@ def bits(memory: Memory, chance: Random) -> list[Change]:
 
 def pointers(memory: Memory, chance: Random) -> list[Change]:
     """Words that lead to themselves, to other objects, beside what they led to, or nowhere."""
-
-    def replaced(word: int) -> int:
-        before, other = memory.value(word), chance.choice(memory.used)
-        flipped, noise = before ^ 1 << chance.randrange(64), (chance.getrandbits(64), chance.getrandbits(47))
+    found: list[Change] = []
+    for word in memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000))):
+        other = chance.choice(memory.used)
         there = memory.value(other)
-        places = (0, 1, WORD, word, word - 8, other, before + 8, before - 16)
-        return chance.choice((*places, flipped, *noise, there, there))
-
-    chosen = memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000)))
-    return [memory.put(word, replaced(word)) for word in chosen]
+        found.append(memory.put(word, _another(chance, memory.value(word), word, word - 8, other, there, there)))
+    return found
 
 
 def counts(memory: Memory, chance: Random) -> list[Change]:
@@ -141,9 +140,10 @@ def counts(memory: Memory, chance: Random) -> list[Change]:
     return found[: chance.choice((1, 3, 20, 200))]
 
 
-_CONTROLS = (b"", b"\x1b[31m", b"\x1b]0;x\x07", b"\0", b"\xff\xfe", b"\xe2\x80\xae")
-_WORDS = (b"%n%s", b"../", b"A" * 64, b"\r\n", b'"}', b"\xed\xa0\x80", b"aten::", b"::", b"torch/", b"<string>")
-_TEXTS = (*_CONTROLS, *_WORDS, b"MainThread", b"/proc/self/mem")
+_TEXTS = (
+    *(b"\0", b"\x1b[31m", b"\x1b]0;x\x07", b"\xff\xfe", b"\xe2\x80\xae", b"\xed\xa0\x80", b"\r\n", b'"}', b"%n%s"),
+    *(b"../", b"A" * 64, b"aten::", b"::", b"torch/", b"<string>", b"MainThread", b"/proc/self/mem"),
+)
 
 
 def strings(memory: Memory, chance: Random) -> list[Change]:
@@ -154,7 +154,7 @@ def strings(memory: Memory, chance: Random) -> list[Change]:
         start = next((at for at in range(8) if 32 < raw[at] < 127), None)
         if start is None or sum(32 <= byte < 127 for byte in raw) < 4:
             continue
-        data = chance.choice(_TEXTS) or b"\0"
+        data = chance.choice(_TEXTS)
         if memory.known.read(word + start, len(data)) is not None:
             found.append(memory.patch(word + start, data))
     return found[: chance.choice((1, 3, 20))]
@@ -165,18 +165,11 @@ def pages(memory: Memory, chance: Random) -> list[Change]:
     found: list[Change] = []
     for _ in range(chance.choice((1, 1, 2, 5)) if memory.pages else 0):
         page = chance.choice(memory.pages)[0] & -PAGE
-        how = chance.randrange(4)
-        if how == 0:
-            found.append(Hole(page))
-            continue
-        if how == 1:
-            data = bytes([chance.choice((0, 1, 0x41, 0xFF))]) * PAGE
-        elif how == 2:
-            data = chance.randbytes(PAGE)
-        else:
-            data = memory.contents(chance.choice(memory.pages)[0] & -PAGE)
-        for start, piece in memory.known.cut_to([(page, page + PAGE)]):
-            found.append(memory.patch(start, data[start - page :][: len(piece)]))
+        other = chance.choice(memory.pages)[0] & -PAGE
+        same = bytes([chance.choice((0, 1, 0x41, 0xFF))]) * PAGE
+        data = chance.choice((b"", same, chance.randbytes(PAGE), memory.page(other)))
+        known = memory.known.cut_to([(page, page + PAGE)]) if data else ()
+        found += [memory.patch(start, data[start - page :][: len(piece)]) for start, piece in known] or [Hole(page)]
     return found
 
 
@@ -198,13 +191,11 @@ def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: 
         if raw is None:
             continue
         ids = (chance.choice(tids), chance.choice(tids) + chance.randrange(-3, 4), chance.randrange(1 << 22))
-        few = (0, 1, 2, chance.randrange(64), 1 << chance.randrange(32))
+        few = (2, chance.randrange(64), 1 << chance.randrange(32))
         used = (memory.value(chance.choice(memory.used)), chance.choice(memory.used))
-        noise = (0x7F0000000000 | chance.getrandbits(39) & -64, chance.getrandbits(64))
-        flipped = int.from_bytes(raw, "little") ^ 1 << chance.randrange(64)
-        new = chance.choice((*ids, *few, *used, *noise, flipped))
+        new = _another(chance, int.from_bytes(raw, "little"), *ids, *ids, *few, *used)
         size = 4 if new < 1 << 32 and chance.random() < 0.7 else 8
-        found[at] = memory.patch(at, (new & WORD).to_bytes(8, "little")[:size])
+        found[at] = memory.patch(at, new.to_bytes(8, "little")[:size])
     return list(found.values())
 
 
@@ -220,12 +211,9 @@ def registers(recording: Recording, memory: Memory, chance: Random) -> list[Chan
     for _ in range(chance.choice((1, 1, 2, 10, 100)) if threads else 0):
         thread, other = chance.choice(threads), chance.choice(threads)
         name = chance.choice(sorted(thread.registers))
-        before = thread.registers[name]
-        flipped, noise = before ^ 1 << chance.randrange(64), (chance.getrandbits(64), chance.getrandbits(47))
         others = (other.registers.get(name, 0), chance.choice(sorted(thread.registers.values())))
         used = chance.choice(memory.used) if memory.used else 0
-        value = chance.choice((0, 1, WORD, before + 8, before - 8, flipped, *noise, *others, used))
-        found.append(Register(thread.tid, name, value & WORD))
+        found.append(Register(thread.tid, name, _another(chance, thread.registers[name], *others, used)))
     return found
 
 
@@ -233,17 +221,14 @@ def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
     writes = [(change.address, change.data) for change in changes if isinstance(change, Patch)]
     gone = {change.page for change in changes if isinstance(change, Hole)}
     values = {(change.tid, change.name): change.value for change in changes if isinstance(change, Register)}
-    found = recording
-    if writes or gone:
-        known = _without(overwritten(found.memory, writes), gone)
-        found = found._replace(memory=known, unreadable=found.unreadable | gone)
-    if values:
-        threads = (
-            thread._replace(registers={n: values.get((thread.tid, n), v) for n, v in thread.registers.items()})
-            for thread in found.threads
+    known = _without(overwritten(recording.memory, writes), gone) if writes or gone else recording.memory
+    threads = (
+        thread._replace(
+            registers={name: values.get((thread.tid, name), value) for name, value in thread.registers.items()}
         )
-        found = found._replace(threads=tuple(threads))
-    return found
+        for thread in recording.threads
+    )
+    return recording._replace(memory=known, unreadable=recording.unreadable | gone, threads=tuple(threads))
 
 
 def overwritten(known: SparseBytes, writes: Iterable[tuple[int, bytes]]) -> SparseBytes:

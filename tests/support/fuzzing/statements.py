@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .look import Change
 
 PROVEN = ("exact", "verified", "recorded")
-_NUMBER = re.compile(r"\b0x[0-9a-f]+|\b[0-9]+\b")
+_NUMBER = re.compile(r"\b0x[0-9a-f]+|\b(?:0|[1-9][0-9]*)\b")
 _OPERATOR = re.compile(r"[A-Za-z_][\w.]*(::[A-Za-z_][\w.]*)+")
 _FUNCTOR = "(function pointer)"
 """What stands for a kernel whose functor cannot be read: it says of no function that it runs."""
@@ -47,13 +47,15 @@ class Evidence(NamedTuple):
 
 def evidence_of(*texts: object) -> Evidence:
     text = "\n".join(map(str, texts))
-    return Evidence(
-        frozenset(int(each, 0) for each in _NUMBER.findall(text) if each == "0" or each[0] != "0" or "x" in each), text
-    )
+    return Evidence(frozenset(int(each, 16 if "x" in each else 10) for each in _NUMBER.findall(text)), text)
 
 
-def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:
+def statements(output: str) -> dict[Statement, Evidence]:
+    """Those of a command's JSON output."""
     found: dict[Statement, Evidence] = {}
+    document = json.loads(output)
+    if not isinstance(document, dict):
+        return {}
     for thread in document.get("threads") or ():
         for step in thread.get("dispatch") or ():
             if step["confidence"] in PROVEN:
@@ -69,7 +71,8 @@ def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:
             statement = Statement("lost", (thread["tid"], *lost["threads"], lost["loss"]))
             found[statement] = evidence_of(*wait["evidence"], wait["address"], lost["summary"])
     for finding in document.get("findings") or ():
-        if finding["kind"] in ("deadlock", "self-deadlock") and not _is_doubtful(finding["summary"]):
+        is_doubtful = "inferred" in finding["summary"] or "seems to hold" in finding["summary"]
+        if finding["kind"] in ("deadlock", "self-deadlock") and not is_doubtful:
             statement = Statement("cycle", (finding["kind"], *sorted(finding["threads"])))
             found[statement] = evidence_of(*finding["evidence"], finding["summary"])
     return found
@@ -80,27 +83,11 @@ def _of_step(tid: int, step: Mapping[str, Any]) -> Iterator[Statement]:
     yield Statement("operator", (tid, op))
     if step["keyset"] is not None:
         yield Statement("key", (tid, op, step["keyset"]["bits"], step["key"]))
-    if (
-        step["kernel"] is not None
-        and step["kernel"]["valid"] is not None
-        and _FUNCTOR not in step["kernel"]["function"]
-    ):
-        yield Statement("kernel", (tid, op, step["key"], _kernel(step["kernel"]["function"])))
-
-
-def _kernel(function: str) -> str:
-    """A Python function is what it is called by its code object, where that can be read: its name proves nothing."""
-    return "a Python function" if function.startswith(_UNNAMED) or _PYTHON.search(function) else function
-
-
-def _is_doubtful(summary: str) -> bool:
-    return "inferred" in summary or "seems to hold" in summary
-
-
-def of_output(output: str) -> dict[Statement, Evidence]:
-    """The statements of a command's JSON output."""
-    document = json.loads(output)
-    return statements(document) if isinstance(document, dict) else {}
+    kernel = step["kernel"] or {"valid": None}
+    if kernel["valid"] is not None and _FUNCTOR not in kernel["function"]:
+        # a Python function is what it is called by its code object, where that can be read: its name proves nothing
+        is_python = kernel["function"].startswith(_UNNAMED) or _PYTHON.search(kernel["function"])
+        yield Statement("kernel", (tid, op, step["key"], "a Python function" if is_python else kernel["function"]))
 
 
 def impossible(found: Iterable[Statement]) -> Iterator[Statement]:

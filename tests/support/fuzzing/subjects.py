@@ -1,4 +1,4 @@
-"""Recorded processes to be damaged: what they say undamaged, and which of their memory that takes."""
+"""Processes to be damaged: what they say undamaged, and which of their memory that takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from gdbext.diagnosis.session import Session
@@ -13,14 +14,15 @@ from gdbext.engine.process.memory import Memory as ReadMemory
 from gdbext.engine.process.memory import memory_of
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.recording import recording_reader
-from gdbext.engine.targets.recording.recording import Recording
+from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.engine.targets.recording.replay_target import ReplayTarget
 from gdbext.tools import table
 from gdbext.tools.table import Outcome
 from support.recorded import recordings
 
+from .look import Change, Look
 from .memory_damage import Memory
-from .statements import Evidence, Statement, of_output
+from .statements import Evidence, Statement, statements
 
 JUDGED = (
     ("dispatch-bt", "--all", "--native", "--why", "--json"),
@@ -54,63 +56,61 @@ def look(command: Sequence[str], open_target: Callable[[], Target]) -> Outcome:
         return table.execute(command[0], command[1:], open_session)
 
 
-def execute(command: Sequence[str], recording: Recording) -> Outcome:
-    return look(command, lambda: ReplayTarget(recording))
+class Subject:
+    """What all commands together state of an undamaged process, and the memory that they use: ``known`` is all of it,
+    or what gives it of those words."""
 
+    def __init__(
+        self, name: str, run: Callable[[Sequence[str]], Outcome], known: SparseBytes | Callable[[set[int]], SparseBytes]
+    ) -> None:
+        self.name = name
+        self.truth: dict[Statement, Evidence] = {}
+        with _words_used() as used:
+            for command in JUDGED:
+                self.truth.update(statements(run(command).output))
+        self.memory = Memory(known if isinstance(known, SparseBytes) else known(used), used)
 
-def understood(run: Callable[[Sequence[str]], Outcome]) -> tuple[dict[Statement, Evidence], set[int]]:
-    """What an undamaged target states, and the words of its memory that this takes; ``run`` runs a command on it."""
-    truth: dict[Statement, Evidence] = {}
-    with words_used() as used:
-        for command in JUDGED:
-            truth.update(of_output(run(command).output))
-    return truth, used
+    def look(
+        self,
+        command: tuple[str, ...],
+        changes: Sequence[Change],
+        open_target: Callable[[Sequence[Change]], Target],
+        is_judged: bool = False,
+    ) -> Look:
+        truth = self.truth if is_judged and command in JUDGED else None
+        return Look(self.name, command, changes, lambda kept: look(command, lambda: open_target(kept)), truth)
 
 
 @contextmanager
-def words_used() -> Iterator[set[int]]:
+def _words_used() -> Iterator[set[int]]:
     """The words that looks use meanwhile, and not only fetch with their page."""
     used: set[int] = set()
 
-    def note(address: int, size: int) -> None:
-        used.update(range(address & ~7, address + min(size, 256), 8))
-
     def noting(target: Target) -> ReadMemory:
-        class NotingMemory(type(memory_of(target))):  # type: ignore[misc]
-            __slots__ = ()
+        def noted(name: str, width: int) -> Callable[..., Any]:
+            def method(self: ReadMemory, address: int, size: int = width) -> Any:
+                used.update(range(address & ~7, address + min(size, 256), 8))
+                return getattr(super(kind, self), name)(address, *([] if width else [size]))
 
-            def read(self, address: int, size: int) -> bytes:
-                note(address, size)
-                found: bytes = super().read(address, size)
-                return found
+            return method
 
-            def u8(self, address: int) -> int:
-                note(address, 1)
-                found: int = super().u8(address)
-                return found
-
-            def u64(self, address: int) -> int:
-                note(address, 8)
-                found: int = super().u64(address)
-                return found
-
-            pointer = u64
-
-        return NotingMemory(target)
+        widths = {"read": 0, "u8": 1, "u64": 8, "pointer": 8}
+        methods = {name: noted(name, width) for name, width in widths.items()}
+        kind: Any = type("NotingMemory", (type(memory_of(target)),), {"__slots__": (), **methods})
+        found: ReadMemory = kind(target)
+        return found
 
     with patch("gdbext.diagnosis.session.memory_of", noting):
         yield used
 
 
-class Subject:
-    """A recording, what all commands together state of it, and the memory that they use."""
-
+class Recorded(Subject):
     def __init__(self, name: str) -> None:
-        self.name = name
         self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
         open_session = cache(lambda: Session(ReplayTarget(self.recording)))  # once for all commands, and no sooner
-        self.truth, used = understood(lambda command: table.execute(command[0], command[1:], open_session))
-        self.memory = Memory(self.recording.memory, used)
+        super().__init__(
+            name, lambda command: table.execute(command[0], command[1:], open_session), self.recording.memory
+        )
 
 
 _SLOW = {"boxed-recursion-fallback-0": 20}
@@ -124,6 +124,4 @@ def name_for(chance: Random) -> str:
     return chance.choices(NAMES, SHARES)[0]
 
 
-@lru_cache(maxsize=3)
-def subject(name: str) -> Subject:
-    return Subject(name)
+recorded = lru_cache(maxsize=3)(Recorded)

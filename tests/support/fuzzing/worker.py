@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from support.programs import procfs
@@ -35,67 +35,51 @@ class Worker:
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self._kinds = kinds
         self._process: multiprocessing.process.BaseProcess | None = None
-        self._asked: tuple[str, int] | None = None
-        self._since = 0.0
 
-    @property
-    def is_busy(self) -> bool:
-        return self._asked is not None
-
-    def ask(self, kind: str, seed: int) -> None:
-        """Have a look run; the process is started where there is none."""
+    def result(self, kind: str, seed: int) -> Result:
+        """What came of the look; the process is started where there is none, and killed where it hangs."""
         if self._process is None:
             folders.everything()
-            self.connection, theirs = _FORK.Pipe()
+            self._connection, theirs = _FORK.Pipe()
             self._process = _FORK.Process(target=_serve, args=(self._kinds, theirs), daemon=True)
             self._process.start()
             theirs.close()
-        self._asked, self._since = (kind, seed), time.monotonic()
-        self.connection.send((kind, seed))
+        begin = time.monotonic()
+        try:
+            self._connection.send((kind, seed))
+            while not self._connection.poll(1.0):
+                if self.is_late(time.monotonic() - begin):
+                    self._process.kill()
+                    failure = "hung", f"no answer in {HUNG_SECONDS:.0f} s"
+                    break
+            else:
+                result: Result = self._connection.recv()
+                return result
+        except (EOFError, ConnectionError):
+            failure = "died", "its process ended"
+        self._process.join()
+        failure = failure[0], f"{failure[1]} (exit status {self._process.exitcode})"
+        self._connection.close()
+        self._process = None
+        return Result(kind, seed, "", [failure], seconds=time.monotonic() - begin)
 
-    @property
-    def is_late(self) -> bool:
+    def is_late(self, seconds: float) -> bool:
         """The look takes longer than a look may; on a busy machine one that wants to run gets ten times as long."""
-        took = time.monotonic() - self._since
-        if not self.is_busy or took <= HUNG_SECONDS:
-            return False
-        return took >= 10 * HUNG_SECONDS or procfs.state(self._pid, self._pid) != "R"
+        pid = self.pid
+        return seconds > 10 * HUNG_SECONDS or (seconds > HUNG_SECONDS and procfs.state(pid, pid) != "R")
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         assert self._process is not None
         return self._process.pid or 0
-
-    def answer(self) -> Result:
-        """What came of the look, once ``wait_for`` has named this worker."""
-        try:
-            result: Result = self.connection.recv()
-        except (EOFError, ConnectionError):
-            return self._ended("died", "its process ended")
-        self._asked = None
-        return result
-
-    def give_up(self) -> Result:
-        """The result of a look that hangs: its process is killed."""
-        os.kill(self._pid, signal.SIGKILL)
-        return self._ended("hung", f"no answer in {HUNG_SECONDS:.0f} s")
 
     def end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ConnectionError):
-                self.connection.send(None)
+                self._connection.send(None)
             self._process.join()
-            self.connection.close()
+            self._connection.close()
             self._process = None
-
-    def _ended(self, what: str, how: str) -> Result:
-        assert self._process is not None
-        kind, seed = self._asked or ("", 0)
-        self._process.join()
-        how = f"{how} (exit status {self._process.exitcode})"
-        self.connection.close()
-        self._process = self._asked = None
-        return Result(kind, seed, "", [(what, how)], seconds=time.monotonic() - self._since)
 
 
 def _serve(kinds: Mapping[str, Kind], connection: Connection) -> None:
@@ -150,9 +134,3 @@ def _state() -> dict[str, object]:
 
 def _megabytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-
-
-def wait_for(workers: list[Worker], seconds: float) -> list[Worker]:
-    """Those that have something to say: an answer, or that their process has ended."""
-    ready = wait([each.connection for each in workers], seconds)
-    return [each for each in workers if each.connection in ready]

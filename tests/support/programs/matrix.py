@@ -7,11 +7,9 @@ report says of them. scripts/measure_cpp.py does so for every way of compiling t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -60,23 +58,19 @@ class Matrix(NamedTuple):
         return int(self.truth["pid"])
 
     def case(self, name: str) -> dict[str, Any]:
-        """One of its calls by name."""
         return next(case for case in self.truth["cases"] if case["name"] == name)
 
-    def look(self, *args: str) -> Outcome:
-        """What a command prints."""
+    def _look(self, *args: str) -> Outcome:
         outcome = run([DISPATCH, "--debugger", "none", "-p", str(self.pid), *args], timeout=PATIENCE)
         if outcome.status != 0:
             raise HarnessError(f"scripts/dispatch failed\n{outcome}")
         return outcome
 
     def text(self, *args: str) -> str:
-        """The report of a command as text."""
-        return self.look(*args).stdout
+        return self._look(*args).stdout
 
     def document(self, *args: str) -> dict[str, Any]:
-        """The JSON report of a command."""
-        return self.look("--json", *args).document
+        return self._look("--json", *args).document
 
 
 def running(way: str, compiler: str = "g++", only: str = "") -> AbstractContextManager[Matrix]:
@@ -87,30 +81,28 @@ def running(way: str, compiler: str = "g++", only: str = "") -> AbstractContextM
 @contextlib.contextmanager
 def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
     """The same of a library that is compiled already."""
-    folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
-    words = [str(program), str(folder / "truth"), str(library), *([only] if only else [])]
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
-        truth = _truth(folder)
-        if truth is None:
-            raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
-        yield Matrix(truth, folder)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="gdbext-matrix-") as name:
+        folder = Path(name)
+        words = [str(program), str(folder / "truth"), str(library), *([only] if only else [])]
+        with (folder / "output").open("wb") as output:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
+            if not (truth := _truth(folder)):
+                raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
+            yield Matrix(truth, folder)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def _truth(folder: Path) -> dict[str, Any] | None:
+def _truth(folder: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((folder / "truth").read_text())
-        return found
-    return None
+        return dict(json.loads((folder / "truth").read_text()))
+    return {}
 
 
 def host() -> Path:
@@ -150,19 +142,11 @@ def _target(name: str, command: list[str], source: Path) -> Path:
 
 
 def _built(name: str, command: list[str], source: Path) -> Path:
+    def words(partial: Path) -> list[str]:
+        return [{"SOURCE": str(source), "TARGET": str(partial)}.get(word, word) for word in command]
+
     target = _target(name, command, source)
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists():
-                partial = target.with_suffix(f".{os.getpid()}")
-                words = [{"SOURCE": str(source), "TARGET": str(partial)}.get(word, word) for word in command]
-                done = run(words, timeout=PATIENCE * 4)
-                if done.status != 0:
-                    raise HarnessError(f"{source.name} does not compile\n{done}")
-                partial.replace(target)
-    return target
+    return target if target.exists() else native_build.made(target, words)
 
 
 @dataclass
@@ -195,11 +179,7 @@ def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
     score = Score()
     threads = {thread["tid"]: thread for thread in document["threads"]}
     for case in truth["cases"]:
-        steps = _unfolded(threads[case["tid"]]["dispatch"])
-        wanted = case["passes"]
-        one = Score(passes=len(wanted) if len(wanted) == len(steps) else min(len(wanted), LONG))
-        one.found = _matched(case["name"], wanted, steps, one)
-        score.add(one)
+        score.add(_matched(case["name"], case["passes"], _unfolded(threads[case["tid"]]["dispatch"])))
     return score
 
 
@@ -232,9 +212,12 @@ def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]], score: Score) -> int:
+def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]]) -> Score:
     """Aligns both sequences, innermost first; a pass without a step is missing, a step without a pass wrong."""
+    if len(wanted) > LONG and len(wanted) != len(steps):
+        wanted, steps = wanted[:LONG], steps[:LONG]
     places = _alignment(wanted, steps)
+    score = Score(len(wanted), len(places))
     others = [step for number, step in enumerate(steps) if number not in places.values() and step["op"] not in IGNORED]
     score.wrong += [f"{name}: no such pass: {_short(step)}" for step in others]
     for number, one in enumerate(wanted):
@@ -242,7 +225,7 @@ def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]
             _judge(name, one, steps[places[number]], score)
         else:
             score.missing.append(f"{name}: {one['op']} {one['key']} {one['event']}")
-    return len(places)
+    return score
 
 
 LEVELS = 8
@@ -257,8 +240,6 @@ def _alignment(wanted: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dic
     """Pass number to step number, in order, by operator and (where known) key: the longest common sequence."""
     if len(wanted) == len(steps):
         return {number: number for number in range(len(wanted))}
-    if len(wanted) > LONG:
-        return _alignment(wanted[:LONG], steps[:LONG])
     rows = [[0] * (len(steps) + 1) for _ in range(len(wanted) + 1)]
     for i in range(len(wanted) - 1, -1, -1):
         for j in range(len(steps) - 1, -1, -1):
@@ -312,14 +293,6 @@ def _short(step: dict[str, Any]) -> str:
     keyset = step["keyset"]["bits"] if step["keyset"] else None
     words = (step["level"], step["op"], step["key"], step["event"], keyset, step["confidence"], step["stage"], kernel)
     return " ".join(str(word) for word in words)
-
-
-def report(label: str, score: Score) -> str:
-    """A line of counts, and what is wrong."""
-    line = f"{label}: passes {score.passes}, found {score.found}, right {score.right}, proven {score.proven}, "
-    line += f"wrong {len(score.wrong)}"
-    kinds = {"wrong": score.wrong, "missing": score.missing, "unknown": score.lacking}
-    return "\n".join([line, *(f"  {kind}: {text}" for kind, texts in kinds.items() for text in texts[:12])])
 
 
 TENSOR = "f32[3] cpu"

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "inferiors" / "native"
@@ -39,22 +40,27 @@ def build(name: str) -> Path:
     source = SOURCES / f"{name}.cpp"
     target = cache_folder() / f"{name}-{_fingerprint(source)}" / f"lib{name}.so"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be building it
-            if not target.exists():
-                _build(source, target)
-        _prune(name, target.parent)
+        made(target, lambda partial: _command(source, partial))
+        folders = sorted(cache_folder().glob(f"{name}-*"), key=lambda entry: entry.stat().st_mtime)
+        for folder in folders[:-4]:  # one that another run uses right now is among the youngest
+            if folder != target.parent:
+                shutil.rmtree(folder, ignore_errors=True)
     return target
 
 
-def _build(source: Path, target: Path) -> None:
-    partial = target.with_suffix(f".{os.getpid()}")
-    command = _command(source, partial)
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise AssertionError(f"{source.name} does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
-    partial.replace(target)
+def made(target: Path, command: Callable[[Path], list[str]]) -> Path:
+    """Compile what is not there yet, once, whoever else wants it now; ``command`` gets the name of the output."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            partial = target.with_suffix(f".{os.getpid()}")
+            words = command(partial)
+            done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if done.returncode != 0:
+                raise AssertionError(f"{target.name} does not compile\n$ {' '.join(words)}\n{done.stderr[:6000]}")
+            partial.replace(target)
+    return target
 
 
 def _command(source: Path, target: Path) -> list[str]:
@@ -89,11 +95,3 @@ def _fingerprint(source: Path) -> str:
     for file in (source, *sorted(SOURCES.glob("*.h"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _prune(name: str, keep: Path, most: int = 4) -> None:
-    """Old builds go; one that another run uses right now is among the youngest."""
-    folders = sorted(cache_folder().glob(f"{name}-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for folder in folders[most:]:
-        if folder != keep:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -88,40 +88,7 @@ def test_the_words_are_those_of_the_code(place: tuple[str, ...], expected: list[
 
 
 def test_every_section_of_the_code_is_a_member_of_the_report() -> None:
-    """A section that a command adds and the schema lacks would be found only where a test runs that command."""
     named = re.compile(r'^    name: ClassVar\[str\] = "(\w+)"$', re.MULTILINE)
     sections = {name for file in GDBEXT.rglob("*.py") for name in named.findall(file.read_text())}
     report = contract_schema.schema()
     assert sections == set(report["properties"]) - set(report["required"])
-
-
-WENT = {"tid": 1, "progress": "went", "moved": [], "place": ""}
-FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
-    (("verdict", "kind"), "deadlok", "document.verdict.kind is 'deadlok', not one of"),
-    (("verdict", "advise"), [], "document.verdict.advise is not allowed"),
-    (("verdict",), ..., "document.verdict is missing"),
-    (("threads", 0, "tid"), True, "document.threads[0].tid is True, not of type integer"),
-    (("threads", 0, "tid"), -1, "document.threads[0].tid is -1, not at least 0"),
-    (("threads", 0, "holds"), [{"kind": "mutex", "name": ""}], "document.threads[0].holds[0].address is missing"),
-    (("errors",), [{"what": "", "where": "", "why": "", "help": ""}], "document.errors[0].what is '', not long enough"),
-    (("samples",), {"count": 2, "seconds": 1, "threads": [WENT]}, "'went', not one of"),
-    (("schema",), "gdbext/99", "document.schema is 'gdbext/99', of which docs/ has no schema"),
-]
-
-
-@pytest.mark.parametrize(("place", "value", "fault"), FAULTS, ids=[fault for _, _, fault in FAULTS])
-def test_a_fault_is_found(place: tuple[str | int, ...], value: Any, fault: str) -> None:
-    document = Replay("gil-mutex").document("dispatch-diagnose")
-    inside: Any = document
-    for step in place[:-1]:
-        inside = inside[step]
-    if value is ...:
-        del inside[place[-1]]
-    else:
-        inside[place[-1]] = value
-    assert fault in contract_schema.faults(document)[0]
-
-
-def test_a_schema_with_an_unknown_keyword_is_refused() -> None:
-    with pytest.raises(ValueError, match="'maximum' is not a keyword"):
-        contract_schema.Compiler({}).compile({"type": "integer", "maximum": 7})

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gdbext.engine.targets.recording.recording import SparseBytes
 from gdbext.tools.table import Outcome
-from support.fuzzing import campaign, judge, worker
-from support.fuzzing.look import Change, Kind, Look, Result
+from support.fuzzing import judge
+from support.fuzzing.look import Change, Look, Result
 from support.fuzzing.memory_damage import Hole, Memory, Register
 from support.fuzzing.statements import Statement, evidence_of, impossible, is_excused
-from support.programs import procfs
 
 OWNER = Statement("owner", (8, 9, "alive"))
 LOCK = 0x7F942FDFF420
@@ -57,37 +55,3 @@ def test_damage_excuses_what_it_says_itself() -> None:
     assert not is_excused(operator, evidence_of(), [MEMORY.patch(0x1017, b"x")])
     wrong = [Statement("operator", (8, "mm")), Statement("owner", (8, LOCK, "gone"))]
     assert list(impossible([*wrong, OWNER, operator])) == wrong
-
-
-NOTHING = Look("nothing", ("dispatch-bt",), [], lambda _: Outcome(0, "ok"))
-
-
-class Broken(Kind):
-    """Does what its seed says."""
-
-    def look(self, seed: int) -> Look:
-        def run(_: object) -> Outcome:
-            if seed == 1:
-                raise SystemExit(3)
-            if seed == 2:
-                worker.os.kill(worker.os.getpid(), 9)
-            if seed == 3:
-                worker.signal.pause()
-            if seed == 4:
-                worker.gc.disable()
-            return Outcome(1, "", f"internal error: {len(bytearray(3 << 30))}") if seed == 5 else Outcome(0, "ok")
-
-        return replace(NOTHING, run=run)
-
-
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_a_look_costs_no_more_than_itself(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    pauses = property(lambda self: self.is_busy and procfs.syscall(self._pid, self._pid)[0] == "34")
-    monkeypatch.setattr(worker.Worker, "is_late", pauses)
-    results: list[Result] = []
-    rows = campaign.run([Broken("broken", 1, "", lambda *_: NOTHING)], 0, 7, 0, jobs, results.append)
-    found = sorted((result.seed, [what for what, _ in result.failures]) for result in results)
-    wrong = [[], ["uncaught"], ["died"], ["hung"], ["left behind"], ["uncaught"], []]
-    assert found == list(enumerate(wrong))
-    assert rows["broken"].looks == rows["all"].looks == 7
-    assert "broken" in campaign.table(rows)
