@@ -5,8 +5,6 @@ operator that the node calls. What PyTorch itself says of nodes and forward oper
 grad_fn._sequence_nr(), and the profiler's sequence numbers of the operators.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -5,8 +5,6 @@ operator), ``pair`` (two operators that call each other). DEPTH: after so many t
 0 recurses until the stack overflows (SIGSEGV).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

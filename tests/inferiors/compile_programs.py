@@ -3,8 +3,6 @@
 Argument: the program, one of PROGRAMS. The environment variable TORCHDYNAMO_DISABLE is the harness's to set.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

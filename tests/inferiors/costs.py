@@ -4,8 +4,6 @@ run because the process stopped or waited (a breakpoint does that once). Argumen
 ``torch.add`` and ``torch.mm`` on 4 × 4 matrices without gradients: one call, one lookup, one kernel.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

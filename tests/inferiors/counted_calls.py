@@ -3,8 +3,6 @@
 It notes by PyTorch's own account what aten::mm was dispatched with, and says "done" after each request.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

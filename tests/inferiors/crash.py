@@ -1,7 +1,5 @@
 """crash: SIGSEGV in Python without torch."""
 
-from __future__ import annotations
-
 import ctypes
 
 import truth

@@ -5,8 +5,6 @@ The counts are 8 bytes each in a file that is mapped; the fourth is how many lib
 leaves anything behind is noticed by the first that comes there.
 """
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import mmap

@@ -1,7 +1,5 @@
 """A live stack of very many native frames of a plain recursive C function. Argument: how many (default 25000)."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

@@ -1,7 +1,5 @@
 """dispatch-modes: a thread in each mode that changes dispatch; each writes what PyTorch says of it and waits."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -3,8 +3,6 @@
 The kernel writes down its keyset; ``call`` is what PyTorch computes for the thread's own call of the operator.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -3,8 +3,6 @@
 Argument ``registered``: registers kernels, fallbacks and operators of its own first, overrides some and removes some.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

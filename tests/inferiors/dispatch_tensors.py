@@ -1,7 +1,5 @@
 """dispatch-tensors: tensors, their addresses and the keysets that PyTorch says they have; waits."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 

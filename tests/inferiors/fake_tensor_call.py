@@ -2,8 +2,6 @@
 with the Python dispatcher, as for symbolic sizes; its fake blocks. On a third thread its kernel blocks, given zeros
 that are not there."""
 
-from __future__ import annotations
-
 import threading
 
 import torch

@@ -1,7 +1,5 @@
 """Deadlocks of the GIL with other things than a mutex. Argument: the kind: join, openmp, stream or loader."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -4,8 +4,6 @@
 ``section``: a thread is in a critical section of a dict and waits for a native mutex; who has that wants the dict.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Programs with torch that hang, and some that only might seem to. Argument: the program, a function."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

@@ -3,8 +3,6 @@
 No torch. Needs a CPython of 3.14 or later that was built with the JIT, as Debian's are.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import sys

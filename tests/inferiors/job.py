@@ -6,8 +6,6 @@ its own where the main thread is in a collective. GDBEXT_ROOM in the environment
 launcher would have set (see ``_start_with``). The truth has the pids by scenario and rank, and who is at fault.
 """
 
-from __future__ import annotations
-
 import ctypes
 import datetime
 import json

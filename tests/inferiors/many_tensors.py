@@ -3,8 +3,6 @@
 Every tensor is in the list ``kept`` and in the truth, by the address of its TensorImpl.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 import random

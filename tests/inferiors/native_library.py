@@ -1,7 +1,5 @@
 """Loads the native helpers (native/*.cpp) that the harness has built into the folders named by GDBEXT_NATIVE."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

@@ -1,7 +1,5 @@
 """meta-mm for a torch as old as 1.13: no keyset for the Python kernel, and nothing that a newer torch would tell."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 

@@ -4,8 +4,6 @@ The kernels for the Meta key are replaced by a Python function that never return
 operator and its arguments as text, by name.
 """
 
-from __future__ import annotations
-
 import threading
 
 import torch

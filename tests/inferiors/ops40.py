@@ -4,8 +4,6 @@ For tests that set breakpoints on kernels. Prints "done NAME" (or "failed NAME: 
 every operator what the dispatcher is called with, so that a test can compare what it finds at the stop.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path

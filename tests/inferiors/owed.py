@@ -3,8 +3,6 @@
 Each notes the kind of its verdict, and words that its sentence must have and must not have.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

@@ -1,7 +1,5 @@
 """A thread inside a function, built -O0 -g, that has a local variable of each type that debuggers get summaries for."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -3,8 +3,6 @@
 A stack is a list of [function, line], innermost first, as the interpreter itself counts them.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

@@ -4,8 +4,6 @@ Their kernels are registered by torch.library for the CPU, and autograd stands b
 passes through the dispatcher and four Python frames. The interpreter's limit of 1000 frames is raised for it.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -4,8 +4,6 @@
 ``agent``: torchrun's agent waits for another node.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

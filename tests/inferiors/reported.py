@@ -1,7 +1,5 @@
 """Programs that hang as public bug reports say. Arguments: the program, a function here, and what it takes."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import fcntl

@@ -3,8 +3,6 @@
 ``script`` FILE: as the program FILE sets them, printed as JSON. Older releases lack some of the functions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib

@@ -3,8 +3,6 @@
 Source: https://github.com/jaredrhod/backtalk/issues/24.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 

@@ -2,8 +2,6 @@
 
 Some say of themselves what is to be said of them (``says``); of others tests/integration asks more."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -4,8 +4,6 @@ Arguments: COUNT KIND (``native``, ``python``, ``mixed``) [FILE]. With FILE anot
 process has stood still (native/own_clock.cpp).
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,7 +1,5 @@
 """What PyTorch itself says about keysets, for the inferiors to write down."""
 
-from __future__ import annotations
-
 import re
 
 import torch

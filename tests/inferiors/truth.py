@@ -5,8 +5,6 @@ rename (``ready``), from Python or, where nobody may take the GIL any more, from
 native/locks.cpp). Runs on every Python from 3.8 on and needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ Arguments: ``operators`` or ``compiled``, and the file for the calls in order, e
 a kernel as Inductor's generated Python calls it, one as its C++ does, and functions of AOTInductor.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -3,8 +3,6 @@
 Arguments: the roles to have (default: all of JOBS).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import queue
