@@ -1,6 +1,5 @@
 """Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
-import hashlib
 import multiprocessing
 import os
 import queue
@@ -9,11 +8,9 @@ import sys
 import threading
 import time
 
-import native_library
 import torch
 import truth
 
-DATA = bytes(1 << 20)
 
 
 def spawn(step, count=3):
@@ -32,12 +29,6 @@ def spawn(step, count=3):
 def gil():
     """Python threads that only compute: one runs, the others want the GIL."""
     return spawn(lambda: sum(range(1000)))
-
-
-def operators():
-    """Threads inside small operators, which give up and take the GIL all the time."""
-    x = torch.ones(64, 64)
-    return spawn(lambda: torch.mm(x, x).add_(1).sum().item())
 
 
 class Twice(torch.autograd.Function):
@@ -60,12 +51,6 @@ def openmp():
     x = torch.rand(1 << 20)
     torch.set_num_threads(2)
     return spawn(lambda: torch.exp(x), 1)
-
-
-def mutex():
-    """Native threads that hand one mutex on, and others that do so with the GIL around it."""
-    locks = native_library.load("locks")
-    return spawn(lambda: (locks.lock(locks.first_mutex), locks.unlock(locks.first_mutex)))
 
 
 def queues():
@@ -112,12 +97,6 @@ def gloo():
     return spawn(lambda: (dist.all_reduce(x), x.fill_(1)), 1)
 
 
-def functorch():
-    """vmap over grad, again and again."""
-    x = torch.ones(3, 2)
-    return spawn(lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(x), 1)
-
-
 def sleepers():
     """Threads that sleep while they hold a lock that others want for a moment."""
     lock = threading.Lock()
@@ -127,11 +106,6 @@ def sleepers():
             time.sleep(0.002)
 
     return spawn(step)
-
-
-def computes():
-    """Many threads in native code that let go of the GIL."""
-    return spawn(lambda: hashlib.sha256(DATA).digest(), 63)
 
 
 def pools():

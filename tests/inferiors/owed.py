@@ -6,7 +6,6 @@ Each notes the kind of its verdict, and words that its sentence must have and mu
 import asyncio
 import concurrent.futures
 import contextlib
-import ctypes
 import fcntl
 import getpass
 import logging.handlers
@@ -18,7 +17,6 @@ import queue
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -61,17 +59,10 @@ def consume():
     raise SystemExit  # as an exception that nobody catches, but silent
 
 
-def another_queue():
-    """Its variable has the name of the module's, and is another queue."""
-    items = queue.Queue()
-    items.get()
-
-
 def queue_full():
     items.put("the last")
     end(consume, "consumer")
-    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
-          never=["another_queue"])
+    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it")
     for number in range(3):
         items.put(number)
 
@@ -129,16 +120,6 @@ def event_signal():
     end(lambda: None, "once")
     waits("idle", never=["has ended"])
     stop.wait()
-
-
-def event_forever():
-    """A main thread that sleeps until it is killed, workers without work, and an old thread that has nothing to do with
-    it."""
-    end(int, "old")
-    executor = concurrent.futures.ThreadPoolExecutor(1)
-    executor.submit(int).result()
-    waits("idle", never=["has ended"])
-    threading.Event().wait()
 
 
 def queue_served():
@@ -257,37 +238,6 @@ def fork_loop():
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
 
 
-class Writer:
-    """As the writers of loggers are: a queue, and a thread of a class of its own that empties it."""
-
-    class Thread(threading.Thread):
-        def __init__(self, queue):
-            super().__init__(daemon=True)
-            self._queue = queue
-
-        def run(self):
-            while True:
-                self._queue.get()
-                self._queue.task_done()
-
-    def __init__(self):
-        self._lines = queue.Queue()
-        self._thread = self.Thread(self._lines)
-        self._thread.start()
-
-    def flush(self):
-        self._lines.put("line")
-        self._lines.join()
-
-
-def fork_writer():
-    writer = Writer()
-    writer.flush()
-    in_child()
-    waits("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
-    writer.flush()
-
-
 def fork_listener():
     """A queue of the log that a thread of Python's own library empties."""
     lines = queue.Queue(1)
@@ -332,19 +282,6 @@ def fork_handed():
     batch.retrieve()
 
 
-def lock_kept():
-    """A thread took a lock, and ended without giving it back."""
-    lock = threading.Lock()
-
-    def write():
-        lock.acquire()
-        raise SystemExit
-
-    end(write, "writer")
-    waits("blocked", "the thread writer has ended", "write (owed.py:", "calls acquire() of it")
-    lock.acquire()
-
-
 def timer_cancelled():
     event = threading.Event()
     timer = threading.Timer(truth.FOREVER, event.set)
@@ -368,57 +305,6 @@ def barrier_short():
     workers[0].join()
 
 
-class Saver:
-    def __init__(self):
-        self.saving = True
-        self.thread = begin(self.save, "saver")
-
-    def save(self):
-        if items.qsize() == 0:
-            raise SystemExit
-        self.saving = False
-
-    def wait(self):
-        while self.saving:
-            time.sleep(0.2)
-
-
-def flag_unset():
-    saver = Saver()
-    saver.thread.join()
-    waits("blocked", "looks again and again at saving", "the thread saver has ended", "Saver.save (owed.py:")
-    saver.wait()
-
-
-def aside():
-    """Not the main thread, which only looks whether that one has ended."""
-
-    def produce():
-        for number in range(3):
-            items.put(number)
-
-    items.put("the last")
-    end(consume, "drain")
-    producer = threading.Thread(target=produce, name="producer", daemon=True)
-    waits("blocked", "producer (tid ", "the thread drain has ended", "calls get() of it")
-    producer.start()
-    while producer.is_alive():
-        time.sleep(0.2)
-
-
-def loop_lost():
-    async def take(lock):
-        await lock.acquire()
-
-    async def main():
-        lock = asyncio.Lock()
-        await take(lock)
-        await asyncio.gather(take(lock), take(lock))
-
-    waits("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
-    asyncio.run(main())
-
-
 def loop_failed():
     """The task that fills the queue has ended, with an exception that nobody has looked at."""
 
@@ -435,18 +321,6 @@ def loop_failed():
         await lines.get()
         await task
 
-    asyncio.run(main())
-
-
-def loop_healthy():
-    """A handler of a signal ends it."""
-
-    async def main():
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await stop.wait()
-
-    waits("waiting-external", never=["will ever run"])
     asyncio.run(main())
 
 
@@ -487,40 +361,9 @@ def child_pipe():
     asyncio.run(main())
 
 
-def own_futex():
-    """A library's own lock, which it makes of syscall(2)."""
-    source = """
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-unsigned own_word = 2;
-void own_wait(void) { for (;;) syscall(SYS_futex, &own_word, FUTEX_WAIT_PRIVATE, 2, 0, 0, 0); }
-"""
-    with open("own.c", "w") as out:
-        out.write(source)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "libown.so", "own.c"], check=True)
-    library = ctypes.CDLL("./libown.so")
-    waits("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
-    library.own_wait()
-
-
-def confirm(question):
-    return input(question)
-
-
 def on_pipe():
     """Standard input is a pipe that nobody writes to."""
     os.dup2(os.pipe()[0], 0)
-
-
-def on_terminal(own):
-    """Standard input is a terminal: the harness has made us a session's leader, who may make it his own."""
-    ours, theirs = pty.openpty()
-    if own:
-        fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
-        os.tcsetpgrp(theirs, os.getpgrp())
-    os.dup2(theirs, 0)
-    return ours
 
 
 def prompt_pdb():
@@ -537,16 +380,13 @@ def prompt_password():
 
 
 def prompt_terminal():
-    kept = on_terminal(own=True)
+    """Standard input is a terminal: the harness has made us a session's leader, who may make it his own."""
+    _ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
+    os.tcsetpgrp(theirs, os.getpgrp())
+    os.dup2(theirs, 0)
     waits("idle", never=["waiting-external"])
-    confirm(f"Go on, {kept}? ")
-
-
-def prompt_elsewhere():
-    kept = on_terminal(own=False)
-    waits("waiting-external", "input() asks 'Go on? ' at ", "/dev/pts/", never=["idle"])
-    confirm("Go on? ")
-    os.close(kept)
+    input("Go on? ")
 
 
 def prompt_filter():
@@ -566,16 +406,6 @@ def refused_space():
                 file.write(b"checkpoint")
             except OSError:
                 time.sleep(0.2)
-
-
-def refused_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    waits("starved", "is refused what it asks for (MemoryError()")
-    while True:
-        try:
-            bytearray(1 << 31)
-        except MemoryError:
-            time.sleep(0.2)
 
 
 def error_nothing():

@@ -1,15 +1,16 @@
 """Threads that sleep: each in a function of its own, some of them in a loop that looks at something.
 
-Written for every Python from 3.8 on. Prints thread ids by the name of the function.
+Runs on every Python from 3.8 on.
 """
 
-import json
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+
+import truth
 
 NEVER = threading.Event()
 ALWAYS = 1000.0
@@ -104,5 +105,6 @@ threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for ea
 for thread in threads:
     thread.start()
 time.sleep(0.2)
-print(json.dumps({thread.name: thread.native_id for thread in threads}), flush=True)
+truth.note(tids={thread.name: thread.native_id for thread in threads})
+truth.ready()
 sys.stdin.read()

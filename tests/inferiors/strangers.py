@@ -4,17 +4,14 @@ Some say of themselves what is to be said of them (``says``); of others tests/in
 
 import asyncio
 import contextlib
-import ctypes
 import datetime
 import multiprocessing
 import os
-import queue
 import selectors
 import socket
 import sys
 import threading
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import truth
@@ -47,10 +44,6 @@ def says(kinds, *words, never=(), roles=("main",)):
     truth.note(verdict=kinds.split(), says=words, never=never, roles=roles)
 
 
-def line_of(function, more=0):
-    return f"strangers.py:{function.__code__.co_firstlineno + more} ({function.__name__}"
-
-
 def count():
     number = 0
     while True:
@@ -62,15 +55,6 @@ def runs_python():
     other(count, "counter", waits=None)
     ready(busy=True, line=count.__code__.co_firstlineno)
     threading.Event().wait()
-
-
-def runs_native():
-    """The main thread runs native code, without the GIL."""
-    data = bytes(1 << 26)
-    says("busy slow starved", "(runs_native), in ")
-    ready(None, busy=True)
-    while True:
-        zlib.crc32(data)
 
 
 @contextlib.contextmanager
@@ -112,37 +96,6 @@ def lock_handed():
     lock.acquire()
 
 
-def lock_given_up():
-    """``other`` waits for a condition inside of ``with lock``; whoever has the lock, it is not ``other``."""
-    lock = threading.Lock()
-    condition = threading.Condition(lock)
-
-    def work():
-        with lock:
-            condition.wait()
-
-    other(work)
-    lock.acquire()
-    ready("futex")
-    lock.acquire()
-
-
-def lock_and_job():
-    """The main thread waits with a lock in hand for a job that wants it."""
-    says("deadlock", roles=("main", "other"))
-    lock = threading.Lock()
-
-    def job():
-        truth.thread("other", waits="any")
-        truth.ready()
-        with lock:
-            pass
-
-    with ThreadPoolExecutor(2) as pool, lock:
-        truth.thread("main", waits="any")
-        pool.submit(job).result()
-
-
 def lock_shared():
     """A semaphore in shared memory: another process may post it."""
     says("waiting-external")
@@ -150,14 +103,6 @@ def lock_shared():
     lock.acquire()
     ready()
     lock.acquire()
-
-
-def gil_asleep():
-    """A C function sleeps for hours with the GIL in hand."""
-    says("blocked", roles=("other", "main"))
-    other(count)
-    ready()
-    ctypes.PyDLL(None).sleep(truth.FOREVER)
 
 
 def backward_hook():
@@ -168,24 +113,13 @@ def backward_hook():
     other(lambda: time.sleep(truth.FOREVER))
     with torch.autograd.set_detect_anomaly(True):
         loss = (torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum()
+        line = f"strangers.py:{sys._getframe().f_lineno - 1} (backward_hook"
         node = loss.grad_fn.next_functions[0][0]
         node.register_prehook(lambda gradients: never.wait() and None)
         never = threading.Event()
-        says("blocked", f"in the backward of {node.name()}, made at ", line_of(backward_hook, 7))
+        says("blocked", f"in the backward of {node.name()}, made at ", line)
         ready("futex")
         loss.backward()
-
-
-def asleep_in_loop():
-    """An event loop whose tasks do nothing but sleep."""
-    says("idle", "sleeps", roles=None)
-
-    async def main():
-        naps = [asyncio.create_task(asyncio.sleep(truth.FOREVER)) for _ in range(3)]
-        asyncio.get_running_loop().call_soon(ready)
-        await asyncio.gather(*naps)
-
-    asyncio.run(main())
 
 
 def stuck_child():
@@ -201,30 +135,6 @@ def stuck_child():
     os.read(reader, 1)
     ready("wait", child=child)
     os.waitpid(child, 0)
-
-
-def timed_orphan():
-    """A lock whose owner has ended, waited for with a timeout."""
-    says("orphaned-lock", "timed and gives up by itself")
-    lock = threading.RLock()
-    owner = threading.Thread(target=lock.acquire)
-    owner.start()
-    owner.join()
-    ready("futex")
-    lock.acquire(timeout=1_000_000)
-
-
-def crowd():
-    """Many threads that wait in the library's files, some that sleep at one line, each for another time, and one, the
-    last, in the program's own."""
-    for number in range(13):
-        threading.Thread(target=queue.Queue(number).get, name=f"library-{number}", daemon=True).start()
-    for number in range(5):
-        threading.Thread(target=time.sleep, args=(truth.FOREVER + number,), daemon=True).start()
-    reader, _ = os.pipe()
-    other(lambda: os.read(reader, 1), "handler", waits="read")
-    ready("read", line=line_of(crowd, 8))
-    sys.stdin.read()
 
 
 def crossed_withs():
@@ -262,31 +172,6 @@ def crossed_withs():
     threading.Event().wait()
 
 
-def exhausted_server():
-    """A server whose workers all wait for one lock, whoever has it, while its loop waits for somebody to connect."""
-    lock = threading.Lock()
-    lock.acquire()
-
-    def handle():
-        inside.append(1)
-        lock.acquire()
-
-    async def serve():
-        loop = asyncio.get_running_loop()
-        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        for _ in range(9):
-            loop.run_in_executor(pool, handle)
-        while len(inside) < 6:
-            await asyncio.sleep(0.001)
-        loop.call_soon(ready)
-        await asyncio.Event().wait()
-
-    inside = []
-    pool = ThreadPoolExecutor(6)
-    truth.note(line=handle.__code__.co_firstlineno + 2)
-    asyncio.run(serve())
-
-
 def rank_by_itself():
     """A rank that says so in os.environ alone, and waits for the others in the store."""
     import torch.distributed as dist
@@ -307,8 +192,8 @@ def rpc_idle():
     sys.stdin.read()
 
 
-def stuck_jobs():
-    """Futures of jobs that wait for an event."""
+def polled_futures():
+    """A loop asks futures in a generator whether they are done, whose jobs wait for an event: no hang is proven."""
 
     def job():
         truth.thread(f"job-{len(begun)}", waits="any")
@@ -319,26 +204,10 @@ def stuck_jobs():
     futures = [pool.submit(job) for _ in range(2)]
     while len(begun) < 2:
         time.sleep(SHORT)
-    return futures
-
-
-def polled_futures():
-    """A loop asks futures in a generator whether they are done: no hang is proven."""
-    futures = stuck_jobs()
     says("idle", "looks again and again at futures (future 0x", roles=("main", "job-0"))
     ready(None)
     while not all(future.done() for future in futures):
         time.sleep(SHORT)
-
-
-def handed_on():
-    """A queue's put() is handed to futures, whose jobs wait for an event."""
-    results = queue.Queue()
-    for future in stuck_jobs():
-        future.add_done_callback(results.put)
-    says("blocked", never=["no thread is in"], roles=None)
-    ready()
-    results.get()
 
 
 def ask(port):

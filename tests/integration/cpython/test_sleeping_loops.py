@@ -14,7 +14,7 @@ from gdbext.cpython.sync.polled_objects import PolledKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
-from support.programs.python_targets import telling
+from support.programs.harness import started
 
 LOOKED_AT = {
     "attribute": [(PolledKind.OBJECT, "ready")],
@@ -30,8 +30,8 @@ VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
-    with telling(version, "sleeping_loops") as (pid, tids):
-        target = brief_look(pid)
+    with started("sleeping-loops", python=version) as inferior:
+        tids, target = inferior.truth["tids"], brief_look(inferior.pid)
         target.threads()
         waits = Session(target).python_waits
         assert waits is not None

@@ -9,17 +9,16 @@ from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 LOST = """
-event-unset start-unborn pool-import fork-executor fork-loop fork-writer loop-lost flag-unset prompt-pdb
-fork-listener fork-polled loop-failed lock-kept timer-cancelled refused-before future-kept
+event-unset start-unborn pool-import fork-executor fork-loop prompt-pdb fork-listener fork-polled loop-failed
+timer-cancelled refused-before future-kept
 """
 """Each on one Python: what is read differs between them, not what is said."""
 LOST_ON_VENV = """
-prompt-password prompt-elsewhere barrier-short aside own-futex refused-space refused-memory server-full refused-threads
-flag-shared connect-self connect-unix fork-handed pool-threads child-pipe
+prompt-password barrier-short refused-space server-full refused-threads flag-shared connect-self connect-unix
+fork-handed pool-threads child-pipe
 """
 HEALTHY = """
-prompt-terminal prompt-filter event-healthy event-forever event-signal queue-served loop-healthy loop-thread
-error-nothing
+prompt-terminal prompt-filter event-healthy event-signal queue-served loop-thread error-nothing
 """
 PROGRAMS = [
     *((name, python) for name in ("queue-full", "pool-results") for python in (OLDEST, NEWEST)),
