@@ -250,7 +250,7 @@ def ranks(inferior: harness.Inferior, cache: Path) -> Scene:
 SCENES: dict[str, tuple[Callable[[harness.Inferior, Path], Scene], Sequence[str]]] = {
     "live": (live, ["meta-mm"]),
     "core": (core, ["meta-mm"]),
-    "threads": (many_threads, ["threads200", "200", "mixed"]),
+    "threads": (many_threads, ["threads200", "200"]),
     "deep": (deep, ["deep-native", "25000"]),
     "redispatch": (deep, ["boxed-recursion", "fallback", "25000"]),
     "overflow": (overflow, ["boxed-recursion", "fallback", "0"]),

@@ -12,7 +12,6 @@ import torch
 import truth
 
 
-
 def spawn(step, count=3):
     """Threads that do the same again and again."""
 

@@ -6,7 +6,6 @@ its own where the main thread is in a collective. GDBEXT_ROOM in the environment
 launcher would have set (see ``_start_with``). The truth has the pids by scenario and rank, and who is at fault.
 """
 
-import ctypes
 import datetime
 import json
 import os
@@ -80,17 +79,6 @@ def late_lock(rank):
         time.sleep(0.2)
         with lock:
             pass
-    join()
-
-
-def late_gil(rank):
-    three_steps()
-    if rank == 1:
-        write_down_later("late_gil", 1)  # while other threads still have the GIL
-        keeps_gil = ctypes.PyDLL(None).sleep
-        threading.Thread(target=keeps_gil, args=(1 << 30,), name="gil-keeper", daemon=True).start()
-        while True:
-            time.sleep(0.01)
     join()
 
 
@@ -199,7 +187,7 @@ def alone(_rank):
 
 
 SIZES = {
-    late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, other_order: 2, dead: 3, crossing: 2, pipeline: 3, moving: 2,
+    late_sleep: 4, eight: 8, late_lock: 2, other_order: 2, dead: 3, crossing: 2, pipeline: 3, moving: 2,
     alone: 1, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}
@@ -238,7 +226,7 @@ _ready = threading.Event()
 
 def _watch(name, rank):
     _ready.wait()
-    if SCENARIOS[name] not in (late_gil, dead) or rank != 1:
+    if name != "dead" or rank != 1:
         write_down_later(name, rank)
 
 

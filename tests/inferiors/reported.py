@@ -456,6 +456,18 @@ def python_lock_abba(kind="Lock"):
     threading.Event().wait()
 
 
+def shutdown_waits():
+    """The program is over, and Python waits for a thread that is no daemon and reads a queue, which nothing fills.
+    https://github.com/jaredrhod/backtalk/issues/24"""
+
+    def consume():
+        truth.thread("worker", waits="futex")
+        queue.Queue().get()
+
+    threading.Thread(target=consume, name="consumer").start()
+    ready("blocked", "MainThread", "shutting down", "consumer", "queue", waits="futex")
+
+
 # --- event loops -----------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""settings: how PyTorch is set, and what it says of that itself. Argument: the program, one of PROGRAMS.
+"""settings: how PyTorch is set, and what it says of that itself. Argument: the program, one of the functions.
 
 ``script`` FILE: as the program FILE sets them, printed as JSON. Older releases lack some of the functions.
 """
@@ -263,15 +263,11 @@ def everything():
     torch.set_default_device("meta")
 
 
-PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
-    unchanged, forked_pool, old_precision, new_precision, contexts, inference, everything,
-)}
-
 if sys.argv[1] == "script":
     exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), {})
     print(json.dumps(say()))
 else:
-    PROGRAMS[sys.argv[1]]()
+    globals()[sys.argv[1].replace("-", "_")]()
     truth.thread("main", waits="any")
     truth.note(verdict="idle", torch=torch.__version__, settings=say())
     truth.ready()
