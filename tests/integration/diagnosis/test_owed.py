@@ -10,7 +10,7 @@ from support.programs.harness import started
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 LOST = """
 event-unset start-unborn pool-import fork-executor fork-loop prompt-pdb fork-listener fork-polled loop-failed
-timer-cancelled refused-before future-kept
+future-kept timer-cancelled refused-before
 """
 """Each on one Python: what is read differs between them, not what is said."""
 LOST_ON_VENV = """

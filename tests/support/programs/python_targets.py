@@ -48,24 +48,19 @@ class View:
 
     @property
     def minor(self) -> Version:
-        """The minor version, as the tests compare it."""
         return self.runtime.layout.abi.version
 
     @property
     def has_gil(self) -> bool:
-        """It is no free-threaded build."""
         return not self.runtime.layout.abi.free_threaded
 
     def groups(self, tid: int) -> list[FrameGroup]:
-        """The Python frames of a thread by evaluation loop, innermost first."""
         return self.runtime.frames.groups(self.states[tid])
 
     def state(self, tid: int) -> ThreadState:
-        """The thread state of a kernel thread."""
         return self.states[tid][0]
 
     def native(self, tid: int) -> list[NativeFrame]:
-        """The native stack of a thread."""
         thread = next(each for each in self.target.threads() if each.tid == tid)
         return list(Unwinder(self.memory, self.modules).frames(thread.registers()))
 
@@ -82,18 +77,15 @@ class View:
         return bool(self.loops(self.target.pid))
 
     def loops(self, tid: int) -> list[int]:
-        """Levels of the native frames that evaluate Python code, by their names."""
         return [level for level, frame in enumerate(self.native(tid)) if self.is_loop(frame)]
 
     def is_loop(self, frame: NativeFrame) -> bool:
-        """Whether a native frame is the evaluation loop (or its cold part)."""
         function = self.symbolizer.function(frame.lookup_pc)
         names = function.names if function else ()
         return self.runtime.layout.abi.evaluates(names)
 
 
 def view_of(truth: dict[str, Any], target: Target) -> View:
-    """Everything above a target."""
     memory = Memory(target)
     modules = ModuleTable(target, memory)
     symbolizer = Symbolizer(modules)
