@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 import warnings
 
 import torch
@@ -152,8 +151,7 @@ RUNS = (
 arrived: list = []
 for run in RUNS:
     threading.Thread(target=run, daemon=True).start()
-while len(arrived) < len(RUNS):
-    time.sleep(0.01)
+truth.until(lambda: len(arrived) >= len(RUNS))
 truth.thread("main", tls=facts())
 truth.ready()
 never.wait()

@@ -52,8 +52,7 @@ def main():
     FORKED.wait()  # a fork with several interpreters kills the child in 3.13.0
     thread = threading.Thread(target=run_in_interpreter, name="guest", daemon=True)
     thread.start()
-    while "ready" not in TRUTH:
-        time.sleep(0.01)
+    truth.until(lambda: "ready" in TRUTH)
     TRUTH["file"] = os.read(TRUTH["ready"], 64).decode()
     TRUTH["tid"] = thread.native_id
     truth.thread("main", waits="read")

@@ -147,8 +147,7 @@ OBJECTS = make_objects()
 
 
 def wants_the_gil():
-    while not os.path.exists(truth.path()):
-        time.sleep(0.01)
+    truth.until(lambda: os.path.exists(truth.path()))
     while True:
         time.sleep(0.001)
 
@@ -179,8 +178,7 @@ def main():
     HOLDER_READY.wait()
     threads = {name: start(target) for name, (_, _, target) in EXPECTED.items()}
     joining = start(lambda: SLEEPER.join())
-    while not all(asleep(thread) for thread in [*threads.values(), joining]):
-        time.sleep(0.01)
+    truth.until(lambda: all(asleep(thread) for thread in [*threads.values(), joining]))
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
     time.sleep(0.05)

@@ -9,7 +9,6 @@ import ctypes
 import os
 import sys
 import threading
-import time
 
 import truth
 
@@ -143,8 +142,7 @@ def main():
         started.append(thread)
     for _ in KINDS:
         READY.acquire()
-    while not all(sleeps(thread) for thread in started):
-        time.sleep(0.01)
+    truth.until(lambda: all(sleeps(thread) for thread in started))
     frames, stacks = sys._current_frames(), []
     for thread in [threading.main_thread(), *started]:
         stack = stack_of(frames[thread.ident])

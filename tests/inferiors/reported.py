@@ -38,11 +38,6 @@ def soon_ready(*words):
     threading.Thread(target=lambda: (time.sleep(1), truth.ready()), daemon=True).start()
 
 
-def until(condition):
-    while not condition():
-        time.sleep(0.01)
-
-
 def thread(target, name=None):
     found = threading.Thread(target=target, name=name, daemon=True)
     found.start()
@@ -88,7 +83,7 @@ def compile_worker():
     """The main thread waits for the result of a compilation, in a worker process that does not end.
     https://github.com/pytorch/pytorch/pull/181293 (torch._inductor.async_compile waits without a timeout)"""
     future = ProcessPoolExecutor(1, mp_context=fork).submit(kernel)
-    until(lambda: os.path.exists("worker"))
+    truth.until(lambda: os.path.exists("worker"))
     with open("worker") as text:
         ready("waiting-external", text.read(), waits="futex")
     future.result()
@@ -197,7 +192,7 @@ def pool_killed():
     pool = fork.Pool(2)
     before = {process.pid for process in pool._pool}
     result = pool.map_async(lost_job, range(4), chunksize=1)
-    until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
+    truth.until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
     ready("waiting-external", *(str(process.pid) for process in pool._pool), "lost", waits="futex")
     result.get()
 
@@ -585,7 +580,7 @@ def lost_signal():
 
     def waiter():
         found = thread(wait)
-        until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
+        truth.until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
         time.sleep(0.1)
         libc.pthread_cond_signal(condvar)
         return found
@@ -607,7 +602,7 @@ def executor_tasks():
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=2)
     futures = [pool.submit(int) for _ in range(4)]
-    until(lambda: futures[1].done() and not pool._processes)
+    truth.until(lambda: futures[1].done() and not pool._processes)
     ready("idle", waits="futex")
     futures[3].result()
 

@@ -202,8 +202,7 @@ def polled_futures():
 
     begun, never, pool = [], threading.Event(), ThreadPoolExecutor(2)
     futures = [pool.submit(job) for _ in range(2)]
-    while len(begun) < 2:
-        time.sleep(SHORT)
+    truth.until(lambda: len(begun) >= 2)
     says("idle", "looks again and again at futures (future 0x", roles=("main", "job-0"))
     ready(None)
     while not all(future.done() for future in futures):

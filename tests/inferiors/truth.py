@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 
 _lock = threading.Lock()
 _facts = {"threads": {}}  # type: dict
@@ -73,6 +74,11 @@ def ready():
     stage()
     if path() is not None:
         os.rename(path() + ".tmp", path())
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.005)
 
 
 def hexadecimal(number):

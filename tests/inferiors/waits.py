@@ -111,8 +111,8 @@ truth.thread("main", waits="any", kind="python-lock")
 for role in roles:
     begin(role)
 named.wait()
-while "child" in roles and not children:
-    time.sleep(0.001)
+if "child" in roles:
+    truth.until(lambda: children)
 truth.note(children=children)
 truth.ready()
 threading.Event().wait()
