@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 
 import truth
@@ -87,26 +87,6 @@ def compile_worker():
     with open("worker") as text:
         ready("waiting-external", text.read(), waits="futex")
     future.result()
-
-
-def fill(filled, looked_at):
-    if looked_at == "child":
-        tells("waiting-external", str(os.getppid()), waits="futex")
-    filled.put(b"x" * 1_000_000)
-    if looked_at == "child":
-        truth.ready()
-
-
-def feeder_full(looked_at):
-    """A child has put more into a multiprocessing.Queue than a pipe holds; its parent joins it before reading. The one
-    that is looked at: "parent" or "child".
-    https://github.com/python/cpython/issues/73983, https://github.com/n8n-io/n8n/pull/19084"""
-    filled = fork.Queue()
-    child = fork.Process(target=fill, args=(filled, looked_at))
-    child.start()
-    if looked_at == "parent":
-        ready("waiting-external", str(child.pid), waits="wait")
-    child.join()
 
 
 class FileBaton:
@@ -197,18 +177,6 @@ def pool_killed():
     result.get()
 
 
-def semaphore_dead():
-    """A process was killed inside a multiprocessing.Lock; everybody else waits for it.
-    https://github.com/tqdm/tqdm/pull/1751, https://github.com/python/cpython/issues/87971"""
-    lock = fork.Lock()
-    child = fork.Process(target=lambda: (lock.acquire(), kill_me()))
-    child.start()
-    child.join()
-    ready("waiting-external", "no other process that has it is alive", waits="futex")
-    with lock:
-        pass
-
-
 def others_end(kind):
     """Another process, or nobody, is at the other end, and does nothing: "asyncio", "fifo" or "sockets"."""
     {"asyncio": unread_child, "fifo": fifo, "sockets": sockets}[kind]()
@@ -282,18 +250,9 @@ class Item:
         self.deleted()
 
 
-class Buffer(queue.Queue):
-    def __init__(self, interrupt):
-        super().__init__()
-        self.interrupt = interrupt
-
-    def _put(self, item):
-        self.interrupt()
-
-
 def interrupted_lock(how):
-    """What interrupts a thread wants the lock that the interrupted code has: "signal+with", "signal+queue" or
-    "del+finally", which says what interrupts, and how the lock is taken.
+    """What interrupts a thread wants the lock that the interrupted code has: "signal+with" or "del+finally", which says
+    what interrupts, and how the lock is taken.
     https://github.com/Delgan/loguru/issues/390, https://github.com/patroni/patroni/pull/3413 (a signal),
     https://github.com/Delgan/loguru/issues/712, https://github.com/getsentry/sentry-python/issues/803 (__del__)"""
     what, _, taken = how.partition("+")
@@ -301,11 +260,8 @@ def interrupted_lock(how):
 
     def emit(*_):
         """Called while the lock is held: it can never get it."""
-        if taken == "queue":
-            messages.put("again")
-        else:
-            with lock:
-                pass
+        with lock:
+            pass
 
     def interrupt():
         truth.note(cycle=["main"])
@@ -316,18 +272,14 @@ def interrupted_lock(how):
             signal.raise_signal(signal.SIGUSR1)
         Item(emit)
 
-    messages = Buffer(interrupt)
     if taken == "with":
         with lock:
             interrupt()
-    elif taken == "finally":
-        lock.acquire()
-        try:
-            interrupt()
-        finally:
-            lock.release()
-    else:
-        messages.put("first")
+    lock.acquire()
+    try:
+        interrupt()
+    finally:
+        lock.release()
 
 
 def nested_pool(workers):
@@ -348,86 +300,12 @@ def nested_pool(workers):
     [future.result() for future in futures]
 
 
-def never_done(kind):
-    """The main thread waits until all of something are done, and one never is: "barrier", "futures" or "executor"."""
-    {"barrier": barrier, "futures": futures, "executor": executor}[kind]()
-
-
-def barrier():
-    """A thread died on its way. https://github.com/Quansight-Labs/free-threaded-compatibility/issues/133"""
-    start = threading.Barrier(3)
-    thread(start.wait, "first")
-    soon_ready("blocked", "2 of 3 threads have come")
-    start.wait()
-
-
-def futures():
+def never_done(_futures):
     """concurrent.futures.wait() of two, one of which hangs. https://github.com/python/cpython/issues/92001"""
     pool = ThreadPoolExecutor(2)
     jobs = [pool.submit(int), pool.submit(queue.Queue().get)]
     soon_ready("blocked", "concurrent.futures.Future", "still to come from", "queue")
     wait_for_futures(jobs)
-
-
-def executor():
-    """asyncio.run() waits for a job of its executor. https://github.com/jaredrhod/backtalk/issues/24"""
-
-    async def main():
-        asyncio.get_running_loop().run_in_executor(None, queue.Queue().get)
-        await asyncio.sleep(0.1)
-        soon_ready("waiting-external", "the end of the default executor's jobs")
-
-    asyncio.run(main())
-
-
-def slow():
-    """A pool's only worker waits for futures that are made by hand, and set by a thread outside of the pool."""
-    requests = queue.Queue()
-
-    def answer():
-        while True:
-            future = requests.get()
-            time.sleep(0.05)
-            future.set_result(1)
-
-    def ask(_):
-        future = Future()
-        requests.put(future)
-        return future.result()
-
-    thread(answer)
-    with ThreadPoolExecutor(1) as workers:
-        truth.note(verdict="idle", names=["still to come from"])
-        truth.ready()
-        while True:
-            list(workers.map(ask, range(8)))
-
-
-def thread_polled():
-    """The main thread looks at a thread every second; that one waits for a lock of a third one.
-    https://github.com/rohanpm/more-executors/issues/114, https://github.com/tqdm/tqdm/pull/1751"""
-    lock, taken = threading.Lock(), threading.Event()
-
-    def keep():
-        truth.thread("keeper", waits=None)
-        lock.acquire()
-        try:
-            taken.set()
-            time.sleep(truth.FOREVER)
-        finally:
-            lock.release()
-
-    def work():
-        truth.thread("worker", waits="futex")
-        taken.wait()
-        lock.acquire()
-
-    thread(keep, "keeper")
-    worker = thread(work, "worker")
-    taken.wait()
-    ready("blocked", "keeper", "worker")
-    while worker.is_alive():
-        worker.join(timeout=1)
 
 
 def python_lock_abba(kind="Lock"):

@@ -187,7 +187,7 @@ class Python(Answers):
     }
 
     GIVEN: ClassVar = {
-        **dict.fromkeys(("natives", "users", "inside_objects", "owing"), {}),
+        **{name: {} for name in ("natives", "users", "inside_objects", "owing")},
         **dict.fromkeys(("inside", "polled_objects", "inside_try", "ended", "taken_twice"), ()),
         "wait": None,
         "taken": False,
