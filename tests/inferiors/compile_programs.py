@@ -92,7 +92,6 @@ def by_environment():
 
 
 def options():
-    """Options of all kinds, one of them of another thread."""
     import contextvars
 
     import torch._inductor.config as inductor_config
@@ -170,7 +169,6 @@ def inside(role, target):
 
 
 def threads():
-    """One is inside of a compiled function, one inside of the compiler, one in Triton's."""
     for role, target in (
         ("runner", lambda: torch.compile(runs, backend=waiting_backend)(torch.rand(2))),
         ("compiler", lambda: torch.compile(again, backend=slow_backend)(torch.rand(2))),
@@ -217,7 +215,6 @@ def say():
 
 
 def kernels():
-    """Name and library of each kernel that Inductor wrote in C++."""
     cache = sys.modules.get("torch._inductor.codecache")
     for module in cache.PyCodeCache.modules if cache is not None else ():
         for name, value in vars(module).items():

@@ -54,7 +54,6 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Lay
 
 
 def go():
-    """The known number of calls, in two threads."""
     begin.release()
     work()
     done.acquire()
@@ -94,7 +93,6 @@ def load():
 
 
 def late():
-    """Calls through that extension."""
     for _ in range(10):
         torch.ops.gdbext_test.guarded(plain)
 

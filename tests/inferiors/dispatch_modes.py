@@ -79,7 +79,6 @@ def names(keyset):
 
 
 def hang(role, **more):
-    """Write the facts and stay, in whatever mode the caller has set."""
     truth.thread(role, tls={**facts(), **more})
     arrived.append(role)
     never.wait()

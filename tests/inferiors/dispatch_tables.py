@@ -30,8 +30,6 @@ def other_sin(a):
 
 
 class Callable:
-    """A kernel that is no function."""
-
     def __call__(self, *args):
         return args
 

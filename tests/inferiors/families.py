@@ -15,8 +15,6 @@ WANTED = {"join": "join", "openmp": "worker-pool", "stream": "libc-lock", "loade
 
 
 def other(job, *args):
-    """Runs in another thread, outside of the GIL."""
-
     def work():
         truth.thread("other", waits="futex", waits_for="gil", holds=WANTED[kind])
         ready.set()

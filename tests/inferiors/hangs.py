@@ -66,57 +66,54 @@ def meta_mm_spin():
 # --- locks -----------------------------------------------------------------------------------------
 
 
-def gil_mutex():
-    """One thread has a pthread mutex and wants the GIL, the other has the GIL and wants the mutex; both are inside an
-    operator's kernel."""
-    native, under_gil = operators()
-    mutex = int(native_library.address(native, "first_mutex"), 16)
+def cycle_with_gil(role, resource, first, kernel, name, **facts):
+    """One thread has the resource, in an operator, and wants the GIL; the main thread has that and wants the resource,
+    in another operator."""
     library = torch.library.Library("gdbext_test", "IMPL")
-    library.impl("gil_mutex", lambda x: under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2), "CPU")
-    lock_then_gil = torch.ops.gdbext_test.lock_then_gil.default
-    gil_mutex = torch.ops.gdbext_test.gil_mutex.default
+    library.impl(name, lambda x: kernel(), "CPU")
+    operator = getattr(torch.ops.gdbext_test, name).default
     named = threading.Lock()
     named.acquire()
 
-    def lock_first():
-        truth.thread("mutex-holder", waits="futex", waits_for="gil", holds="mutex", op="gdbext_test::lock_then_gil")
+    def begin():
+        truth.thread(role, waits="futex", waits_for="gil", holds=resource, op=f"gdbext_test::{first.__name__}")
         named.release()
-        lock_then_gil(x, mutex, 2, 1)
+        first()
 
-    thread(lock_first, "mutex-holder")
+    thread(begin, role)
     named.acquire()
-    truth.thread("gil-holder", waits="futex", waits_for="mutex", holds="gil", op="gdbext_test::gil_mutex")
-    truth.note(verdict="deadlock", cycle=["mutex-holder", "gil-holder"], mutex=truth.hexadecimal(mutex))
+    truth.thread("gil-holder", waits="futex", waits_for=resource, holds="gil", op=f"gdbext_test::{name}")
+    truth.note(verdict="deadlock", cycle=[role, "gil-holder"], **facts)
     truth.stage()
-    gil_mutex(x)
+    operator(x)
+
+
+def gil_mutex():
+    native, under_gil = operators()
+    mutex = int(native_library.address(native, "first_mutex"), 16)
+    operator = torch.ops.gdbext_test.lock_then_gil.default
+
+    def lock_then_gil():
+        operator(x, mutex, 2, 1)
+
+    def kernel():
+        under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2)
+
+    cycle_with_gil("mutex-holder", "mutex", lock_then_gil, kernel, "gil_mutex", mutex=truth.hexadecimal(mutex))
 
 
 def guard_entry():
-    """The first call of an operator from two threads: one runs the initialiser of the handle's static and wants the
-    GIL; the other has the GIL and waits for the guard."""
+    """The first call of an operator runs the initialiser of the handle's static."""
     _, under_gil = operators()
-    library = torch.library.Library("gdbext_test", "IMPL")
-    library.impl("gil_guard", lambda x: under_gil.call_handle_with_gil(), "CPU")
-    guarded = torch.ops.gdbext_test.guarded.default
-    gil_guard = torch.ops.gdbext_test.gil_guard.default
-    named = threading.Lock()
-    named.acquire()
+    operator = torch.ops.gdbext_test.guarded.default
 
-    def initialise():
-        truth.thread("initialiser", waits="futex", waits_for="gil", holds="static-init", op="gdbext_test::guarded")
-        named.release()
-        guarded(x)
+    def guarded():
+        operator(x)
 
-    thread(initialise)
-    named.acquire()
-    truth.thread("gil-holder", waits="futex", waits_for="static-init", holds="gil", op="gdbext_test::gil_guard")
-    truth.note(verdict="deadlock", cycle=["initialiser", "gil-holder"])
-    truth.stage()
-    gil_guard(x)
+    cycle_with_gil("initialiser", "static-init", guarded, under_gil.call_handle_with_gil, "gil_guard")
 
 
 def mutex_abba():
-    """Two threads take native mutexes in opposite order, inside kernels."""
     native, _ = operators()
     mutexes = [native_library.address(native, f"{name}_mutex") for name in ("first", "second")]
     operator = torch.ops.gdbext_test.lock_in_order.default
@@ -258,7 +255,6 @@ class StopsItself(Dataset):
 
 
 def dataloader():
-    """The main thread waits for a worker process that is stopped."""
     batches = iter(DataLoader(StopsItself(), num_workers=1, multiprocessing_context="fork"))
     while not os.path.exists("worker"):
         os.sched_yield()
@@ -330,7 +326,6 @@ def nested_normal():
 
 
 def functorch():
-    """Transforms with a Python kernel that blocks inside, one kind per thread."""
     ones = torch.ones(3, 2)
     truth.note(verdict="blocked", op="aten::sin")
     jobs = {

@@ -13,8 +13,6 @@ import truth
 
 
 def spawn(step, count=3):
-    """Threads that do the same again and again."""
-
     def work():
         while True:
             step()
@@ -41,12 +39,10 @@ class Twice(torch.autograd.Function):
 
 
 def backward():
-    """Several threads run backward, with Python functions in their graphs."""
     return spawn(lambda: Twice.apply(torch.ones(128, requires_grad=True) * 3).sum().backward())
 
 
 def openmp():
-    """Parallel regions, one after the other."""
     x = torch.rand(1 << 20)
     torch.set_num_threads(2)
     return spawn(lambda: torch.exp(x), 1)
@@ -74,8 +70,6 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def dataloader():
-    """The main thread reads batches from worker processes."""
-
     def step():
         for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
             torch.mm(batch, batch.t())
@@ -84,7 +78,6 @@ def dataloader():
 
 
 def gloo():
-    """Two ranks that reduce all the time."""
     import torch.distributed as dist
 
     rank = int(os.environ.get("RANK", "0"))
@@ -108,8 +101,6 @@ def sleepers():
 
 
 def pools():
-    """One pool of processes after the other."""
-
     def step():
         with multiprocessing.get_context("fork").Pool(2) as pool:
             pool.map(abs, range(4))

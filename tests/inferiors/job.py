@@ -24,12 +24,10 @@ SETTLED = 0.3  # seconds without a change in the flight recorder: the rank is wh
 
 
 def recorded():
-    """What the flight recorder of this process has, by its own account."""
     return torch._C._distributed_c10d._dump_fr_trace_json()
 
 
 def write_down(name, rank):
-    """Publish the recorder's own account."""
     place = f"{name}.{rank}.json"
     with open(place + ".tmp", "w") as out:
         out.write(json.dumps({"pid": os.getpid(), "dump": json.loads(recorded())}))
@@ -67,7 +65,6 @@ def late_sleep(rank):
 
 
 def eight(rank):
-    """A node's worth of ranks."""
     late_sleep(rank)
 
 
@@ -182,7 +179,6 @@ def moving(rank):
 
 
 def alone(_rank):
-    """A job of one rank, which waits for a lock."""
     late_lock(1)
 
 

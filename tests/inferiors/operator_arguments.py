@@ -67,7 +67,6 @@ lock.acquire()
 
 
 def parked(*_args, **_kwargs):
-    """The kernel of all of them."""
     inside.append(1)
     lock.acquire()
 
@@ -96,7 +95,6 @@ for name in dict.fromkeys(name for name, _, _ in CALLS):
 
 
 def work(number):
-    """One thread: writes down what it is about to call."""
     name, call, arguments = CALLS[number]
     truth.thread(f"{number}: {name}", waits=None, op=name, arguments=arguments)
     with torch.no_grad():

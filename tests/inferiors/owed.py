@@ -35,7 +35,6 @@ def tells(verdict, *says, never=()):
 
 
 def waits(*words, **never):
-    """It tells, and is about to wait."""
     tells(*words, **never)
     truth.ready()
 
@@ -47,7 +46,6 @@ def begin(target, name=None, args=()):
 
 
 def end(target, name=None):
-    """A thread that has run and ended."""
     thread = begin(target, name)
     thread.join()
     return thread
@@ -325,8 +323,6 @@ def loop_failed():
 
 
 def loop_thread():
-    """Another thread will end it."""
-
     async def main():
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -362,7 +358,6 @@ def child_pipe():
 
 
 def on_pipe():
-    """Standard input is a pipe that nobody writes to."""
     os.dup2(os.pipe()[0], 0)
 
 
@@ -390,7 +385,6 @@ def prompt_terminal():
 
 
 def prompt_filter():
-    """A filter reads its standard input, and asks nobody."""
     on_pipe()
     waits("idle", never=["waiting-external", " asks "])
     for line in sys.stdin:
@@ -398,7 +392,6 @@ def prompt_filter():
 
 
 def refused_space():
-    """A device that is always full, and a loop that tries again."""
     waits("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
     with open("/dev/full", "wb", buffering=0) as file:
         while True:

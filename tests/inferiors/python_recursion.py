@@ -18,7 +18,6 @@ library = torch.library.Library("gdbext_test", "DEF")
 
 
 def next_turn(other, x):
-    """Hands over to the other operator, or waits where it is deep enough."""
     global left
     left -= 1
     if left > 0:

@@ -107,7 +107,6 @@ def through_long_function():
 
 
 def through_finally():
-    """An exception is on its way while the block runs."""
     try:
         try:
             raise LookupError(1)

@@ -90,8 +90,6 @@ def compile_worker():
 
 
 class FileBaton:
-    """As torch.utils.file_baton has it."""
-
     def __init__(self, path):
         self.lock_file_path = path
         self.wait_seconds = 0.1
@@ -112,7 +110,6 @@ def file_baton():
 
 
 def held_by_child(take):
-    """The pid of a child that has taken something, and keeps it."""
     output, into = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -259,7 +256,6 @@ def interrupted_lock(how):
     lock = threading.Lock()
 
     def emit(*_):
-        """Called while the lock is held: it can never get it."""
         with lock:
             pass
 
@@ -419,7 +415,6 @@ def task_cycle():
 
 
 def known_bug(name):
-    """Shown in a moment: the name of a function below."""
     globals()[name.replace("-", "_")]()
 
 

@@ -22,8 +22,6 @@ def begin(target, name=None):
 
 
 def spin():
-    """Four threads take turns with the GIL."""
-
     def work():
         while True:
             deep(15)
@@ -35,14 +33,12 @@ def spin():
 
 
 def churn():
-    """Threads come and go."""
     truth.ready()
     while True:
         begin(lambda: deep(20)).join()
 
 
 def objects():
-    """Waits for objects of multiprocessing, each in a thread of its own."""
     queue = context.JoinableQueue()
     queue.put(1)
     killed, taken = context.Lock(), context.Lock()

@@ -21,8 +21,6 @@ table = threading.Lock()
 
 
 def other(job, name="other", waits="any"):
-    """A thread that has begun its job when this returns."""
-
     def work():
         truth.thread(name, waits=waits)
         begun.set()
@@ -82,7 +80,6 @@ class Account:
 
 
 def lock_twice():
-    """A lock that is taken again further in, and a thread that does so with another one."""
     other(managed_twice, "managed")
     Account().twice()
 
@@ -123,7 +120,6 @@ def backward_hook():
 
 
 def stuck_child():
-    """The parent waits for a child that waits for itself."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -183,7 +179,6 @@ def rank_by_itself():
 
 
 def rpc_idle():
-    """An RPC agent without calls."""
     import torch.distributed.rpc as rpc
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rendezvous", num_worker_threads=2)
@@ -210,7 +205,6 @@ def polled_futures():
 
 
 def ask(port):
-    """A blocking question to a server at that port, after which the program would go on."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"x")
         ready()
@@ -218,8 +212,6 @@ def ask(port):
 
 
 def asks_itself():
-    """A task of an event loop asks the server of this very loop."""
-
     async def serve():
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         says("self-deadlock", "which this process itself has not accepted yet")

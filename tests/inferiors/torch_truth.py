@@ -7,7 +7,6 @@ import truth
 
 
 def tensor_keyset(tensor):
-    """The keyset of a tensor, as hexadecimal text."""
     return truth.hexadecimal(torch._C._dispatch_keys(tensor).raw_repr())
 
 

@@ -21,8 +21,6 @@ driver.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
 
 
 class Static:
-    """As a StaticallyLaunchedCudaKernel."""
-
     def __init__(self):
         self.function = 0x7200
 

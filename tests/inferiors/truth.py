@@ -82,7 +82,6 @@ def until(condition):
 
 
 def hexadecimal(number):
-    """How addresses and keysets are written."""
     return f"{number:#x}"
 
 
