@@ -182,8 +182,8 @@ def pack(tensor):
 
 
 def contexts():
-    """A profiler of this thread, an observer of all threads, modes, more pairs of saved-tensor hooks than a block of a deque
-    has room for, and threads at work, so that the number of inter-op threads is that of the pool."""
+    """A profiler of this thread, an observer of all threads, modes, more pairs of saved-tensor hooks than a block of a
+    deque has room for, and threads at work, so that the number of inter-op threads is that of the pool."""
     global drawn
     torch.set_num_interop_threads(4)
     torch.jit.wait(torch.jit.fork(torch.rand, 3))

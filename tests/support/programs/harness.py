@@ -73,7 +73,6 @@ def interpreter(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _site_packages_for(python: str) -> str:
-    """The folder with our torch, when that Python has the version of the one that runs the tests."""
     if not Path(python).exists():
         raise HarnessError(f"{python} is missing (apt-get install python3)")
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -85,8 +84,6 @@ def _site_packages_for(python: str) -> str:
 
 @dataclass
 class Outcome:
-    """What one run of scripts/dispatch gave."""
-
     command: Sequence[str]
     status: int
     stdout: str
@@ -95,7 +92,6 @@ class Outcome:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be, and as its schema has it."""
         try:
             document = json.loads(self.stdout)
         except ValueError as error:
@@ -182,7 +178,6 @@ class Inferior:
         return self._core
 
     def keep_crash_core(self) -> None:
-        """Find the core of one that has ended ("core" or "core.PID")."""
         cores = sorted(self.folder.glob("core*"))
         if not cores:
             status = self.process.returncode
@@ -233,7 +228,6 @@ class Inferior:
         return "" if tracer == "0" else f"process {tracer} still traces it"
 
     def pause(self) -> None:
-        """Stop a busy one from using the processor between tests."""
         if self.truth.get("busy") and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGSTOP)
 
@@ -243,7 +237,6 @@ class Inferior:
             wait_until(lambda: not self.disturbance(), f"{self.name} runs again: {self.disturbance()}")
 
     def close(self) -> None:
-        """End it and everything it started, and remove its files."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -375,7 +368,6 @@ class Pool:
         return self._alive[key]
 
     def discard(self, inferior: Inferior) -> None:
-        """End one that a test has changed or broken."""
         for key, value in list(self._alive.items()):
             if value is inferior:
                 del self._alive[key]

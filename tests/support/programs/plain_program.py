@@ -62,7 +62,6 @@ class Plain:
         wait_until(lambda: procfs.bytes_written(self.pid) > before, "it writes")
 
     def is_untouched(self) -> bool:
-        """Alive, no thread stopped, nobody traces it."""
         traced = procfs.status(self.pid).get("TracerPid")
         return procfs.alive(self.pid) and traced == "0" and not set(self.states()) & {"t", "T"}
 

@@ -79,7 +79,6 @@ def sleeps_on(pid: int, *tids: int) -> Callable[[], bool]:
 
 
 def processor_time(session: int) -> float:
-    """Seconds that the processes of a session have used."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -36,8 +36,6 @@ PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")
 
 @dataclass
 class View:
-    """One look at one Python."""
-
     truth: dict[str, Any]
     target: Target
     memory: Memory
@@ -115,7 +113,6 @@ def running(python: str, name: str, *args: str) -> Iterator[Inferior]:
 
 @contextlib.contextmanager
 def look(inferior: Inferior, core: bool = False) -> Iterator[View]:
-    """The process itself, stopped meanwhile, or its core."""
     target: Target = CoreTarget(str(inferior.core())) if core else ProcTarget(inferior.pid)
     with contextlib.closing(target):
         yield view_of(inferior.truth, target)

@@ -24,7 +24,6 @@ PRIVATE, BITSET = 128, 9 | 128
 
 
 def pages(raw):
-    """Contents padded to whole pages, as memory comes."""
     return bytes(raw) + bytes(-len(raw) % 0x1000)
 
 
@@ -131,8 +130,6 @@ class Answers:
 
 
 class Outside(Answers):
-    """What the system says: child processes, and those at the other end of each descriptor."""
-
     NOTHING: ClassVar = {
         **dict.fromkeys(
             ("lock_holder", "locked_elsewhere", "locked_here", "sharers", "process_of", "has_open", "clock")
