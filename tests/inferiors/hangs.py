@@ -212,21 +212,6 @@ def fork_interop():
     os.wait()
 
 
-def fork_autograd():
-    """The parent's autograd engine has threads, the forked child runs backward. PyTorch notices and raises, and the
-    child waits, healthy."""
-    reentrant_backward()
-    if os.fork() == 0:
-        try:
-            reentrant_backward()
-        except RuntimeError:
-            truth.thread("main", waits="any")
-            truth.note(verdict="idle")
-            truth.ready()
-            for_ever.wait()
-    os.wait()
-
-
 def pools():
     """OpenMP, BLAS, inter-op and reentrant autograd pools that have worked and wait; main waits for input."""
     torch.set_num_threads(2)

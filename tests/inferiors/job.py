@@ -101,14 +101,6 @@ def dead(rank):
         dist.distributed_c10d._get_default_store().get("rank-1-is-back")
 
 
-def crossing(rank):
-    """Ranks 0 and 1 enter the collectives of their two groups in opposite order."""
-    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
-    three_steps()
-    for group in (first, second) if rank == 0 else (second, first):
-        dist.all_reduce(torch.ones(4), group=group)
-
-
 def pipeline(rank):
     """Rank 1 waits for a second batch instead of handing on the first."""
     three_steps()
@@ -183,7 +175,7 @@ def alone(_rank):
 
 
 SIZES = {
-    late_sleep: 4, eight: 8, late_lock: 2, other_order: 2, dead: 3, crossing: 2, pipeline: 3, moving: 2,
+    late_sleep: 4, eight: 8, late_lock: 2, other_order: 2, dead: 3, pipeline: 3, moving: 2,
     alone: 1, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}

@@ -23,18 +23,11 @@ class Worker:
     def __init__(self):
         self.ready = threading.Event()
         self.results = queue.Queue()
-        self.path = "/tmp/never.done"
 
     def attribute(self):
         self.results.put(1)
         while not self.ready.is_set():
             time.sleep(ALWAYS)
-
-    def past(self):
-        if os.path.exists(self.path) or self.ready.is_set() or stopping:
-            return
-        self.results.put(1)
-        time.sleep(ALWAYS)
 
 
 def event():
@@ -76,16 +69,6 @@ def plain():
     return done, child.poll(), jobs.empty()
 
 
-def training():
-    verbose, checkpoint = True, "/tmp/model.pt"
-    if verbose and os.path.exists(checkpoint):
-        return
-    for step in range(3):
-        jobs.put(step)
-        time.sleep(ALWAYS)
-    print(checkpoint, jobs.empty())
-
-
 def before_another_loop():
     time.sleep(ALWAYS)
     while not NEVER.is_set() and not stopping:
@@ -99,8 +82,7 @@ def inner_of_two():
 
 
 worker = Worker()
-functions = [worker.attribute, worker.past, event, file, written, process, flag, plain, training]
-functions += [before_another_loop, inner_of_two]
+functions = [worker.attribute, event, file, written, process, flag, plain, before_another_loop, inner_of_two]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:
     thread.start()

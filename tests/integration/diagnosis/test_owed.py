@@ -15,13 +15,16 @@ future-kept timer-cancelled refused-before
 """Each on one Python: what is read differs between them, not what is said."""
 LOST_ON_VENV = """
 prompt-password barrier-short refused-space server-full refused-threads flag-shared connect-self connect-unix
-fork-handed pool-threads child-pipe
+fork-handed pool-threads child-pipe lock-shared
 """
 HEALTHY = """
 prompt-terminal prompt-filter event-healthy event-signal queue-served loop-thread error-nothing
 """
 PROGRAMS = [
-    *((name, python) for name in ("queue-full", "pool-results") for python in (OLDEST, NEWEST)),
+    *((name, python) for name in ("queue-full", "pool-results", "polled-futures") for python in (OLDEST, NEWEST)),
+    *(("asks-itself", python) for python in (OLDEST, "3.11", NEWEST)),
+    ("asks-a-thread", "3.11"),
+    pytest.param("backward-hook", "venv", marks=pytest.mark.torch),
     *zip(LOST.split(), [OLDEST, "venv", NEWEST] * 9),
     *((name, "venv") for name in (LOST_ON_VENV + HEALTHY).split()),
 ]
@@ -36,3 +39,4 @@ def test_who_owes_what_is_waited_for(scenario: str, python: str) -> None:
     assert truth["verdict"] in (None, verdict["kind"]), said
     assert [words for words in truth["says"] if words not in said] == [], said
     assert [words for words in truth["never"] if words in said] == [], said
+    assert {target.tid(role) for role in truth["roles"]} <= {*verdict["threads"]}, said

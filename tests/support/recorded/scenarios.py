@@ -26,7 +26,7 @@ class Scenario:
 
 
 _PLAIN = """
-meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop fork-autograd
+meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop
 boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
 """
 _REPORTED = """

@@ -24,7 +24,7 @@ from support.source import contract_schema
 
 pytestmark = pytest.mark.torch
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "dead", "alone", "awaited_transfers", "saving_thread")
+SCENARIOS = ("late_sleep", "other_order", "pipeline", "dead", "alone", "awaited_transfers", "saving_thread")
 ROOM = {"GDBEXT_ROOM": "-" * 100}
 IMPATIENT_MS = 5000
 """After which a collective of the job that runs fails (tests/inferiors/job.py)."""
@@ -148,8 +148,8 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
     [
         ("late_sleep", "missing ranks: {1}"),
         ("other_order", "COLLECTIVE_TYPE_MISMATCH"),
-        ("crossing", ""),
         ("pipeline", ""),
+        ("awaited_transfers", ""),
     ],
 )
 def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: str, tmp_path: Path) -> None:
