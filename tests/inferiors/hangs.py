@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import native_library
 import torch
+import torch_truth
 import truth
 from torch.utils.data import DataLoader, Dataset
 
@@ -267,6 +268,30 @@ def gloo_mismatch(rank="0"):
     dist.all_reduce(torch.ones(4))
 
 
+def named_rank():
+    """A rank that its arguments name, and not the environment, waits for another one, while it handles an exception."""
+    os.environ.update(RANK="0", WORLD_SIZE="5")
+    truth.thread("main", waits=None)
+    truth.note(says=["while it handles ValueError('bad batch 7')"], rank=1, size=2)
+    truth.ready()
+    try:
+        raise ValueError("bad batch 7")
+    except ValueError:
+        meet = f"file://{os.getcwd()}/meet"
+        torch.distributed.init_process_group("gloo", init_method=meet, rank=1, world_size=2)
+
+
+def torchrun_agent():
+    """It waits for another node."""
+    from torch.distributed.run import main
+
+    truth.thread("main", waits=None)
+    truth.note(says=["the rendezvous 'job7' at 127.0.0.1:0, which 1 of 2 nodes have joined"])
+    truth.ready()
+    words = "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --rdzv-id=job7 --rdzv-conf=is_host=1 none.py"
+    main(words.split())
+
+
 # --- nesting ---------------------------------------------------------------------------------------
 
 
@@ -320,6 +345,27 @@ def functorch():
         "jvp": lambda: torch.func.jvp(torch.sin, (ones,), (ones,)),
     }
     nested(jobs, [("sin", "CPU", "")])
+
+
+def dispatch_tensors():
+    """Tensors, their addresses, and the keysets that PyTorch says they have."""
+    warnings.simplefilter("ignore")
+    tensors = {
+        "plain": torch.zeros(4, 4),
+        "grad": torch.zeros(2, 3, requires_grad=True),
+        "meta": torch.empty(2, 4, 16, device="meta", requires_grad=True),
+        "complex": torch.zeros(2, dtype=torch.complex64).conj(),
+        "sparse": torch.eye(3).to_sparse(),
+        "nested": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+    }
+    told = {
+        name: {"address": truth.hexadecimal(tensor._cdata), "bits": torch_truth.tensor_keyset(tensor)}
+        for name, tensor in tensors.items()
+    }
+    truth.note(tensors=told)
+    truth.thread("main")
+    truth.ready()
+    for_ever.wait()
 
 
 if __name__ == "__main__":
