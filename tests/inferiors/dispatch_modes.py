@@ -8,8 +8,7 @@ import torch
 import truth
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch_truth import FunctionMode, Mode, key_names
 
 warnings.simplefilter("ignore")
 C = torch._C
@@ -17,18 +16,8 @@ never = threading.Event()
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "ipu", "mtia", "maia")
 
 
-class Mode(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
 class OtherMode(Mode):
     """A second class, to tell the order."""
-
-
-class FunctionMode(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
 
 
 def last_word(kind):
@@ -47,8 +36,8 @@ def facts():
     """What PyTorch says of the calling thread, in the words of dispatch-tls."""
     included, excluded = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
     return {
-        "included": names(included),
-        "excluded": names(excluded),
+        "included": key_names(included),
+        "excluded": key_names(excluded),
         "included_bits": truth.hexadecimal(included.raw_repr()),
         "excluded_bits": truth.hexadecimal(excluded.raw_repr()),
         "grad_mode": torch.is_grad_enabled(),
@@ -71,11 +60,6 @@ def facts():
         ],
         "sequence_number": C._autograd._get_sequence_nr(),
     }
-
-
-def names(keyset):
-    text = str(keyset)[len("DispatchKeySet(") : -1]
-    return text.split(", ") if text else []
 
 
 def hang(role, **more):

@@ -158,11 +158,6 @@ def start(target):
     return thread
 
 
-def asleep(thread):
-    with open("/proc/self/task/%d/syscall" % thread.native_id) as file:
-        return file.read().startswith("202 ")
-
-
 def facts(value, shown=None):
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     return {"address": id(value), "repr": shown, "line": getattr(code, "co_firstlineno", None)}
@@ -178,7 +173,7 @@ def main():
     HOLDER_READY.wait()
     threads = {name: start(target) for name, (_, _, target) in EXPECTED.items()}
     joining = start(lambda: SLEEPER.join())
-    truth.until(lambda: all(asleep(thread) for thread in [*threads.values(), joining]))
+    truth.until(lambda: all(truth.is_in(202, thread) for thread in [*threads.values(), joining]))
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
     time.sleep(0.05)

@@ -141,7 +141,7 @@ def main():
         started.append(thread)
     for _ in KINDS:
         READY.acquire()
-    truth.until(lambda: all(sleeps(thread) for thread in started))
+    truth.until(lambda: all(truth.is_in(0, thread) for thread in started))  # read(2)
     frames, stacks = sys._current_frames(), []
     for thread in [threading.main_thread(), *started]:
         stack = stack_of(frames[thread.ident])
@@ -152,12 +152,6 @@ def main():
     truth.note(stacks=stacks)
     truth.ready()
     os.read(0, 1)  # the main thread waits here
-
-
-def sleeps(thread):
-    """In read(2): it has left the semaphore."""
-    with open("/proc/self/task/%d/syscall" % thread.native_id) as file:
-        return file.read().startswith("0 ")
 
 
 def line_of(comment):

@@ -13,6 +13,7 @@ import sys
 import torch
 import truth
 from config_truth import changed
+from torch_truth import FunctionMode, Mode
 
 C = torch._C
 hooks, drawn, observers, profiled = [], 0, [], {}
@@ -167,16 +168,6 @@ def autocast():
     open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
 
 
-class ADispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-class AFunctionMode(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
 def pack(tensor):
     return tensor
 
@@ -197,8 +188,8 @@ def contexts():
     for _ in range(20):
         open_contexts.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, call))
         hooks.append(["pack", "call"])
-    open_contexts.enter_context(AFunctionMode())
-    open_contexts.enter_context(ADispatchMode())
+    open_contexts.enter_context(FunctionMode())
+    open_contexts.enter_context(Mode())
     torch.set_default_device("meta")
 
 

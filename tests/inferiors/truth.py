@@ -81,6 +81,12 @@ def until(condition):
         time.sleep(0.005)
 
 
+def is_in(call, other):
+    """The thread is in this system call."""
+    with open(f"/proc/self/task/{other.native_id}/syscall") as file:
+        return file.read().startswith(f"{call} ")
+
+
 def hexadecimal(number):
     return f"{number:#x}"
 
