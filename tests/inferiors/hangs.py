@@ -347,6 +347,40 @@ def functorch():
     nested(jobs, [("sin", "CPU", "")])
 
 
+def fake_tensor_call():
+    """A custom operator under FakeTensorMode, as make_fx and torch.compile call it, on one thread also with the Python
+    dispatcher, as for symbolic sizes; its fake blocks. On a third thread its kernel blocks, given zeros that are not
+    there."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    library = torch.library.Library("gdbext_fake", "DEF")
+    library.define("custom(Tensor x) -> Tensor")
+    custom, there = torch.ops.gdbext_fake.custom, threading.Barrier(3)
+
+    def wait(role):
+        truth.thread(role, waits="any")
+        if there.wait() == 0:
+            truth.note(verdict="blocked")
+            truth.ready()
+        for_ever.wait()
+
+    @torch.library.register_fake("gdbext_fake::custom")
+    def fake(x):
+        wait(threading.current_thread().name)
+
+    def under_python_dispatcher():
+        with FakeTensorMode(), enable_python_dispatcher():
+            custom(torch.empty(3, requires_grad=True))
+
+    library.impl("custom", lambda x: wait("zeros"), "CPU")
+    thread(under_python_dispatcher, "dispatcher")
+    thread(lambda: custom(torch._efficientzerotensor(3)))
+    threading.current_thread().name = "main"
+    with FakeTensorMode():
+        custom(torch.empty(3, requires_grad=True))
+
+
 def dispatch_tensors():
     """Tensors, their addresses, and the keysets that PyTorch says they have."""
     warnings.simplefilter("ignore")
