@@ -347,6 +347,44 @@ def functorch():
     nested(jobs, [("sin", "CPU", "")])
 
 
+def python_recursion():
+    """Two Python operators that call each other; the innermost one waits for ever. Autograd stands before each of them:
+    a turn takes two passes through the dispatcher and four Python frames, more than the interpreter's limit allows."""
+    depth, name = 37, "gdbext_test::py_pong"
+    left = 2 * depth
+    library = torch.library.Library("gdbext_test", "DEF")
+
+    def next_turn(other, x):
+        nonlocal left
+        left -= 1
+        if left > 0:
+            return other(x)
+        truth.thread("recursive", waits="any")
+        truth.ready()
+        for_ever.wait()
+        return x
+
+    def turn(other, x):
+        return next_turn(other, x)
+
+    def pong_kernel(x):
+        return turn(torch.ops.gdbext_test.py_ping, x)
+
+    def ping_kernel(x):
+        return turn(torch.ops.gdbext_test.py_pong, x)
+
+    for operator, kernel in (("py_ping", ping_kernel), ("py_pong", pong_kernel)):
+        library.define(f"{operator}(Tensor x) -> Tensor")
+        library.impl(operator, kernel, "CPU")
+    keyset = torch_truth.call("gdbext_test::py_ping", x)["bits"]
+    truth.note(verdict="runaway-recursion", op=name, ops=["gdbext_test::py_ping", name], keyset=keyset, depth=depth)
+    sys.setrecursionlimit(100_000)
+    threading.stack_size(512 << 20)
+    worker = threading.Thread(target=torch.ops.gdbext_test.py_ping, args=(x,), daemon=True)
+    worker.start()
+    worker.join()
+
+
 def fake_tensor_call():
     """A custom operator under FakeTensorMode, as make_fx and torch.compile call it, on one thread also with the Python
     dispatcher, as for symbolic sizes; its fake blocks. On a third thread its kernel blocks, given zeros that are not
