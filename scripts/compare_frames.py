@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
 from support.installed import pythons  # noqa: E402
 from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
-from support.programs.python_targets import PythonInferior  # noqa: E402
+from support.programs.python_targets import running  # noqa: E402
 
 PAGE = ROOT / "docs" / "measurements" / "frames-compared.md"
 _HEAD = """# Python frames, compared
@@ -130,12 +128,12 @@ def outcomes(pid: int) -> dict[str, Outcome]:
     return found
 
 
-def truths(program: str, inferior: PythonInferior) -> dict[int, tuple[str, list[Line]]]:
+def truths(program: str, inferior: harness.Inferior) -> dict[int, tuple[str, list[Line]]]:
     """Thread id to name and stack, as the program tells them."""
     if program == "python_stacks":
         return {
             each["tid"]: (each["name"].partition("-")[0], [line(*frame) for frame in each["stack"]])
-            for each in inferior.truth["threads"]
+            for each in inferior.truth["stacks"]
         }
     source = (harness.INFERIORS / "python_interpreters.py").read_text().splitlines()
     inner = guest_frames(source, inferior.truth["file"])
@@ -169,19 +167,14 @@ def row(version: str) -> list[str]:
     failures: dict[str, str] = {}
     count, exact = 0, version
     for program in ("python_stacks", "python_interpreters"):
-        inferior = PythonInferior(version, program, *(["plain"] if program == "python_stacks" else []))
-        try:
-            exact = inferior.truth.get("version", exact)
+        with running(version, program, *(["plain"] if program == "python_stacks" else [])) as inferior:
+            exact = inferior.truth["python"]
             truth = truths(program, inferior)
             count += len(truth)
-            for name, outcome in outcomes(inferior.process.pid).items():
+            for name, outcome in outcomes(inferior.pid).items():
                 wrong[name] += differences(truth, outcome)
                 if outcome.failure:
                     failures[name] = outcome.failure
-        finally:
-            if "child" in inferior.truth:
-                os.kill(inferior.truth["child"], signal.SIGKILL)
-            inferior.close()
     cells = [f"{count - len(wrong[name])} of {count}" for name in TOOLS]
     remarks = [f"{name}: {failures.get(name) or ', '.join(found)}" for name, found in wrong.items() if found]
     if version.endswith("t"):

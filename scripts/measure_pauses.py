@@ -106,7 +106,7 @@ def rows(threads: int, rounds: int, chosen: Sequence[str]) -> Iterator[list[str]
     """The rows of the table for a process with so many threads."""
     with tempfile.TemporaryDirectory(prefix="gdbext-pauses-") as folder:
         place = Path(folder) / "clock"
-        with harness.started("threads200", str(threads - 2), "mixed", str(place)) as inferior:
+        with harness.started("threads200", str(threads - 2), str(place)) as inferior:
             clock, tools = Clock(place), commands(inferior.pid, chosen)
             found: dict[str, list[tuple[float, float | None]]] = {name: [] for name in tools}
             for number in range(rounds + 1):

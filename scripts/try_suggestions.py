@@ -49,7 +49,6 @@ LIVE = (
     ("idle",),
     ("busy",),
     ("gloo-mismatch",),
-    ("fork-autograd",),
     ("asyncio-waits",),
     ("flock-held",),
     ("job", "late_sleep"),

@@ -219,8 +219,7 @@ def many_threads(inferior: harness.Inferior, cache: Path) -> Scene:
 
 def deep(inferior: harness.Inferior, cache: Path) -> Scene:
     where = ["-p", str(inferior.pid)]
-    operators = [] if inferior.name == "deep-native" else [inferior.truth["op"]]
-    tools = [*ours(where, operators, cache), py_spy(inferior.pid, "recurse"), gdb_plain(where, "#25000")]
+    tools = [*ours(where, [inferior.truth["op"]], cache), py_spy(inferior.pid, "recurse"), gdb_plain(where, "#25000")]
     goals = [Goal("seconds", "gdbext (gdb)", seconds=5.0)]
     return Scene(f"{inferior.name}, more than 25,000 frames, live", tools, goals)
 
@@ -250,8 +249,7 @@ def ranks(inferior: harness.Inferior, cache: Path) -> Scene:
 SCENES: dict[str, tuple[Callable[[harness.Inferior, Path], Scene], Sequence[str]]] = {
     "live": (live, ["meta-mm"]),
     "core": (core, ["meta-mm"]),
-    "threads": (many_threads, ["threads200", "200", "mixed"]),
-    "deep": (deep, ["deep-native", "25000"]),
+    "threads": (many_threads, ["threads200", "200"]),
     "redispatch": (deep, ["boxed-recursion", "fallback", "25000"]),
     "overflow": (overflow, ["boxed-recursion", "fallback", "0"]),
     "ranks": (ranks, ["job", "eight"]),

@@ -1,7 +1,5 @@
 """asyncio-waits: an event loop whose tasks wait for one of everything; each is named after what it waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

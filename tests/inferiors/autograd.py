@@ -5,8 +5,6 @@ operator that the node calls. What PyTorch itself says of nodes and forward oper
 grad_fn._sequence_nr(), and the profiler's sequence numbers of the operators.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading
@@ -58,8 +56,6 @@ outer: list = []
 
 
 class Stop(TorchDispatchMode):
-    """Stops in the first operator that is called while it is on."""
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         stay()
         return func(*args, **(kwargs or {}))
@@ -78,7 +74,6 @@ ROWS = torch.tensor([0, 1, 2])
 
 
 def model():
-    """Ten nodes and more, of all sorts. Returns the loss."""
     x = functional.linear(torch.rand(3, 6), weight, bias)
     x = functional.layer_norm(torch.relu(x), (6,))
     x = Twice.apply(x).softmax(-1).exp()
@@ -89,7 +84,6 @@ def model():
 
 
 def nodes_of(loss):
-    """All nodes that can be reached from a tensor."""
     found, waiting = [], [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -104,7 +98,6 @@ def describe(node):
 
 
 def saved_by(node):
-    """Name → shape and version, None for what is not there."""
     values = {name[7:]: getattr(node, name) for name in dir(node) if name.startswith("_saved_")}
     values.update({f"saved_tensors[{at}]": value for at, value in enumerate(getattr(node, "saved_tensors", ()))})
     return {

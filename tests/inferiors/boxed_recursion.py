@@ -5,13 +5,10 @@ operator), ``pair`` (two operators that call each other). DEPTH: after so many t
 0 recurses until the stack overflows (SIGSEGV).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
 import threading
-import time
 
 import native_library
 import torch
@@ -44,8 +41,7 @@ def keyset_of_a_short_run():
     if os.fork() == 0:
         native.set_depth_limit(3)
         threading.Thread(target=recurse, daemon=True).start()
-        while native.reached_depth() < 3:
-            time.sleep(0.001)
+        truth.until(lambda: native.reached_depth() >= 3)
         os.write(into, b"%d" % native.recorded_keyset())
         os._exit(0)
     os.close(into)
@@ -76,8 +72,7 @@ if limit == 0:
     truth.ends("SIGSEGV")
     truth.ready()
 worker.start()
-while limit and native.reached_depth() < limit:
-    time.sleep(0.001)
 if limit:
+    truth.until(lambda: native.reached_depth() >= limit)
     truth.ready()
 worker.join()

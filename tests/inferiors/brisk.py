@@ -4,8 +4,6 @@ Imported before torch. ``import torch`` collects garbage for a sixth of its time
 spin; and at the end torch is taken apart for half a second. None of this dispatches an operator.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,15 +1,12 @@
 """compile-programs: small programs that torch.compile compiles, each of which says of itself what torch recorded.
 
-Argument: the program, one of PROGRAMS. The environment variable TORCHDYNAMO_DISABLE is the harness's to set.
+Argument: the program, one of the functions. The environment variable TORCHDYNAMO_DISABLE is the harness's to set.
 """
-
-from __future__ import annotations
 
 import os
 import platform
 import sys
 import threading
-import time
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(os.getcwd(), "inductor"))  # empty: g++ has work
 import torch
@@ -95,7 +92,6 @@ def by_environment():
 
 
 def options():
-    """Options of all kinds, one of them of another thread."""
     import contextvars
 
     import torch._inductor.config as inductor_config
@@ -110,30 +106,6 @@ def options():
     with config.patch(guard_nn_modules=False):
         torch.compile(with_breaks, backend="eager")(torch.rand(3), 2)
     contextvars.copy_context().run(int)  # caches of context variables are of no use any more
-
-
-def many_sines(x):
-    for _ in range(30):
-        x = x.sin() + 1
-    return x
-
-
-def kernel():
-    """A thread is in a kernel that g++ has compiled, again and again."""
-    torch.set_num_threads(1)
-    compiled, x = torch.compile(many_sines), torch.rand(1 << 20)
-    compiled(x)
-
-    def run():
-        truth.thread("runner", waits="running")
-        while True:
-            compiled(x)
-
-    after.append(run)
-
-
-after: list = []
-"""Threads that begin when all is said."""
 
 
 # --- threads in compiled code and in compilers ---------------------------------------------------
@@ -188,7 +160,7 @@ def compiles_for_triton():
     names = {"stay": stay}
     text = "def compile(src, target=None):\n    stay()\n"
     exec(compile(text, "/nowhere/site-packages/triton/compiler/compiler.py", "exec"), names)
-    names["compile"](HasFunction(HasFunction(many_sines)))
+    names["compile"](HasFunction(HasFunction(again)))
 
 
 def inside(role, target):
@@ -197,7 +169,6 @@ def inside(role, target):
 
 
 def threads():
-    """One is inside of a compiled function, one inside of the compiler, one in Triton's."""
     for role, target in (
         ("runner", lambda: torch.compile(runs, backend=waiting_backend)(torch.rand(2))),
         ("compiler", lambda: torch.compile(again, backend=slow_backend)(torch.rand(2))),
@@ -206,11 +177,6 @@ def threads():
         threading.Thread(target=inside, args=(role, target), name=role).start()
         stopped.acquire()
     truth.note(runs_line=runs.__code__.co_firstlineno)
-
-
-PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
-    training, breaks, recompiles, failed, disabled, by_environment, options, kernel, threads,
-)}
 
 
 # --- what torch recorded -------------------------------------------------------------------------
@@ -249,7 +215,6 @@ def say():
 
 
 def kernels():
-    """Name and library of each kernel that Inductor wrote in C++."""
     cache = sys.modules.get("torch._inductor.codecache")
     for module in cache.PyCodeCache.modules if cache is not None else ():
         for name, value in vars(module).items():
@@ -257,14 +222,10 @@ def kernels():
                 yield [name, value.__self__.__file__]
 
 
-PROGRAMS[sys.argv[1]]()
+globals()[sys.argv[1].replace("-", "_")]()
 import torch._dynamo  # noqa: E402 - one that is disabled does not import it
 
 truth.thread("main", waits="any")
-truth.note(verdict="busy" if after else "idle", busy=bool(after), said=say())
-for function in after:
-    threading.Thread(target=function, daemon=True).start()
-while len(truth._facts["threads"]) <= len(after):
-    time.sleep(0.01)
+truth.note(verdict="idle", said=say())
 truth.ready()
 sys.stdin.read()

@@ -3,8 +3,6 @@
 It notes by PyTorch's own account what aten::mm was dispatched with, and says "done" after each request.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -56,7 +54,6 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Lay
 
 
 def go():
-    """The known number of calls, in two threads."""
     begin.release()
     work()
     done.acquire()
@@ -96,7 +93,6 @@ def load():
 
 
 def late():
-    """Calls through that extension."""
     for _ in range(10):
         torch.ops.gdbext_test.guarded(plain)
 

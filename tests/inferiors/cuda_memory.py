@@ -4,8 +4,6 @@ For a wheel for CUDA; with the stand-in for a device (native/one_cuda_device.cpp
 Argument ``idle``: CUDA is not initialised.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -3,8 +3,6 @@
 Arguments: which operators of gdbext_debug to be inside of, one thread each (default: all four).
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -5,8 +5,6 @@ The counts are 8 bytes each in a file that is mapped; the fourth is how many lib
 leaves anything behind is noticed by the first that comes there.
 """
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import mmap
@@ -51,7 +49,6 @@ threading.Thread(target=forever, args=(1, torch.mul), daemon=True).start()
 threading.Thread(target=loads, daemon=True).start()
 truth.thread("main", waits=None)
 truth.note(verdict="busy", counts=str(file))
-while not all(counts[1:3]):
-    time.sleep(0.01)
+truth.until(lambda: all(counts[1:3]))
 truth.ready()
 forever(0, torch.add)

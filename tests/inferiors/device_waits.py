@@ -3,8 +3,6 @@
 Needs a wheel of PyTorch for CUDA; the device is native/made_up_device.cpp, of which one stream never ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,18 +1,14 @@
 """dispatch-modes: a thread in each mode that changes dispatch; each writes what PyTorch says of it and waits."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-import time
 import warnings
 
 import torch
 import truth
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch_truth import FunctionMode, Mode, key_names
 
 warnings.simplefilter("ignore")
 C = torch._C
@@ -20,18 +16,8 @@ never = threading.Event()
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "ipu", "mtia", "maia")
 
 
-class Mode(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
 class OtherMode(Mode):
     """A second class, to tell the order."""
-
-
-class FunctionMode(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
 
 
 def last_word(kind):
@@ -50,8 +36,8 @@ def facts():
     """What PyTorch says of the calling thread, in the words of dispatch-tls."""
     included, excluded = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
     return {
-        "included": names(included),
-        "excluded": names(excluded),
+        "included": key_names(included),
+        "excluded": key_names(excluded),
         "included_bits": truth.hexadecimal(included.raw_repr()),
         "excluded_bits": truth.hexadecimal(excluded.raw_repr()),
         "grad_mode": torch.is_grad_enabled(),
@@ -76,13 +62,7 @@ def facts():
     }
 
 
-def names(keyset):
-    text = str(keyset)[len("DispatchKeySet(") : -1]
-    return text.split(", ") if text else []
-
-
 def hang(role, **more):
-    """Write the facts and stay, in whatever mode the caller has set."""
     truth.thread(role, tls={**facts(), **more})
     arrived.append(role)
     never.wait()
@@ -154,8 +134,7 @@ RUNS = (
 arrived: list = []
 for run in RUNS:
     threading.Thread(target=run, daemon=True).start()
-while len(arrived) < len(RUNS):
-    time.sleep(0.01)
+truth.until(lambda: len(arrived) >= len(RUNS))
 truth.thread("main", tls=facts())
 truth.ready()
 never.wait()

@@ -3,8 +3,6 @@
 The kernel writes down its keyset; ``call`` is what PyTorch computes for the thread's own call of the operator.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings
@@ -12,7 +10,6 @@ import warnings
 import torch
 import torch_truth
 import truth
-from torch.utils._python_dispatch import TorchDispatchMode
 
 warnings.simplefilter("ignore")
 C = torch._C
@@ -52,11 +49,6 @@ class Backward(torch.autograd.Function):
         return sin(grad)
 
 
-class Mode(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
 definitions = torch.library.Library("gdbext_paths", "DEF")
 definitions.define("many(Tensor a, Tensor? b, int c, float d, SymInt e, str f, Tensor[] g, Scalar h) -> Tensor")
 definitions.impl("many", lambda *arguments: torch.sin(arguments[0]), "CPU")
@@ -90,7 +82,7 @@ JOBS = {
     "functionalize": lambda: torch.func.functionalize(torch.sin)(plain),
     "vmap-vmap": lambda: torch.vmap(torch.vmap(torch.sin))(plain),
     "hessian": lambda: torch.func.hessian(lambda x: torch.cos(x).sum())(plain),
-    "modes": within(Mode, Mode, function=torch.sin),
+    "modes": within(torch_truth.Mode, torch_truth.Mode, function=torch.sin),
     "inplace": lambda: (leaf * 1).sin_(),
     "out": lambda: torch.sin(plain, out=torch.empty(3, 2)),
     "redispatch": redispatched,

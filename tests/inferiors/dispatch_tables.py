@@ -3,8 +3,6 @@
 Argument ``registered``: registers kernels, fallbacks and operators of its own first, overrides some and removes some.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -32,8 +30,6 @@ def other_sin(a):
 
 
 class Callable:
-    """A kernel that is no function."""
-
     def __call__(self, *args):
         return args
 

@@ -3,8 +3,6 @@
 Argument: the library's name. Each kernel writes down its keyset before it waits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

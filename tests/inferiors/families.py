@@ -1,7 +1,5 @@
 """Deadlocks of the GIL with other things than a mutex. Argument: the kind: join, openmp, stream or loader."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
@@ -17,8 +15,6 @@ WANTED = {"join": "join", "openmp": "worker-pool", "stream": "libc-lock", "loade
 
 
 def other(job, *args):
-    """Runs in another thread, outside of the GIL."""
-
     def work():
         truth.thread("other", waits="futex", waits_for="gil", holds=WANTED[kind])
         ready.set()

@@ -3,8 +3,6 @@
 Started by dispatch-values, so that nobody waits for it: it prints what it did and ends.
 """
 
-from __future__ import annotations
-
 import sys
 
 import brisk

@@ -1,8 +1,6 @@
 # ruff: noqa: F841
 """A kernel in Python with variables of many kinds, that waits for a lock; the truth holds the text of each variable."""
 
-from __future__ import annotations
-
 import collections
 import threading
 

@@ -4,8 +4,6 @@
 ``section``: a thread is in a critical section of a dict and waits for a native mutex; who has that wants the dict.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading
@@ -81,8 +79,7 @@ truth.note(verdict="deadlock", cycle=["stopper", "attached"] if kind == "pause" 
            shared=place_of_shared)
 for role in ROLES:
     threading.Thread(target=work, args=(role,), name=role, daemon=True).start()
-while len(truth._facts["threads"]) < len(ROLES):
-    time.sleep(0.01)
+truth.until(lambda: len(truth._facts["threads"]) >= len(ROLES))
 truth.stage()
 named.wait()
 threading.Event().wait()

@@ -1,8 +1,6 @@
 """Greenlets: two of gevent wait for each other's locks, and in another thread two of eventlet, one of which gives up at
 some time, so that no deadlock is among them."""
 
-from __future__ import annotations
-
 import threading
 
 import eventlet

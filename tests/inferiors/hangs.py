@@ -1,7 +1,5 @@
 """Programs with torch that hang, and some that only might seem to. Argument: the program, a function."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
@@ -15,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import native_library
 import torch
+import torch_truth
 import truth
 from torch.utils.data import DataLoader, Dataset
 
@@ -68,57 +67,54 @@ def meta_mm_spin():
 # --- locks -----------------------------------------------------------------------------------------
 
 
-def gil_mutex():
-    """One thread has a pthread mutex and wants the GIL, the other has the GIL and wants the mutex; both are inside an
-    operator's kernel."""
-    native, under_gil = operators()
-    mutex = int(native_library.address(native, "first_mutex"), 16)
+def cycle_with_gil(role, resource, first, kernel, name, **facts):
+    """One thread has the resource, in an operator, and wants the GIL; the main thread has that and wants the resource,
+    in another operator."""
     library = torch.library.Library("gdbext_test", "IMPL")
-    library.impl("gil_mutex", lambda x: under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2), "CPU")
-    lock_then_gil = torch.ops.gdbext_test.lock_then_gil.default
-    gil_mutex = torch.ops.gdbext_test.gil_mutex.default
+    library.impl(name, lambda x: kernel(), "CPU")
+    operator = getattr(torch.ops.gdbext_test, name).default
     named = threading.Lock()
     named.acquire()
 
-    def lock_first():
-        truth.thread("mutex-holder", waits="futex", waits_for="gil", holds="mutex", op="gdbext_test::lock_then_gil")
+    def begin():
+        truth.thread(role, waits="futex", waits_for="gil", holds=resource, op=f"gdbext_test::{first.__name__}")
         named.release()
-        lock_then_gil(x, mutex, 2, 1)
+        first()
 
-    thread(lock_first, "mutex-holder")
+    thread(begin, role)
     named.acquire()
-    truth.thread("gil-holder", waits="futex", waits_for="mutex", holds="gil", op="gdbext_test::gil_mutex")
-    truth.note(verdict="deadlock", cycle=["mutex-holder", "gil-holder"], mutex=truth.hexadecimal(mutex))
+    truth.thread("gil-holder", waits="futex", waits_for=resource, holds="gil", op=f"gdbext_test::{name}")
+    truth.note(verdict="deadlock", cycle=[role, "gil-holder"], **facts)
     truth.stage()
-    gil_mutex(x)
+    operator(x)
+
+
+def gil_mutex():
+    native, under_gil = operators()
+    mutex = int(native_library.address(native, "first_mutex"), 16)
+    operator = torch.ops.gdbext_test.lock_then_gil.default
+
+    def lock_then_gil():
+        operator(x, mutex, 2, 1)
+
+    def kernel():
+        under_gil.lock_with_gil(ctypes.c_void_p(mutex), 1, 2)
+
+    cycle_with_gil("mutex-holder", "mutex", lock_then_gil, kernel, "gil_mutex", mutex=truth.hexadecimal(mutex))
 
 
 def guard_entry():
-    """The first call of an operator from two threads: one runs the initialiser of the handle's static and wants the
-    GIL; the other has the GIL and waits for the guard."""
+    """The first call of an operator runs the initialiser of the handle's static."""
     _, under_gil = operators()
-    library = torch.library.Library("gdbext_test", "IMPL")
-    library.impl("gil_guard", lambda x: under_gil.call_handle_with_gil(), "CPU")
-    guarded = torch.ops.gdbext_test.guarded.default
-    gil_guard = torch.ops.gdbext_test.gil_guard.default
-    named = threading.Lock()
-    named.acquire()
+    operator = torch.ops.gdbext_test.guarded.default
 
-    def initialise():
-        truth.thread("initialiser", waits="futex", waits_for="gil", holds="static-init", op="gdbext_test::guarded")
-        named.release()
-        guarded(x)
+    def guarded():
+        operator(x)
 
-    thread(initialise)
-    named.acquire()
-    truth.thread("gil-holder", waits="futex", waits_for="static-init", holds="gil", op="gdbext_test::gil_guard")
-    truth.note(verdict="deadlock", cycle=["initialiser", "gil-holder"])
-    truth.stage()
-    gil_guard(x)
+    cycle_with_gil("initialiser", "static-init", guarded, under_gil.call_handle_with_gil, "gil_guard")
 
 
 def mutex_abba():
-    """Two threads take native mutexes in opposite order, inside kernels."""
     native, _ = operators()
     mutexes = [native_library.address(native, f"{name}_mutex") for name in ("first", "second")]
     operator = torch.ops.gdbext_test.lock_in_order.default
@@ -217,21 +213,6 @@ def fork_interop():
     os.wait()
 
 
-def fork_autograd():
-    """The parent's autograd engine has threads, the forked child runs backward. PyTorch notices and raises, and the
-    child waits, healthy."""
-    reentrant_backward()
-    if os.fork() == 0:
-        try:
-            reentrant_backward()
-        except RuntimeError:
-            truth.thread("main", waits="any")
-            truth.note(verdict="idle")
-            truth.ready()
-            for_ever.wait()
-    os.wait()
-
-
 def pools():
     """OpenMP, BLAS, inter-op and reentrant autograd pools that have worked and wait; main waits for input."""
     torch.set_num_threads(2)
@@ -260,7 +241,6 @@ class StopsItself(Dataset):
 
 
 def dataloader():
-    """The main thread waits for a worker process that is stopped."""
     batches = iter(DataLoader(StopsItself(), num_workers=1, multiprocessing_context="fork"))
     while not os.path.exists("worker"):
         os.sched_yield()
@@ -286,6 +266,30 @@ def gloo_mismatch(rank="0"):
     truth.note(verdict="waiting-external", wait="collective")
     threading.Timer(0, truth.ready).start()  # inside the collective: its backend threads start with the first one
     dist.all_reduce(torch.ones(4))
+
+
+def named_rank():
+    """A rank that its arguments name, and not the environment, waits for another one, while it handles an exception."""
+    os.environ.update(RANK="0", WORLD_SIZE="5")
+    truth.thread("main", waits=None)
+    truth.note(says=["while it handles ValueError('bad batch 7')"], rank=1, size=2)
+    truth.ready()
+    try:
+        raise ValueError("bad batch 7")
+    except ValueError:
+        meet = f"file://{os.getcwd()}/meet"
+        torch.distributed.init_process_group("gloo", init_method=meet, rank=1, world_size=2)
+
+
+def torchrun_agent():
+    """It waits for another node."""
+    from torch.distributed.run import main
+
+    truth.thread("main", waits=None)
+    truth.note(says=["the rendezvous 'job7' at 127.0.0.1:0, which 1 of 2 nodes have joined"])
+    truth.ready()
+    words = "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --rdzv-id=job7 --rdzv-conf=is_host=1 none.py"
+    main(words.split())
 
 
 # --- nesting ---------------------------------------------------------------------------------------
@@ -332,7 +336,6 @@ def nested_normal():
 
 
 def functorch():
-    """Transforms with a Python kernel that blocks inside, one kind per thread."""
     ones = torch.ones(3, 2)
     truth.note(verdict="blocked", op="aten::sin")
     jobs = {
@@ -342,6 +345,99 @@ def functorch():
         "jvp": lambda: torch.func.jvp(torch.sin, (ones,), (ones,)),
     }
     nested(jobs, [("sin", "CPU", "")])
+
+
+def python_recursion():
+    """Two Python operators that call each other; the innermost one waits for ever. Autograd stands before each of them:
+    a turn takes two passes through the dispatcher and four Python frames, more than the interpreter's limit allows."""
+    depth, name = 37, "gdbext_test::py_pong"
+    left = 2 * depth
+    library = torch.library.Library("gdbext_test", "DEF")
+
+    def next_turn(other, x):
+        nonlocal left
+        left -= 1
+        if left > 0:
+            return other(x)
+        truth.thread("recursive", waits="any")
+        truth.ready()
+        for_ever.wait()
+        return x
+
+    def turn(other, x):
+        return next_turn(other, x)
+
+    def pong_kernel(x):
+        return turn(torch.ops.gdbext_test.py_ping, x)
+
+    def ping_kernel(x):
+        return turn(torch.ops.gdbext_test.py_pong, x)
+
+    for operator, kernel in (("py_ping", ping_kernel), ("py_pong", pong_kernel)):
+        library.define(f"{operator}(Tensor x) -> Tensor")
+        library.impl(operator, kernel, "CPU")
+    keyset = torch_truth.call("gdbext_test::py_ping", x)["bits"]
+    truth.note(verdict="runaway-recursion", op=name, ops=["gdbext_test::py_ping", name], keyset=keyset, depth=depth)
+    sys.setrecursionlimit(100_000)
+    threading.stack_size(512 << 20)
+    worker = threading.Thread(target=torch.ops.gdbext_test.py_ping, args=(x,), daemon=True)
+    worker.start()
+    worker.join()
+
+
+def fake_tensor_call():
+    """A custom operator under FakeTensorMode, as make_fx and torch.compile call it, on one thread also with the Python
+    dispatcher, as for symbolic sizes; its fake blocks. On a third thread its kernel blocks, given zeros that are not
+    there."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    library = torch.library.Library("gdbext_fake", "DEF")
+    library.define("custom(Tensor x) -> Tensor")
+    custom, there = torch.ops.gdbext_fake.custom, threading.Barrier(3)
+
+    def wait(role):
+        truth.thread(role, waits="any")
+        if there.wait() == 0:
+            truth.note(verdict="blocked")
+            truth.ready()
+        for_ever.wait()
+
+    @torch.library.register_fake("gdbext_fake::custom")
+    def fake(x):
+        wait(threading.current_thread().name)
+
+    def under_python_dispatcher():
+        with FakeTensorMode(), enable_python_dispatcher():
+            custom(torch.empty(3, requires_grad=True))
+
+    library.impl("custom", lambda x: wait("zeros"), "CPU")
+    thread(under_python_dispatcher, "dispatcher")
+    thread(lambda: custom(torch._efficientzerotensor(3)))
+    threading.current_thread().name = "main"
+    with FakeTensorMode():
+        custom(torch.empty(3, requires_grad=True))
+
+
+def dispatch_tensors():
+    """Tensors, their addresses, and the keysets that PyTorch says they have."""
+    warnings.simplefilter("ignore")
+    tensors = {
+        "plain": torch.zeros(4, 4),
+        "grad": torch.zeros(2, 3, requires_grad=True),
+        "meta": torch.empty(2, 4, 16, device="meta", requires_grad=True),
+        "complex": torch.zeros(2, dtype=torch.complex64).conj(),
+        "sparse": torch.eye(3).to_sparse(),
+        "nested": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+    }
+    told = {
+        name: {"address": truth.hexadecimal(tensor._cdata), "bits": torch_truth.tensor_keyset(tensor)}
+        for name, tensor in tensors.items()
+    }
+    truth.note(tensors=told)
+    truth.thread("main")
+    truth.ready()
+    for_ever.wait()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """Healthy processes that wait, contend and hand over all the time. Argument: one of the functions."""
 
-from __future__ import annotations
-
-import hashlib
 import multiprocessing
 import os
 import queue
@@ -11,16 +8,11 @@ import sys
 import threading
 import time
 
-import native_library
 import torch
 import truth
 
-DATA = bytes(1 << 20)
-
 
 def spawn(step, count=3):
-    """Threads that do the same again and again."""
-
     def work():
         while True:
             step()
@@ -36,12 +28,6 @@ def gil():
     return spawn(lambda: sum(range(1000)))
 
 
-def operators():
-    """Threads inside small operators, which give up and take the GIL all the time."""
-    x = torch.ones(64, 64)
-    return spawn(lambda: torch.mm(x, x).add_(1).sum().item())
-
-
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value):
@@ -53,21 +39,13 @@ class Twice(torch.autograd.Function):
 
 
 def backward():
-    """Several threads run backward, with Python functions in their graphs."""
     return spawn(lambda: Twice.apply(torch.ones(128, requires_grad=True) * 3).sum().backward())
 
 
 def openmp():
-    """Parallel regions, one after the other."""
     x = torch.rand(1 << 20)
     torch.set_num_threads(2)
     return spawn(lambda: torch.exp(x), 1)
-
-
-def mutex():
-    """Native threads that hand one mutex on, and others that do so with the GIL around it."""
-    locks = native_library.load("locks")
-    return spawn(lambda: (locks.lock(locks.first_mutex), locks.unlock(locks.first_mutex)))
 
 
 def queues():
@@ -92,8 +70,6 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def dataloader():
-    """The main thread reads batches from worker processes."""
-
     def step():
         for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1):
             torch.mm(batch, batch.t())
@@ -102,7 +78,6 @@ def dataloader():
 
 
 def gloo():
-    """Two ranks that reduce all the time."""
     import torch.distributed as dist
 
     rank = int(os.environ.get("RANK", "0"))
@@ -112,12 +87,6 @@ def gloo():
     dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
     x = torch.ones(1024)
     return spawn(lambda: (dist.all_reduce(x), x.fill_(1)), 1)
-
-
-def functorch():
-    """vmap over grad, again and again."""
-    x = torch.ones(3, 2)
-    return spawn(lambda: torch.func.vmap(torch.func.grad(lambda value: torch.sin(value).sum()))(x), 1)
 
 
 def sleepers():
@@ -131,14 +100,7 @@ def sleepers():
     return spawn(step)
 
 
-def computes():
-    """Many threads in native code that let go of the GIL."""
-    return spawn(lambda: hashlib.sha256(DATA).digest(), 63)
-
-
 def pools():
-    """One pool of processes after the other."""
-
     def step():
         with multiprocessing.get_context("fork").Pool(2) as pool:
             pool.map(abs, range(4))

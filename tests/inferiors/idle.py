@@ -1,7 +1,5 @@
 """idle: an interpreter with torch at its prompt, on a terminal of its own."""
 
-from __future__ import annotations
-
 import os
 import pty
 

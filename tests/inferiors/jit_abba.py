@@ -3,13 +3,10 @@
 No torch. Needs a CPython of 3.14 or later that was built with the JIT, as Debian's are.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import sys
 import threading
-import time
 
 if os.environ.get("PYTHON_JIT") != "1":
     os.environ["PYTHON_JIT"] = "1"
@@ -47,7 +44,6 @@ last = [iter([*(threading.Lock() for _ in range(HOT)), locks[1 - number]]) for n
 threads = [threading.Thread(target=work, args=(number, last[number]), daemon=True) for number in (0, 1)]
 for thread in threads:
     thread.start()
-while any(map(operator.length_hint, last)):
-    time.sleep(0.01)
+truth.until(lambda: not any(map(operator.length_hint, last)))
 truth.ready()
 threads[0].join()

@@ -6,9 +6,6 @@ its own where the main thread is in a collective. GDBEXT_ROOM in the environment
 launcher would have set (see ``_start_with``). The truth has the pids by scenario and rank, and who is at fault.
 """
 
-from __future__ import annotations
-
-import ctypes
 import datetime
 import json
 import os
@@ -27,12 +24,10 @@ SETTLED = 0.3  # seconds without a change in the flight recorder: the rank is wh
 
 
 def recorded():
-    """What the flight recorder of this process has, by its own account."""
     return torch._C._distributed_c10d._dump_fr_trace_json()
 
 
 def write_down(name, rank):
-    """Publish the recorder's own account."""
     place = f"{name}.{rank}.json"
     with open(place + ".tmp", "w") as out:
         out.write(json.dumps({"pid": os.getpid(), "dump": json.loads(recorded())}))
@@ -70,7 +65,6 @@ def late_sleep(rank):
 
 
 def eight(rank):
-    """A node's worth of ranks."""
     late_sleep(rank)
 
 
@@ -82,17 +76,6 @@ def late_lock(rank):
         time.sleep(0.2)
         with lock:
             pass
-    join()
-
-
-def late_gil(rank):
-    three_steps()
-    if rank == 1:
-        write_down_later("late_gil", 1)  # while other threads still have the GIL
-        keeps_gil = ctypes.PyDLL(None).sleep
-        threading.Thread(target=keeps_gil, args=(1 << 30,), name="gil-keeper", daemon=True).start()
-        while True:
-            time.sleep(0.01)
     join()
 
 
@@ -116,14 +99,6 @@ def dead(rank):
         dist.recv(torch.ones(4), src=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
     except RuntimeError:
         dist.distributed_c10d._get_default_store().get("rank-1-is-back")
-
-
-def crossing(rank):
-    """Ranks 0 and 1 enter the collectives of their two groups in opposite order."""
-    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
-    three_steps()
-    for group in (first, second) if rank == 0 else (second, first):
-        dist.all_reduce(torch.ones(4), group=group)
 
 
 def pipeline(rank):
@@ -196,12 +171,11 @@ def moving(rank):
 
 
 def alone(_rank):
-    """A job of one rank, which waits for a lock."""
     late_lock(1)
 
 
 SIZES = {
-    late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, other_order: 2, dead: 3, crossing: 2, pipeline: 3, moving: 2,
+    late_sleep: 4, eight: 8, late_lock: 2, other_order: 2, dead: 3, pipeline: 3, moving: 2,
     alone: 1, awaited_transfers: 3, saving_thread: 2, nested_calls: 2,
 }
 SCENARIOS = {function.__name__: function for function in SIZES}
@@ -240,7 +214,7 @@ _ready = threading.Event()
 
 def _watch(name, rank):
     _ready.wait()
-    if SCENARIOS[name] not in (late_gil, dead) or rank != 1:
+    if name != "dead" or rank != 1:
         write_down_later(name, rank)
 
 

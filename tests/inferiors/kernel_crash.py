@@ -1,8 +1,6 @@
 """kernel-crash: SIGSEGV inside a custom C++ kernel. Argument: the address that it writes to (default 0x10), or
 "throw": the kernel starts a thread that throws a c10::Error, which nobody catches there."""
 
-from __future__ import annotations
-
 import sys
 
 import native_library

@@ -1,7 +1,5 @@
 """Registers operators and kernels while it runs, calls them, and exits with status 7. Argument: see brisk.leave."""
 
-from __future__ import annotations
-
 import brisk
 import torch
 

@@ -3,8 +3,6 @@
 Every tensor is in the list ``kept`` and in the truth, by the address of its TensorImpl.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 import random
@@ -48,7 +46,6 @@ def source(shape, dtype, rng):
 
 
 def strided(tensor, rng):
-    """The tensor, or a view with other strides."""
     kind = rng.randrange(8)
     if kind == 1 and tensor.dim() > 1:
         return tensor.transpose(0, -1)
@@ -79,7 +76,6 @@ def number(value):
 
 
 def wide(tensor):
-    """In a dtype in which PyTorch calculates exactly, or in double precision."""
     if tensor.is_complex():
         return tensor.resolve_conj().to(torch.complex128)
     if tensor.is_floating_point() or tensor.is_quantized:
@@ -115,7 +111,6 @@ def expected(tensor):
 
 
 def record(tensor, label):
-    """Everything that a report of the tensor must agree with."""
     shown = tensor.dequantize() if tensor.is_quantized else tensor
     return dict(
         label=label, address=tensor._cdata, sizes=list(tensor.shape), strides=list(tensor.stride()),
@@ -126,7 +121,6 @@ def record(tensor, label):
 
 
 def quantized(rng, number):
-    """Quantised tensors of every scheme."""
     values = torch.randn(4, 6) * 5
     dtype = (torch.qint8, torch.quint8, torch.qint32)[number % 3]
     if number % 2:
@@ -157,7 +151,6 @@ def distributed():
 
 
 def odd_ones():
-    """Tensors without plain elements, or with more than that."""
     dense = torch.tensor([[1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 0.0]])
     with FakeTensorMode():
         fake = torch.empty(2, 3)

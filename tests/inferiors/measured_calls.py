@@ -8,8 +8,6 @@ the profiler saw for a while. ``train STEPS``: processor time, and a digest of a
 on another thread calls torch.mm every PAUSE seconds.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """meta-mm: F.linear on meta tensors folds to aten::mm, whose Meta kernel, a Python function, never returns."""
 
-from __future__ import annotations
-
 import threading
 
 import torch

@@ -1,7 +1,5 @@
 """missing-kernel: an operator without a kernel for the key, stopped where the error is raised (__cxa_throw)."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Waits for native locks, taken crosswise or entered again. Argument: the kind (see KINDS)."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

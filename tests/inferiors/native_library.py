@@ -1,7 +1,5 @@
 """Loads the native helpers (native/*.cpp) that the harness has built into the folders named by GDBEXT_NATIVE."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 
@@ -12,7 +10,6 @@ def load(name, keep_gil=False):
 
 
 def load_operators(name):
-    """Load a library that registers operators, and return its path."""
     import torch
 
     torch.ops.load_library(path(name))
@@ -25,7 +22,6 @@ def address(library, name):
 
 
 def path(name):
-    """Where the library is."""
     folders = os.environ["GDBEXT_NATIVE"].split(os.pathsep)
     paths = [os.path.join(folder, f"lib{name}.so") for folder in folders]
     return next(each for each in paths if os.path.exists(each))

@@ -4,8 +4,6 @@ comes to it.
 Needs a wheel of PyTorch for CUDA, and native/made_up_device.cpp for what such a wheel calls. The other rank is a child.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """openmp-limit: libgomp wants more threads than the program may have, and ends it (pytorch/pytorch issue 193859)."""
 
-from __future__ import annotations
-
 import native_library
 import truth
 

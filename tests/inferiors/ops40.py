@@ -4,8 +4,6 @@ For tests that set breakpoints on kernels. Prints "done NAME" (or "failed NAME: 
 every operator what the dispatcher is called with, so that a test can compare what it finds at the stop.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path
@@ -48,19 +46,11 @@ for name in REDUCING.split():
 define("addmm", "aten::addmm", [matrix(), matrix(), matrix()])
 define("where", "aten::where.self", [matrix(), matrix()], lambda a, b: torch.where(a > 0.5, a, b))
 define("cat", "aten::cat", [matrix(), matrix()], lambda a, b: torch.cat([a, b]))
-define("stack", "aten::stack", [matrix(), matrix()], lambda a, b: torch.stack([a, b]))
-define("index_select", "aten::index_select", [matrix()], lambda a: a.index_select(0, torch.tensor([1])))
 define("embedding", "aten::embedding", [matrix()], lambda weight: F.embedding(torch.tensor([0, 1]), weight))
 define("layer_norm", "aten::layer_norm", [matrix(), matrix(4)], lambda a, weight: F.layer_norm(a, (4,), weight))
 define("conv2d", "aten::conv2d", [matrix(1, 1, 8, 8), matrix(1, 1, 3, 3)])
 define("max_pool2d", "aten::max_pool2d", [matrix(1, 1, 8, 8)], lambda a: F.max_pool2d(a, 2))
 define("linear", "aten::linear", [matrix(), matrix()], F.linear)
-define("clone", "aten::clone", [matrix()])
-define("triu", "aten::triu", [matrix()])
-define("gather", "aten::gather", [matrix()], lambda a: a.gather(1, torch.zeros(4, 1, dtype=torch.int64)))
-define("gelu", "aten::gelu", [matrix()], F.gelu)
-define("leaky_relu", "aten::leaky_relu", [matrix()], F.leaky_relu)
-define("baddbmm", "aten::baddbmm", [matrix(2, 4, 4), matrix(2, 4, 4), matrix(2, 4, 4)])
 
 
 def tensors_of(name, grad):

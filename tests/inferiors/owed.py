@@ -3,12 +3,10 @@
 Each notes the kind of its verdict, and words that its sentence must have and must not have.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib
-import ctypes
+import datetime
 import fcntl
 import getpass
 import logging.handlers
@@ -18,9 +16,9 @@ import os
 import pty
 import queue
 import resource
+import selectors
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -33,14 +31,13 @@ begun = []
 """Threads, also those that have ended."""
 
 
-def tells(verdict, *says, never=()):
+def tells(verdict, *says, never=(), roles=()):
     truth.thread("main", waits=None)
-    truth.note(verdict=verdict, says=list(says), never=list(never))
+    truth.note(verdict=verdict, says=list(says), never=list(never), roles=list(roles))
 
 
-def waits(*words, **never):
-    """It tells, and is about to wait."""
-    tells(*words, **never)
+def waits(*words, **more):
+    tells(*words, **more)
     truth.ready()
 
 
@@ -51,7 +48,6 @@ def begin(target, name=None, args=()):
 
 
 def end(target, name=None):
-    """A thread that has run and ended."""
     thread = begin(target, name)
     thread.join()
     return thread
@@ -63,17 +59,10 @@ def consume():
     raise SystemExit  # as an exception that nobody catches, but silent
 
 
-def another_queue():
-    """Its variable has the name of the module's, and is another queue."""
-    items = queue.Queue()
-    items.get()
-
-
 def queue_full():
     items.put("the last")
     end(consume, "consumer")
-    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it",
-          never=["another_queue"])
+    waits("blocked", "the thread consumer has ended", "no thread is in consume (owed.py:", "calls get() of it")
     for number in range(3):
         items.put(number)
 
@@ -131,16 +120,6 @@ def event_signal():
     end(lambda: None, "once")
     waits("idle", never=["has ended"])
     stop.wait()
-
-
-def event_forever():
-    """A main thread that sleeps until it is killed, workers without work, and an old thread that has nothing to do with
-    it."""
-    end(int, "old")
-    executor = concurrent.futures.ThreadPoolExecutor(1)
-    executor.submit(int).result()
-    waits("idle", never=["has ended"])
-    threading.Event().wait()
 
 
 def queue_served():
@@ -259,37 +238,6 @@ def fork_loop():
     asyncio.run_coroutine_threadsafe(answer(), loop).result()
 
 
-class Writer:
-    """As the writers of loggers are: a queue, and a thread of a class of its own that empties it."""
-
-    class Thread(threading.Thread):
-        def __init__(self, queue):
-            super().__init__(daemon=True)
-            self._queue = queue
-
-        def run(self):
-            while True:
-                self._queue.get()
-                self._queue.task_done()
-
-    def __init__(self):
-        self._lines = queue.Queue()
-        self._thread = self.Thread(self._lines)
-        self._thread.start()
-
-    def flush(self):
-        self._lines.put("line")
-        self._lines.join()
-
-
-def fork_writer():
-    writer = Writer()
-    writer.flush()
-    in_child()
-    waits("missing-workers", "was started before the fork", "Writer.Thread.run (owed.py:", "calls task_done()")
-    writer.flush()
-
-
 def fork_listener():
     """A queue of the log that a thread of Python's own library empties."""
     lines = queue.Queue(1)
@@ -334,19 +282,6 @@ def fork_handed():
     batch.retrieve()
 
 
-def lock_kept():
-    """A thread took a lock, and ended without giving it back."""
-    lock = threading.Lock()
-
-    def write():
-        lock.acquire()
-        raise SystemExit
-
-    end(write, "writer")
-    waits("blocked", "the thread writer has ended", "write (owed.py:", "calls acquire() of it")
-    lock.acquire()
-
-
 def timer_cancelled():
     event = threading.Event()
     timer = threading.Timer(truth.FOREVER, event.set)
@@ -370,57 +305,6 @@ def barrier_short():
     workers[0].join()
 
 
-class Saver:
-    def __init__(self):
-        self.saving = True
-        self.thread = begin(self.save, "saver")
-
-    def save(self):
-        if items.qsize() == 0:
-            raise SystemExit
-        self.saving = False
-
-    def wait(self):
-        while self.saving:
-            time.sleep(0.2)
-
-
-def flag_unset():
-    saver = Saver()
-    saver.thread.join()
-    waits("blocked", "looks again and again at saving", "the thread saver has ended", "Saver.save (owed.py:")
-    saver.wait()
-
-
-def aside():
-    """Not the main thread, which only looks whether that one has ended."""
-
-    def produce():
-        for number in range(3):
-            items.put(number)
-
-    items.put("the last")
-    end(consume, "drain")
-    producer = threading.Thread(target=produce, name="producer", daemon=True)
-    waits("blocked", "producer (tid ", "the thread drain has ended", "calls get() of it")
-    producer.start()
-    while producer.is_alive():
-        time.sleep(0.2)
-
-
-def loop_lost():
-    async def take(lock):
-        await lock.acquire()
-
-    async def main():
-        lock = asyncio.Lock()
-        await take(lock)
-        await asyncio.gather(take(lock), take(lock))
-
-    waits("blocked", "The event loop of MainThread", "take (owed.py:", "none of its tasks will ever run again")
-    asyncio.run(main())
-
-
 def loop_failed():
     """The task that fills the queue has ended, with an exception that nobody has looked at."""
 
@@ -440,21 +324,7 @@ def loop_failed():
     asyncio.run(main())
 
 
-def loop_healthy():
-    """A handler of a signal ends it."""
-
-    async def main():
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await stop.wait()
-
-    waits("waiting-external", never=["will ever run"])
-    asyncio.run(main())
-
-
 def loop_thread():
-    """Another thread will end it."""
-
     async def main():
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -489,40 +359,8 @@ def child_pipe():
     asyncio.run(main())
 
 
-def own_futex():
-    """A library's own lock, which it makes of syscall(2)."""
-    source = """
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-unsigned own_word = 2;
-void own_wait(void) { for (;;) syscall(SYS_futex, &own_word, FUTEX_WAIT_PRIVATE, 2, 0, 0, 0); }
-"""
-    with open("own.c", "w") as out:
-        out.write(source)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "libown.so", "own.c"], check=True)
-    library = ctypes.CDLL("./libown.so")
-    waits("blocked", "an unidentified futex", "own_word, of libown.so", never=["C library"])
-    library.own_wait()
-
-
-def confirm(question):
-    return input(question)
-
-
 def on_pipe():
-    """Standard input is a pipe that nobody writes to."""
     os.dup2(os.pipe()[0], 0)
-
-
-def on_terminal(own):
-    """Standard input is a terminal: the harness has made us a session's leader, who may make it his own."""
-    ours, theirs = pty.openpty()
-    if own:
-        fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
-        os.tcsetpgrp(theirs, os.getpgrp())
-    os.dup2(theirs, 0)
-    return ours
 
 
 def prompt_pdb():
@@ -539,20 +377,16 @@ def prompt_password():
 
 
 def prompt_terminal():
-    kept = on_terminal(own=True)
+    """Standard input is a terminal: the harness has made us a session's leader, who may make it his own."""
+    _ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
+    os.tcsetpgrp(theirs, os.getpgrp())
+    os.dup2(theirs, 0)
     waits("idle", never=["waiting-external"])
-    confirm(f"Go on, {kept}? ")
-
-
-def prompt_elsewhere():
-    kept = on_terminal(own=False)
-    waits("waiting-external", "input() asks 'Go on? ' at ", "/dev/pts/", never=["idle"])
-    confirm("Go on? ")
-    os.close(kept)
+    input("Go on? ")
 
 
 def prompt_filter():
-    """A filter reads its standard input, and asks nobody."""
     on_pipe()
     waits("idle", never=["waiting-external", " asks "])
     for line in sys.stdin:
@@ -560,7 +394,6 @@ def prompt_filter():
 
 
 def refused_space():
-    """A device that is always full, and a loop that tries again."""
     waits("starved", "MainThread (tid", "is refused what it asks for (OSError(28, 'No space left on device')")
     with open("/dev/full", "wb", buffering=0) as file:
         while True:
@@ -568,16 +401,6 @@ def refused_space():
                 file.write(b"checkpoint")
             except OSError:
                 time.sleep(0.2)
-
-
-def refused_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    waits("starved", "is refused what it asks for (MemoryError()")
-    while True:
-        try:
-            bytearray(1 << 31)
-        except MemoryError:
-            time.sleep(0.2)
 
 
 def error_nothing():
@@ -662,4 +485,220 @@ def server_full():
     asyncio.run(main())
 
 
-globals()[sys.argv[1].replace("-", "_")]()
+# --- what programs of others do: tests/integration says what a report has of them -----------------------------------
+
+table = threading.Lock()
+
+
+def other(job, name="other", waits="any"):
+    def work():
+        truth.thread(name, waits=waits)
+        begun.set()
+        job()
+
+    begun = threading.Event()
+    threading.Thread(target=work, name=name, daemon=True).start()
+    begun.wait()
+
+
+def ready(waits="any", **facts):
+    truth.thread("main", waits=waits)
+    truth.note(**facts)
+    truth.ready()
+
+
+def count():
+    number = 0
+    while True:
+        number += 1
+
+
+def runs_python():
+    """The main thread waits for one that runs Python for ever."""
+    other(count, "counter", waits=None)
+    ready(busy=True, line=count.__code__.co_firstlineno)
+    threading.Event().wait()
+
+
+@contextlib.contextmanager
+def session():
+    with table:
+        yield
+
+
+def managed_twice():
+    """A lock twice by a context manager that is a generator, which keeps it while it is suspended, on a stack."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session())
+        with session():
+            pass
+
+
+class Account:
+    def __init__(self):
+        self.guard = threading.Lock()
+
+    def twice(self):
+        self.guard.acquire()
+        ready("futex")
+        self.guard.acquire()
+
+
+def lock_twice():
+    other(managed_twice, "managed")
+    Account().twice()
+
+
+def lock_handed():
+    """A lock that another thread is to release: nobody holds it up himself."""
+    lock = threading.Lock()
+    lock.acquire()
+    other(lambda: [time.sleep(truth.FOREVER), lock.release()])
+    ready("futex")
+    lock.acquire()
+
+
+def lock_shared():
+    """A semaphore in shared memory: another process may post it."""
+    lock = fork.Lock()
+    lock.acquire()
+    waits("waiting-external")
+    lock.acquire()
+
+
+def backward_hook():
+    """An event that nobody sets, in a hook of a backward pass; another thread sleeps."""
+    import torch
+
+    torch.set_num_threads(1)
+    other(lambda: time.sleep(truth.FOREVER))
+    with torch.autograd.set_detect_anomaly(True):
+        loss = (torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum()
+        line = f"owed.py:{sys._getframe().f_lineno - 1} (backward_hook"
+        node = loss.grad_fn.next_functions[0][0]
+        node.register_prehook(lambda gradients: never.wait() and None)
+        never = threading.Event()
+        waits("blocked", f"in the backward of {node.name()}, made at ", line)
+        loss.backward()
+
+
+def stuck_child():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        truth._die_with_parent()
+        lock = threading.Lock()
+        lock.acquire()
+        os.write(writer, b"x")
+        lock.acquire()
+    os.read(reader, 1)
+    ready("wait", child=child)
+    os.waitpid(child, 0)
+
+
+def crossed_withs():
+    """Two threads with two locks; one is inside of a try in its with block when it wants the other lock. A third one
+    has a lock by a call, which a fourth one wants."""
+    first, second, third, taken = threading.Lock(), threading.Lock(), threading.RLock(), threading.Event()
+    both = threading.Barrier(2)
+
+    def one():
+        with first:
+            both.wait()
+            second.acquire()
+
+    def two():
+        with second:
+            try:
+                both.wait()
+                first.acquire()
+            finally:
+                pass
+
+    def three():
+        if third.acquire(timeout=0.02):
+            taken.set()
+        threading.Event().wait()
+
+    def four():
+        taken.wait()
+        third.acquire()
+
+    for job in (one, two, three, four):
+        other(job, job.__name__, waits="futex")
+    first_line, *more = (each.__code__.co_firstlineno + 1 for each in (one, two, three))
+    ready("futex", line=first_line, in_try=more[0], called=more[1])
+    threading.Event().wait()
+
+
+def rank_by_itself():
+    """A rank that says so in os.environ alone, and waits for the others in the store."""
+    import torch.distributed as dist
+
+    os.environ.update(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    ready()
+    store.wait(["never"], datetime.timedelta(days=1))
+
+
+def rpc_idle():
+    import torch.distributed.rpc as rpc
+
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rendezvous", num_worker_threads=2)
+    rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+    ready("read")
+    sys.stdin.read()
+
+
+def polled_futures():
+    """A loop asks futures in a generator whether they are done, whose jobs wait for an event: no hang is proven."""
+
+    def job():
+        truth.thread(f"job-{len(begun)}", waits="any")
+        begun.append(1)
+        never.wait()
+
+    begun, never, pool = [], threading.Event(), concurrent.futures.ThreadPoolExecutor(2)
+    futures = [pool.submit(job) for _ in range(2)]
+    truth.until(lambda: len(begun) >= 2)
+    waits("idle", "looks again and again at futures (future 0x", roles=["main", "job-0"])
+    while not all(future.done() for future in futures):
+        time.sleep(0.02)
+
+
+def ask(port, verdict, *says, **never):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"x")
+        waits(verdict, *says, **never)
+        connection.recv(1)
+
+
+def asks_itself():
+    async def serve():
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        ask(port, "self-deadlock", "which this process itself has not accepted yet", roles=["main"])
+
+    asyncio.run(serve())
+
+
+def asks_a_thread():
+    """A task of an event loop asks a server of which a thread looks after the connections, and does not answer."""
+
+    def look_after():
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while True:
+                selector.select()
+                time.sleep(0.02)
+
+    async def asks():
+        ask(server.getsockname()[1], "waiting-external", never=["itself could"])
+
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=look_after, daemon=True).start()
+    asyncio.run(asks())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1].replace("-", "_")]()

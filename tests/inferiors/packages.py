@@ -3,8 +3,6 @@
 The packages are in a folder of PYTHONPATH: a made one, and markupsafe, of which an extension module is mapped.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import sys

@@ -1,10 +1,7 @@
 """A thread inside a function, built -O0 -g, that has a local variable of each type that debuggers get summaries for."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
-import time
 
 import native_library
 import torch
@@ -14,8 +11,7 @@ library = ctypes.CDLL(native_library.load_operators("debug_dispatch"))
 there = ctypes.c_int.in_dll(library, "types_are_there")
 tensor = torch.tensor([[0.5, -1.0], [2.0, 3.25]], requires_grad=True)
 threading.Thread(target=torch.ops.gdbext_debug.types, args=(tensor,), name="types", daemon=True).start()
-while not there.value:
-    time.sleep(0.01)
+truth.until(lambda: there.value)
 truth.note(
     verdict="blocked",
     keyset=str(torch._C._dispatch_keys(tensor)),

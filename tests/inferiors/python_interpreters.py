@@ -1,13 +1,10 @@
-"""A thread inside a subinterpreter, and a forked child. Runs on CPython 3.8 to 3.13.
+"""A thread inside a subinterpreter, and a forked child. Runs on CPython 3.8 to 3.13."""
 
-usage: python_interpreters.py TRUTH.json
-"""
-
-import json
 import os
-import sys
 import threading
 import time
+
+import truth
 
 try:
     import _interpreters
@@ -55,15 +52,13 @@ def main():
     FORKED.wait()  # a fork with several interpreters kills the child in 3.13.0
     thread = threading.Thread(target=run_in_interpreter, name="guest", daemon=True)
     thread.start()
-    while "ready" not in TRUTH:
-        time.sleep(0.01)
+    truth.until(lambda: "ready" in TRUTH)
     TRUTH["file"] = os.read(TRUTH["ready"], 64).decode()
     TRUTH["tid"] = thread.native_id
-    with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump(TRUTH, file)
-    os.write(1, b"ready\n")
+    truth.thread("main", waits="read")
+    truth.note(**TRUTH)
+    truth.ready()
     os.read(0, 1)
-    os.write(BLOCK_W, b"xx")
 
 
 main()

@@ -1,23 +1,21 @@
 """Threads that wait for every kind of Python lock, and one that sleeps without or with the GIL.
 
-usage: python_locks.py TRUTH.json [gil]
-
-Runs on CPython 3.8 to 3.13. Writes idents, native ids and the addresses (id) of what each thread waits for, then
-"ready". With "gil", a thread then sleeps in C for ever while it holds the GIL, and another one wants it.
+Runs on CPython 3.8 to 3.13. The truth has idents, native ids and the addresses (id) of what each thread waits for. With
+"gil" the main thread then sleeps in C for ever while it holds the GIL, and another one wants it.
 """
 
 import concurrent.futures
 import ctypes
 import functools
-import json
 import os
 import queue
 import sys
 import threading
 import time
 
+import truth
+
 HOLDER_READY = threading.Event()
-TRUTH = {"waits": {}, "objects": {}}
 LOCK = threading.Lock()
 RLOCK = threading.RLock()
 FREE_LOCK = threading.Lock()
@@ -148,13 +146,8 @@ SHOWN["dict"]["c"] = 5
 OBJECTS = make_objects()
 
 
-def sleep_holding_the_gil():
-    ctypes.PyDLL(None).sleep(3600)
-
-
 def wants_the_gil():
-    while not os.path.exists(sys.argv[1]):
-        time.sleep(0.01)
+    truth.until(lambda: os.path.exists(truth.path()))
     while True:
         time.sleep(0.001)
 
@@ -163,11 +156,6 @@ def start(target):
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
     return thread
-
-
-def asleep(thread):
-    with open("/proc/self/task/%d/syscall" % thread.native_id) as file:
-        return file.read().startswith("202 ")
 
 
 def facts(value, shown=None):
@@ -185,37 +173,34 @@ def main():
     HOLDER_READY.wait()
     threads = {name: start(target) for name, (_, _, target) in EXPECTED.items()}
     joining = start(lambda: SLEEPER.join())
-    while not all(asleep(thread) for thread in [*threads.values(), joining]):
-        time.sleep(0.01)
+    truth.until(lambda: all(truth.is_in(202, thread) for thread in [*threads.values(), joining]))
     HANDED.acquire()
     HANDED.notify()  # its waiter wants HANDED's lock back, which we keep
     time.sleep(0.05)
-    for name, (kind, thing, _) in EXPECTED.items():
-        TRUTH["waits"][name] = {"tid": threads[name].native_id, "kind": kind, "address": id(thing)}
-    TRUTH["join"] = {"tid": joining.native_id, "address": id(SLEEPER)}
-    TRUTH["sleeper"] = {"tid": SLEEPER.native_id, "ident": SLEEPER.ident}
-    TRUTH["holder"] = {"tid": holder.native_id, "ident": holder.ident}
-    TRUTH["rlock"], TRUTH["free_rlock"] = id(RLOCK), id(FREE_RLOCK)
-    TRUTH["lock"], TRUTH["free_lock"] = id(LOCK), id(FREE_LOCK)
-    TRUTH["main"] = threading.main_thread().ident
-    TRUTH["handed"] = id(HANDED._lock)
-    TRUTH["objects"] = {name: facts(value) for name, value in OBJECTS.items()}
-    TRUTH["objects"].update({name: facts(value, repr(value)) for name, value in SHOWN.items()})
+    shown = {name: facts(value, repr(value)) for name, value in SHOWN.items()}
+    truth.note(
+        waits={
+            name: {"tid": threads[name].native_id, "kind": kind, "address": id(thing)}
+            for name, (kind, thing, _) in EXPECTED.items()
+        },
+        join={"tid": joining.native_id, "address": id(SLEEPER)},
+        sleeper={"tid": SLEEPER.native_id, "ident": SLEEPER.ident},
+        holder={"tid": holder.native_id, "ident": holder.ident},
+        lock=id(LOCK), free_lock=id(FREE_LOCK), rlock=id(RLOCK), free_rlock=id(FREE_RLOCK), handed=id(HANDED._lock),
+        main=threading.main_thread().ident,
+        objects={**{name: facts(value) for name, value in OBJECTS.items()}, **shown},
+    )
     finish()
 
 
 def finish():
-    gil = sys.argv[2:] == ["gil"]
+    gil = sys.argv[1:] == ["gil"]
     if gil:
-        TRUTH["wants_gil"] = start(wants_the_gil).native_id
-    with open(sys.argv[1] + ".new", "w", encoding="utf-8") as file:
-        json.dump(TRUTH, file)
-    os.rename(sys.argv[1] + ".new", sys.argv[1])
+        truth.note(wants_gil=start(wants_the_gil).native_id)
+    truth.thread("main", waits=None if gil else "read")
+    truth.ready()
     if gil:
-        time.sleep(0.05)
-        os.write(1, b"ready\n")
-        sleep_holding_the_gil()
-    os.write(1, b"ready\n")
+        ctypes.PyDLL(None).sleep(truth.FOREVER)
     os.read(0, 1)
 
 

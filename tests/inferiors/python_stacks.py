@@ -1,18 +1,16 @@
 """Threads with every kind of Python stack, blocked for ever. Runs on CPython 3.8 to 3.13.
 
-usage: python_stacks.py TRUTH.json [plain]
-
-Writes what CPython itself says of each thread (sys._current_frames, idents, native ids, names), then "ready" to
-standard output, and waits for standard input to close. With "plain" the names of threads are ASCII.
+The truth is what CPython itself says of each thread (sys._current_frames, idents, native ids, names). Argument "plain":
+the names of threads are ASCII.
 """
 
 import asyncio
 import ctypes
-import json
 import os
 import sys
 import threading
-import time
+
+import truth
 
 BLOCK_R, BLOCK_W = os.pipe()
 READY = threading.Semaphore(0)
@@ -109,7 +107,6 @@ def through_long_function():
 
 
 def through_finally():
-    """An exception is on its way while the block runs."""
     try:
         try:
             raise LookupError(1)
@@ -137,25 +134,23 @@ def stack_of(frame):
 
 def main():
     threading.stack_size(1 << 20)  # keeps the cores small
-    started, mark = [], "" if sys.argv[2:] == ["plain"] else "é"
+    started, mark = [], "" if sys.argv[1:] == ["plain"] else "é"
     for index, kind in enumerate(KINDS):
         thread = threading.Thread(target=kind, name="{}-{}{}".format(kind.__name__, mark, index), daemon=True)
         thread.start()
         started.append(thread)
     for _ in KINDS:
         READY.acquire()
-    time.sleep(0.05)  # let the threads get from release() into read()
-    truth = {"version": sys.version.split()[0], "threads": []}
-    frames = sys._current_frames()
+    truth.until(lambda: all(truth.is_in(0, thread) for thread in started))  # read(2)
+    frames, stacks = sys._current_frames(), []
     for thread in [threading.main_thread(), *started]:
         stack = stack_of(frames[thread.ident])
         if thread is threading.main_thread():
             stack[0][2] = line_of("# the main thread waits here")
-        truth["threads"].append({"ident": thread.ident, "tid": thread.native_id, "name": thread.name, "stack": stack})
-    with open(sys.argv[1] + ".new", "w", encoding="utf-8") as file:
-        json.dump(truth, file)
-    os.rename(sys.argv[1] + ".new", sys.argv[1])
-    os.write(1, b"ready\n")
+        stacks.append({"ident": thread.ident, "tid": thread.native_id, "name": thread.name, "stack": stack})
+    truth.thread("main", waits="read")
+    truth.note(stacks=stacks)
+    truth.ready()
     os.read(0, 1)  # the main thread waits here
 
 

@@ -1,7 +1,5 @@
 """Programs that hang as public bug reports say. Arguments: the program, a function here, and what it takes."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import fcntl
@@ -16,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 
 import truth
@@ -38,11 +36,6 @@ def soon_ready(*words):
     """Ready when the main thread has come to its wait."""
     tells(*words)
     threading.Thread(target=lambda: (time.sleep(1), truth.ready()), daemon=True).start()
-
-
-def until(condition):
-    while not condition():
-        time.sleep(0.01)
 
 
 def thread(target, name=None):
@@ -90,35 +83,13 @@ def compile_worker():
     """The main thread waits for the result of a compilation, in a worker process that does not end.
     https://github.com/pytorch/pytorch/pull/181293 (torch._inductor.async_compile waits without a timeout)"""
     future = ProcessPoolExecutor(1, mp_context=fork).submit(kernel)
-    until(lambda: os.path.exists("worker"))
+    truth.until(lambda: os.path.exists("worker"))
     with open("worker") as text:
         ready("waiting-external", text.read(), waits="futex")
     future.result()
 
 
-def fill(filled, looked_at):
-    if looked_at == "child":
-        tells("waiting-external", str(os.getppid()), waits="futex")
-    filled.put(b"x" * 1_000_000)
-    if looked_at == "child":
-        truth.ready()
-
-
-def feeder_full(looked_at):
-    """A child has put more into a multiprocessing.Queue than a pipe holds; its parent joins it before reading. The one
-    that is looked at: "parent" or "child".
-    https://github.com/python/cpython/issues/73983, https://github.com/n8n-io/n8n/pull/19084"""
-    filled = fork.Queue()
-    child = fork.Process(target=fill, args=(filled, looked_at))
-    child.start()
-    if looked_at == "parent":
-        ready("waiting-external", str(child.pid), waits="wait")
-    child.join()
-
-
 class FileBaton:
-    """As torch.utils.file_baton has it."""
-
     def __init__(self, path):
         self.lock_file_path = path
         self.wait_seconds = 0.1
@@ -139,7 +110,6 @@ def file_baton():
 
 
 def held_by_child(take):
-    """The pid of a child that has taken something, and keeps it."""
     output, into = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -199,21 +169,9 @@ def pool_killed():
     pool = fork.Pool(2)
     before = {process.pid for process in pool._pool}
     result = pool.map_async(lost_job, range(4), chunksize=1)
-    until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
+    truth.until(lambda: {process.pid for process in pool._pool} != before and len(pool._pool) == 2)
     ready("waiting-external", *(str(process.pid) for process in pool._pool), "lost", waits="futex")
     result.get()
-
-
-def semaphore_dead():
-    """A process was killed inside a multiprocessing.Lock; everybody else waits for it.
-    https://github.com/tqdm/tqdm/pull/1751, https://github.com/python/cpython/issues/87971"""
-    lock = fork.Lock()
-    child = fork.Process(target=lambda: (lock.acquire(), kill_me()))
-    child.start()
-    child.join()
-    ready("waiting-external", "no other process that has it is alive", waits="futex")
-    with lock:
-        pass
 
 
 def others_end(kind):
@@ -289,30 +247,17 @@ class Item:
         self.deleted()
 
 
-class Buffer(queue.Queue):
-    def __init__(self, interrupt):
-        super().__init__()
-        self.interrupt = interrupt
-
-    def _put(self, item):
-        self.interrupt()
-
-
 def interrupted_lock(how):
-    """What interrupts a thread wants the lock that the interrupted code has: "signal+with", "signal+queue" or
-    "del+finally", which says what interrupts, and how the lock is taken.
+    """What interrupts a thread wants the lock that the interrupted code has: "signal+with" or "del+finally", which says
+    what interrupts, and how the lock is taken.
     https://github.com/Delgan/loguru/issues/390, https://github.com/patroni/patroni/pull/3413 (a signal),
     https://github.com/Delgan/loguru/issues/712, https://github.com/getsentry/sentry-python/issues/803 (__del__)"""
     what, _, taken = how.partition("+")
     lock = threading.Lock()
 
     def emit(*_):
-        """Called while the lock is held: it can never get it."""
-        if taken == "queue":
-            messages.put("again")
-        else:
-            with lock:
-                pass
+        with lock:
+            pass
 
     def interrupt():
         truth.note(cycle=["main"])
@@ -323,18 +268,14 @@ def interrupted_lock(how):
             signal.raise_signal(signal.SIGUSR1)
         Item(emit)
 
-    messages = Buffer(interrupt)
     if taken == "with":
         with lock:
             interrupt()
-    elif taken == "finally":
-        lock.acquire()
-        try:
-            interrupt()
-        finally:
-            lock.release()
-    else:
-        messages.put("first")
+    lock.acquire()
+    try:
+        interrupt()
+    finally:
+        lock.release()
 
 
 def nested_pool(workers):
@@ -355,86 +296,12 @@ def nested_pool(workers):
     [future.result() for future in futures]
 
 
-def never_done(kind):
-    """The main thread waits until all of something are done, and one never is: "barrier", "futures" or "executor"."""
-    {"barrier": barrier, "futures": futures, "executor": executor}[kind]()
-
-
-def barrier():
-    """A thread died on its way. https://github.com/Quansight-Labs/free-threaded-compatibility/issues/133"""
-    start = threading.Barrier(3)
-    thread(start.wait, "first")
-    soon_ready("blocked", "2 of 3 threads have come")
-    start.wait()
-
-
-def futures():
+def never_done(_futures):
     """concurrent.futures.wait() of two, one of which hangs. https://github.com/python/cpython/issues/92001"""
     pool = ThreadPoolExecutor(2)
     jobs = [pool.submit(int), pool.submit(queue.Queue().get)]
     soon_ready("blocked", "concurrent.futures.Future", "still to come from", "queue")
     wait_for_futures(jobs)
-
-
-def executor():
-    """asyncio.run() waits for a job of its executor. https://github.com/jaredrhod/backtalk/issues/24"""
-
-    async def main():
-        asyncio.get_running_loop().run_in_executor(None, queue.Queue().get)
-        await asyncio.sleep(0.1)
-        soon_ready("waiting-external", "the end of the default executor's jobs")
-
-    asyncio.run(main())
-
-
-def slow():
-    """A pool's only worker waits for futures that are made by hand, and set by a thread outside of the pool."""
-    requests = queue.Queue()
-
-    def answer():
-        while True:
-            future = requests.get()
-            time.sleep(0.05)
-            future.set_result(1)
-
-    def ask(_):
-        future = Future()
-        requests.put(future)
-        return future.result()
-
-    thread(answer)
-    with ThreadPoolExecutor(1) as workers:
-        truth.note(verdict="idle", names=["still to come from"])
-        truth.ready()
-        while True:
-            list(workers.map(ask, range(8)))
-
-
-def thread_polled():
-    """The main thread looks at a thread every second; that one waits for a lock of a third one.
-    https://github.com/rohanpm/more-executors/issues/114, https://github.com/tqdm/tqdm/pull/1751"""
-    lock, taken = threading.Lock(), threading.Event()
-
-    def keep():
-        truth.thread("keeper", waits=None)
-        lock.acquire()
-        try:
-            taken.set()
-            time.sleep(truth.FOREVER)
-        finally:
-            lock.release()
-
-    def work():
-        truth.thread("worker", waits="futex")
-        taken.wait()
-        lock.acquire()
-
-    thread(keep, "keeper")
-    worker = thread(work, "worker")
-    taken.wait()
-    ready("blocked", "keeper", "worker")
-    while worker.is_alive():
-        worker.join(timeout=1)
 
 
 def python_lock_abba(kind="Lock"):
@@ -456,6 +323,18 @@ def python_lock_abba(kind="Lock"):
     truth.note(verdict="deadlock", cycle=["worker-0", "worker-1"])
     truth.ready()
     threading.Event().wait()
+
+
+def shutdown_waits():
+    """The program is over, and Python waits for a thread that is no daemon and reads a queue, which nothing fills.
+    https://github.com/jaredrhod/backtalk/issues/24"""
+
+    def consume():
+        truth.thread("worker", waits="futex")
+        queue.Queue().get()
+
+    threading.Thread(target=consume, name="consumer").start()
+    ready("blocked", "MainThread", "shutting down", "consumer", "queue", waits="futex")
 
 
 # --- event loops -----------------------------------------------------------------------------------
@@ -536,7 +415,6 @@ def task_cycle():
 
 
 def known_bug(name):
-    """Shown in a moment: the name of a function below."""
     globals()[name.replace("-", "_")]()
 
 
@@ -575,7 +453,7 @@ def lost_signal():
 
     def waiter():
         found = thread(wait)
-        until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
+        truth.until(lambda: struct.unpack_from("<2I", condvar, 16) != (0, 0))  # __g_refs: it sleeps
         time.sleep(0.1)
         libc.pthread_cond_signal(condvar)
         return found
@@ -597,7 +475,7 @@ def executor_tasks():
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=2)
     futures = [pool.submit(int) for _ in range(4)]
-    until(lambda: futures[1].done() and not pool._processes)
+    truth.until(lambda: futures[1].done() and not pool._processes)
     ready("idle", waits="futex")
     futures[3].result()
 

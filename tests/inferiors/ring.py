@@ -1,8 +1,6 @@
 """ring: a ring buffer of which only tests/example_package knows something. One server is stuck, the other is idle. No
 torch."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,9 +1,7 @@
-"""settings: how PyTorch is set, and what it says of that itself. Argument: the program, one of PROGRAMS.
+"""settings: how PyTorch is set, and what it says of that itself. Argument: the program, one of the functions.
 
 ``script`` FILE: as the program FILE sets them, printed as JSON. Older releases lack some of the functions.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -15,6 +13,7 @@ import sys
 import torch
 import truth
 from config_truth import changed
+from torch_truth import FunctionMode, Mode
 
 C = torch._C
 hooks, drawn, observers, profiled = [], 0, [], {}
@@ -23,12 +22,10 @@ open_contexts = contextlib.ExitStack()
 
 
 def say():
-    """By PyTorch's own functions, under the names of the report."""
     return {**existing(FLAGS), **say_precision(), **say_libraries(), **say_others(), "threads": [say_thread()]}
 
 
 def existing(functions):
-    """What those say that this release has."""
     found = {}
     for name, function in functions.items():
         with contextlib.suppress(AttributeError, RuntimeError):  # mixed old and new functions of precision
@@ -107,13 +104,8 @@ def say_configuration(name):
 
 
 def say_autocast():
-    if not hasattr(torch, "get_autocast_dtype"):  # before 2.4
-        dtypes = {"cpu": torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype(),
-                  "cuda": torch.is_autocast_enabled() and torch.get_autocast_gpu_dtype()}
-    else:
-        dtypes = {kind: torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-                  for kind in ("cpu", "cuda", "xpu")}
-    return {kind: str(dtype).partition(".")[2] for kind, dtype in dtypes.items() if dtype}
+    kinds = [kind for kind in ("cpu", "cuda", "xpu") if torch.is_autocast_enabled(kind)]
+    return {kind: str(torch.get_autocast_dtype(kind)).partition(".")[2] for kind in kinds}
 
 
 def say_thread():
@@ -124,7 +116,7 @@ def say_thread():
         "grad_mode": (torch.is_grad_enabled(), True),
         "inference_mode": (torch.is_inference_mode_enabled(), False),
         "forward_ad": (C._is_fwd_grad_enabled(), True),
-        "multithreading": (getattr(C, "_is_multithreading_enabled", lambda: True)(), True),
+        "multithreading": (C._is_multithreading_enabled(), True),
         "autocast": (say_autocast(), {}),
         "autocast_cache": (torch.is_autocast_cache_enabled(), True),
         "torch_function_modes": ([type(each).__name__ for each in function_modes], []),
@@ -141,21 +133,12 @@ def say_thread():
 
 
 def call(owner, function, *arguments):
-    """Where this release has it."""
     if hasattr(owner, function):
         getattr(owner, function)(*arguments)
 
 
 def unchanged():
     pass
-
-
-def forked_pool():
-    """Inter-op threads are at work, so that their number is that of the pool."""
-    global drawn
-    torch.set_num_interop_threads(4)
-    torch.jit.wait(torch.jit.fork(torch.rand, 3))
-    drawn = 3
 
 
 def old_precision():
@@ -177,29 +160,12 @@ def new_precision():
 
 
 def autocast():
-    if not hasattr(torch, "set_autocast_dtype"):  # before 2.4
-        torch.set_autocast_cpu_dtype(torch.bfloat16)
-        torch.set_autocast_cpu_enabled(True)
-        torch.set_autocast_gpu_dtype(torch.bfloat16)
-        torch.set_autocast_enabled(True)
-    else:
-        for kind, dtype in (("cpu", torch.float16), ("cuda", torch.bfloat16)):
-            torch.set_autocast_dtype(kind, dtype)
-            torch.set_autocast_enabled(kind, True)
+    for kind, dtype in (("cpu", torch.float16), ("cuda", torch.bfloat16)):
+        torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_enabled(kind, True)
     torch.set_autocast_cache_enabled(False)
     torch.set_grad_enabled(False)
-    if hasattr(torch.autograd, "set_multithreading_enabled"):
-        open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
-
-
-class ADispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-class AFunctionMode(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
+    open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
 
 
 def pack(tensor):
@@ -207,25 +173,24 @@ def pack(tensor):
 
 
 def contexts():
-    """A profiler of this thread, an observer of all threads, modes, and more pairs of saved-tensor hooks than one block
-    of a deque has room for."""
+    """A profiler of this thread, an observer of all threads, modes, more pairs of saved-tensor hooks than a block of a
+    deque has room for, and threads at work, so that the number of inter-op threads is that of the pool."""
+    global drawn
+    torch.set_num_interop_threads(4)
+    torch.jit.wait(torch.jit.fork(torch.rand, 3))
+    drawn = 3
+    open_contexts.enter_context(torch.inference_mode())
     profiled.update(state="KINETO", report_input_shapes=True, profile_memory=True, with_stack=False, with_flops=False,
                     with_modules=False)
     open_contexts.enter_context(torch.profiler.profile(record_shapes=True, profile_memory=True))
-    if hasattr(torch.profiler, "ExecutionTraceObserver"):  # since 2.1
-        observers.append(torch.profiler.ExecutionTraceObserver().register_callback("trace.json"))
-        observers[0].start()
+    observers.append(torch.profiler.ExecutionTraceObserver().register_callback("trace.json"))
+    observers[0].start()
     for _ in range(20):
         open_contexts.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, call))
         hooks.append(["pack", "call"])
-    open_contexts.enter_context(AFunctionMode())
-    open_contexts.enter_context(ADispatchMode())
+    open_contexts.enter_context(FunctionMode())
+    open_contexts.enter_context(Mode())
     torch.set_default_device("meta")
-
-
-def inference():
-    open_contexts.enter_context(torch.inference_mode())
-    torch.manual_seed(7)
 
 
 def everything():
@@ -235,8 +200,7 @@ def everything():
     import torch._inductor.config as inductor
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    if hasattr(torch.utils, "deterministic"):
-        torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.set_default_dtype(torch.bfloat16)
     torch.autograd.set_detect_anomaly(True, check_nan=False)
     cudnn.enabled, cudnn.deterministic, cudnn.benchmark = False, True, True
@@ -253,11 +217,9 @@ def everything():
     dynamo.suppress_errors = dynamo.verbose = inductor.max_autotune = True
     inductor.cpp.threads = 1
     inductor.post_grad_fusion_options = {"normalization_pass": {"level": 2}}
-    settings = "max_split_size_mb:100,garbage_collection_threshold:0.5"
-    if hasattr(C, "_accelerator_setAllocatorSettings"):
-        C._accelerator_setAllocatorSettings(settings)
-    else:
-        call(C, "_cuda_cudaCachingAllocator_set_allocator_settings", settings)
+    name = "_accelerator_setAllocatorSettings"
+    name = name if hasattr(C, name) else "_cuda_cudaCachingAllocator_set_allocator_settings"
+    call(C, name, "max_split_size_mb:100,garbage_collection_threshold:0.5")
     torch.manual_seed(2**63 + 1234)
     torch.rand(1000)
     torch.normal(0.0, 1.0, (3,), dtype=torch.float64)
@@ -265,15 +227,11 @@ def everything():
     torch.set_default_device("meta")
 
 
-PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
-    unchanged, forked_pool, old_precision, new_precision, contexts, inference, everything,
-)}
-
 if sys.argv[1] == "script":
     exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), {})
     print(json.dumps(say()))
 else:
-    PROGRAMS[sys.argv[1]]()
+    globals()[sys.argv[1].replace("-", "_")]()
     truth.thread("main", waits="any")
     truth.note(verdict="idle", torch=torch.__version__, settings=say())
     truth.ready()

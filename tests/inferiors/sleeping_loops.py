@@ -1,15 +1,16 @@
 """Threads that sleep: each in a function of its own, some of them in a loop that looks at something.
 
-Written for every Python from 3.8 on. Prints thread ids by the name of the function.
+Runs on every Python from 3.8 on.
 """
 
-import json
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+
+import truth
 
 NEVER = threading.Event()
 ALWAYS = 1000.0
@@ -22,18 +23,11 @@ class Worker:
     def __init__(self):
         self.ready = threading.Event()
         self.results = queue.Queue()
-        self.path = "/tmp/never.done"
 
     def attribute(self):
         self.results.put(1)
         while not self.ready.is_set():
             time.sleep(ALWAYS)
-
-    def past(self):
-        if os.path.exists(self.path) or self.ready.is_set() or stopping:
-            return
-        self.results.put(1)
-        time.sleep(ALWAYS)
 
 
 def event():
@@ -75,16 +69,6 @@ def plain():
     return done, child.poll(), jobs.empty()
 
 
-def training():
-    verbose, checkpoint = True, "/tmp/model.pt"
-    if verbose and os.path.exists(checkpoint):
-        return
-    for step in range(3):
-        jobs.put(step)
-        time.sleep(ALWAYS)
-    print(checkpoint, jobs.empty())
-
-
 def before_another_loop():
     time.sleep(ALWAYS)
     while not NEVER.is_set() and not stopping:
@@ -98,11 +82,11 @@ def inner_of_two():
 
 
 worker = Worker()
-functions = [worker.attribute, worker.past, event, file, written, process, flag, plain, training]
-functions += [before_another_loop, inner_of_two]
+functions = [worker.attribute, event, file, written, process, flag, plain, before_another_loop, inner_of_two]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:
     thread.start()
 time.sleep(0.2)
-print(json.dumps({thread.name: thread.native_id for thread in threads}), flush=True)
+truth.note(tids={thread.name: thread.native_id for thread in threads})
+truth.ready()
 sys.stdin.read()

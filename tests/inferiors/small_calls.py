@@ -1,7 +1,5 @@
 """small_calls: dispatches a small operator two hundred times a second, and counts in a file how far it has come."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

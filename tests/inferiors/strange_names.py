@@ -1,7 +1,5 @@
 """Python without torch, full of names that drive a terminal: of threads, functions, files and the process itself."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

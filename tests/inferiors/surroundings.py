@@ -33,7 +33,6 @@ def inside():
 
 
 def pinned():
-    """Three threads on one processor that they share."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for _ in range(2):
         threading.Thread(target=computes, daemon=True).start()
@@ -42,7 +41,6 @@ def pinned():
 
 
 def collects():
-    """A full garbage collection after the other."""
     kept = [[number] for number in range(300_000)]
     truth.note(objects=len(kept))
     truth.ready()
@@ -85,7 +83,6 @@ def database(path):
 
 
 def team():
-    """An OpenMP team of many threads."""
     import torch
 
     torch.set_num_threads(8 * (os.cpu_count() or 1))
@@ -97,7 +94,6 @@ def team():
 
 
 def subnormals():
-    """Numbers that are too small to be normal."""
     import torch
 
     torch.set_num_threads(1)

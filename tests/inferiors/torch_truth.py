@@ -1,15 +1,24 @@
 """What PyTorch itself says about keysets, for the inferiors to write down."""
 
-from __future__ import annotations
-
 import re
 
 import torch
 import truth
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
 
 
 def tensor_keyset(tensor):
-    """The keyset of a tensor, as hexadecimal text."""
     return truth.hexadecimal(torch._C._dispatch_keys(tensor).raw_repr())
 
 

@@ -5,8 +5,6 @@ file in the second argument, if any. ``exec``: becomes another program in the mi
 program.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

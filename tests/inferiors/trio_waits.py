@@ -1,7 +1,5 @@
 """trio-waits: a runner of trio whose tasks wait for one of everything; each is named after what it waits for."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -5,8 +5,6 @@ exec, with the handle of what it launches among its globals (TritonCompileResult
 torch/_inductor/runtime/triton_heuristics.py), or with a method of what knows it (StaticTritonCompileResult).
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time
@@ -23,8 +21,6 @@ driver.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
 
 
 class Static:
-    """As a StaticallyLaunchedCudaKernel."""
-
     def __init__(self):
         self.function = 0x7200
 

@@ -5,8 +5,6 @@ rename (``ready``), from Python or, where nobody may take the GIL any more, from
 native/locks.cpp). Runs on every Python from 3.8 on and needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -14,6 +12,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 
 _lock = threading.Lock()
 _facts = {"threads": {}}  # type: dict
@@ -77,8 +76,18 @@ def ready():
         os.rename(path() + ".tmp", path())
 
 
+def until(condition):
+    while not condition():
+        time.sleep(0.005)
+
+
+def is_in(call, other):
+    """The thread is in this system call."""
+    with open(f"/proc/self/task/{other.native_id}/syscall") as file:
+        return file.read().startswith(f"{call} ")
+
+
 def hexadecimal(number):
-    """How addresses and keysets are written."""
     return f"{number:#x}"
 
 

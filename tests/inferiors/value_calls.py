@@ -4,8 +4,6 @@ Arguments: ``operators`` or ``compiled``, and the file for the calls in order, e
 a kernel as Inductor's generated Python calls it, one as its C++ does, and functions of AOTInductor.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -32,7 +30,6 @@ def call(op, function, *arguments, names, results=("result0",)):
 
 
 def operators():
-    """Every kind of argument and result."""
     a, b, c = torch.randn(3, 4), torch.randn(4, 2), torch.randn(3, 4)
     call("aten::mm", torch.mm, a, b, names=("self", "mat2"))
     call("aten::mm", torch.ops.aten.mm.default, a, b, names=("self", "mat2"))
@@ -86,7 +83,6 @@ def run_kernel(arg0_1, buf0, buf1, s77):
 
 
 def record(op, function, *arguments, **tensors):
-    """Call what works in place on those tensors."""
     before = lists(**tensors)
     function(*arguments)
     calls.append({"op": op, "before": before, "after": lists(**tensors)})

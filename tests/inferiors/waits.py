@@ -1,9 +1,4 @@
-"""Threads that wait in every way there is, one each; no torch. Its truth names kind, resource and owner of each.
-
-Arguments: the roles to have (default: all of JOBS).
-"""
-
-from __future__ import annotations
+"""Threads that wait in every way there is, one each; no torch. Its truth names kind, resource and owner of each."""
 
 import ctypes
 import os
@@ -11,7 +6,6 @@ import queue
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -20,7 +14,6 @@ import truth
 
 locks = native_library.load("locks")
 locks.wait_condvar_timed.argtypes = [ctypes.c_long]
-ready_to_wait = []
 for_ever = threading.Event()
 
 
@@ -102,19 +95,17 @@ def begin(role):
     threading.Thread(target=work, name=role, daemon=True).start()
 
 
-roles = sys.argv[1:] or list(JOBS)
-named = threading.Barrier(len(roles) + 1)
+named = threading.Barrier(len(JOBS) + 1)
 locks.lock(locks.first_mutex)
 locks.lock(locks.recursive_mutex)
 locks.write_lock()
 python_lock.acquire()
 python_rlock.acquire()
 truth.thread("main", waits="any", kind="python-lock")
-for role in roles:
+for role in JOBS:
     begin(role)
 named.wait()
-while "child" in roles and not children:
-    time.sleep(0.001)
+truth.until(lambda: children)
 truth.note(children=children)
 truth.ready()
 threading.Event().wait()

@@ -124,15 +124,4 @@ void wait_static_guard(void) {
   hold_static_guard();
 }
 
-// A stack of `depth` native frames, with the GIL given up at the bottom by whoever called us through CDLL.
-__attribute__((noinline)) long recurse(long depth) {
-  volatile char ballast[64];
-  ballast[0] = static_cast<char>(depth);
-  if (depth <= 1) {
-    helpers::announce();
-    for (;;) pause();
-  }
-  return recurse(depth - 1) + ballast[0];
-}
-
 }  // extern "C"

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.programs.python_targets import PYTHONS, PythonInferior, View
+from support.programs.harness import Inferior
+from support.programs.python_targets import PYTHONS, View, look, running
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
-def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+def inferior(request: pytest.FixtureRequest) -> Iterator[Inferior]:
     """The module's program on each Python."""
-    process = PythonInferior(request.param, request.module.PROGRAM)
-    yield process
-    process.close()
+    with running(request.param, request.module.PROGRAM) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
-def view(inferior: PythonInferior) -> Iterator[View]:
-    with inferior.look("live") as found:
+def view(inferior: Inferior) -> Iterator[View]:
+    """What can be read of it."""
+    with look(inferior) as found:
         yield found

@@ -6,7 +6,7 @@ import pytest
 
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import read_thread_names
-from support.programs.python_targets import PythonInferior, View
+from support.programs.python_targets import View, look, running
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
@@ -20,15 +20,15 @@ def throws(thread: dict[str, object]) -> bool:
 
 
 def test_version_threads_and_names(view: View) -> None:
-    assert view.runtime.version == view.truth["version"] + ("" if view.has_gil else "t")
-    for thread in view.truth["threads"]:
+    assert view.runtime.version == view.truth["python"] + ("" if view.has_gil else "t")
+    for thread in view.truth["stacks"]:
         assert [state.ident for state in view.states[thread["tid"]]] == [thread["ident"]]
-    assert len(view.states) == len(view.truth["threads"])
-    assert read_thread_names(view.runtime) == {each["ident"]: each["name"] for each in view.truth["threads"]}
+    assert len(view.states) == len(view.truth["stacks"])
+    assert read_thread_names(view.runtime) == {each["ident"]: each["name"] for each in view.truth["stacks"]}
 
 
 def assert_stacks(view: View) -> None:
-    for thread in view.truth["threads"]:
+    for thread in view.truth["stacks"]:
         stack = view.runtime.frames.stack(view.state(thread["tid"]))
         found = [[frame.function, frame.file, frame.line] for frame in stack.frames]
         assert found == thread["stack"], thread["name"]
@@ -41,16 +41,12 @@ def test_stacks_are_those_of_the_interpreter(view: View) -> None:
 
 @pytest.mark.parametrize("python", ["3.8", "3.13"])
 def test_stacks_from_a_core(python: str) -> None:
-    process = PythonInferior(python, PROGRAM)
-    try:
-        with process.look("core") as view:
-            assert_stacks(view)
-    finally:
-        process.close()
+    with running(python, PROGRAM) as process, look(process, core=True) as view:
+        assert_stacks(view)
 
 
 def test_each_evaluation_loop_has_its_frames(view: View) -> None:
-    for thread in view.truth["threads"]:
+    for thread in view.truth["stacks"]:
         if view.minor == (3, 9) and throws(thread):
             continue  # test_generator_that_passes_throw_on
         groups = view.groups(thread["tid"])
@@ -64,7 +60,7 @@ def test_each_evaluation_loop_has_its_frames(view: View) -> None:
 
 def test_generator_that_passes_throw_on(view: View) -> None:
     """The frame that throw() goes through has no loop of its own: it stands next to the one that it calls."""
-    thread = next(filter(throws, view.truth["threads"]))
+    thread = next(filter(throws, view.truth["stacks"]))
     names = [[frame.function for frame in group] for _, group in view.placed(thread["tid"])]
     assert names[0][0] == "block"
     inner = next(index for index, group in enumerate(names) if "cancelled_inner" in group)
@@ -78,7 +74,7 @@ def test_generator_that_passes_throw_on(view: View) -> None:
 
 
 def test_locals(view: View) -> None:
-    thread = next(each for each in view.truth["threads"] if each["name"].startswith("deep"))
+    thread = next(each for each in view.truth["stacks"] if each["name"].startswith("deep"))
     frames = view.runtime.frames.stack(view.state(thread["tid"])).frames
     depths = [locals_of(view.runtime, frame)["depth"] for frame in frames if frame.function == "recurse"]
     assert [view.runtime.objects.integer(depth) for depth in depths] == list(range(301))

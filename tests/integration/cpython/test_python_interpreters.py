@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,22 +15,19 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import PythonUnsupported
 from support.installed import pythons
-from support.programs.python_targets import PYTHONS, PythonInferior, view_of
+from support.programs.harness import Inferior
+from support.programs.python_targets import look, view_of
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
-def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
-    process = PythonInferior(request.param, "python_interpreters")
-    yield process
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.truth["child"], signal.SIGKILL)
-    process.close()
+PROGRAM = "python_interpreters"
+"""Of tests/inferiors, for the fixtures of conftest.py."""
 
 
-def test_both_interpreters(inferior: PythonInferior) -> None:
-    with inferior.look("live") as view:
+def test_both_interpreters(inferior: Inferior) -> None:
+    """Frames; the thread's name, which is that of the main interpreter; and the GIL of each."""
+    with look(inferior) as view:
         both = [0, view.truth["number"]]
         assert sorted(each.id for each in view.runtime.interpreters()) == both
         tid = view.truth["tid"]
@@ -57,11 +50,11 @@ def test_both_interpreters(inferior: PythonInferior) -> None:
             assert not any(gil.locked for gil in gils)
 
 
-def test_forked_child(inferior: PythonInferior) -> None:
+def test_forked_child(inferior: Inferior) -> None:
     """The child's only thread is a copy of the one that forked; what it knows of its native id may be stale."""
     child = inferior.truth["child"]
     with ProcTarget(child) as target:
-        view = view_of(inferior.python, "live", inferior.truth, target)
+        view = view_of(inferior.truth, target)
         assert list(view.states) == [child]
         groups = view.groups(child)
         assert groups[0][0].function == "fork_here"

@@ -12,7 +12,7 @@ from gdbext.cpython.sync.locks import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import PythonWait, python_wait
 from gdbext.cpython.threads.object_text import describe
 from support.programs.harness import wait_until
-from support.programs.python_targets import PYTHONS, PythonInferior, View
+from support.programs.python_targets import PYTHONS, View, look, running
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
@@ -48,19 +48,17 @@ def test_nobody_holds_the_gil(view: View) -> None:
 
 @pytest.mark.parametrize("python", [version for version in PYTHONS if not version.endswith("t")])
 def test_gil_holder_and_waiter(python: str) -> None:
-    holder = PythonInferior(python, PROGRAM, "gil")
-    try:
-        call = Path(f"/proc/{holder.process.pid}/task/{holder.truth['wants_gil']}/syscall")
+    """The main thread sleeps in C with the GIL."""
+    with running(python, PROGRAM, "gil") as holder:
+        call = Path(f"/proc/{holder.pid}/task/{holder.truth['wants_gil']}/syscall")
         wait_until(lambda: call.read_text().split()[0] in ("202", "219"), "it waits for the GIL (futex)")
-        with holder.look("live") as view:
+        with look(holder) as view:
             (found,) = read_gils(view.runtime)
             assert found.locked
             assert found.holder_tid == view.target.pid
             assert view.state(view.target.pid).address == found.holder
             assert found.part_at(futex_of(view, view.truth["wants_gil"])) in (GilPart.COND, GilPart.MUTEX)
             assert view.state(view.truth["wants_gil"]).interpreter.id in found.interpreters
-    finally:
-        holder.close()
 
 
 def wait_of(view: View, tid: int, futex: bool = True) -> PythonWait:

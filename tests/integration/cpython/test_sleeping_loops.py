@@ -15,7 +15,8 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.pthread import brief_look
 from support.installed import pythons
-from support.programs.python_targets import brief_threads, telling
+from support.programs.harness import started
+from support.programs.python_targets import brief_threads
 
 LOOKED_AT = {
     "attribute": [(PolledKind.OBJECT, "ready")],
@@ -31,8 +32,8 @@ VERSIONS = (*pythons.SUPPORTED, "3.14", "3.15")
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_what_the_loop_loads(version: str) -> None:
-    with telling(version, "sleeping_loops") as (pid, tids):
-        target = brief_look(pid)
+    with started("sleeping-loops", python=version) as inferior:
+        tids, target = inferior.truth["tids"], brief_look(inferior.pid)
         target.threads()
         waits = Session(target).python_waits
         assert waits is not None
@@ -94,9 +95,9 @@ OLD_AND_NEW = pytest.mark.parametrize("version", ["3.8", "3.13"])
 @OLD_AND_NEW
 def test_whoever_holds_the_gil_has_frames_to_its_beginning(version: str) -> None:
     holders = []
-    with telling(version, "running_python", "spin") as (pid, _):
+    with started("running-python", "spin", python=version) as target:
         for _ in range(LOOKS):
-            threads = brief_threads(pid).values()
+            threads = brief_threads(target.pid).values()
             assert all(thread.python for thread in threads)
             holders += [thread for thread in threads if any(held.kind is WaitKind.GIL for held in thread.holds)]
     assert holders
@@ -105,16 +106,16 @@ def test_whoever_holds_the_gil_has_frames_to_its_beginning(version: str) -> None
 
 @OLD_AND_NEW
 def test_threads_that_come_and_go_do_not_tear_the_list(version: str) -> None:
-    with telling(version, "running_python", "churn") as (pid, _):
+    with started("running-python", "churn", python=version) as target:
         for _ in range(LOOKS):
-            assert brief_threads(pid)[pid].python[-1].function == "<module>"
+            assert brief_threads(target.pid)[target.pid].python[-1].function == "<module>"
 
 
 @OLD_AND_NEW
 def test_only_a_lock_was_taken_by_somebody(version: str) -> None:
-    with telling(version, "process_objects", "threads") as (pid, tids):
-        threads = brief_threads(pid)
-    waits = {name: threads[tid].wait for name, tid in tids.items()}
+    with started("running-python", "objects", python=version) as target:
+        threads = brief_threads(target.pid)
+    waits = {name: threads[tid].wait for name, tid in target.truth["tids"].items()}
     ended = {name for name, wait in waits.items() if wait is not None and "whoever took it" in wait.phrase}
     assert ended == {"killed", "killed with"}
     assert all(wait is not None for wait in waits.values())
@@ -122,7 +123,8 @@ def test_only_a_lock_was_taken_by_somebody(version: str) -> None:
 
 @OLD_AND_NEW
 def test_a_worker_that_works_in_c_does_not_idle(version: str) -> None:
-    with telling(version, "process_objects", "workers") as (_, pids):
+    with started("running-python", "workers", python=version) as target:
+        pids = target.truth["pids"]
         mains = {name: brief_threads(pid)[pid] for name, pid in pids.items()}
     idle = {name for name, each in mains.items() if each.state is RunState.IDLE}
     assert idle == {name for name in pids if name.startswith("idle")}

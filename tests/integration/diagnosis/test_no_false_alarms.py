@@ -11,10 +11,7 @@ from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
-KINDS = (
-    *("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers"),
-    *("computes", "pools"),
-)
+KINDS = ("gil", "backward", "openmp", "queues", "dataloader", "gloo", "sleepers", "pools")
 LOOKS = int(os.environ.get("GDBEXT_TEST_LOOKS", "3"))
 """Looks at each kind; ten of them make more than a hundred."""
 THROUGH_GDB = ("gil", "gloo")

@@ -9,20 +9,22 @@ from support.programs.harness import started
 
 OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
 LOST = """
-event-unset start-unborn pool-import fork-executor fork-loop fork-writer loop-lost flag-unset prompt-pdb
-fork-listener fork-polled loop-failed lock-kept timer-cancelled refused-before future-kept
+event-unset start-unborn pool-import fork-executor fork-loop prompt-pdb fork-listener fork-polled loop-failed
+future-kept timer-cancelled refused-before
 """
 """Each on one Python: what is read differs between them, not what is said."""
 LOST_ON_VENV = """
-prompt-password prompt-elsewhere barrier-short aside own-futex refused-space refused-memory server-full refused-threads
-flag-shared connect-self connect-unix fork-handed pool-threads child-pipe
+prompt-password barrier-short refused-space server-full refused-threads flag-shared connect-self connect-unix
+fork-handed pool-threads child-pipe lock-shared
 """
 HEALTHY = """
-prompt-terminal prompt-filter event-healthy event-forever event-signal queue-served loop-healthy loop-thread
-error-nothing
+prompt-terminal prompt-filter event-healthy event-signal queue-served loop-thread error-nothing
 """
 PROGRAMS = [
-    *((name, python) for name in ("queue-full", "pool-results") for python in (OLDEST, NEWEST)),
+    *((name, python) for name in ("queue-full", "pool-results", "polled-futures") for python in (OLDEST, NEWEST)),
+    *(("asks-itself", python) for python in (OLDEST, "3.11", NEWEST)),
+    ("asks-a-thread", "3.11"),
+    pytest.param("backward-hook", "venv", marks=pytest.mark.torch),
     *zip(LOST.split(), [OLDEST, "venv", NEWEST] * 9),
     *((name, "venv") for name in (LOST_ON_VENV + HEALTHY).split()),
 ]
@@ -37,3 +39,4 @@ def test_who_owes_what_is_waited_for(scenario: str, python: str) -> None:
     assert truth["verdict"] in (None, verdict["kind"]), said
     assert [words for words in truth["says"] if words not in said] == [], said
     assert [words for words in truth["never"] if words in said] == [], said
+    assert {target.tid(role) for role in truth["roles"]} <= {*verdict["threads"]}, said

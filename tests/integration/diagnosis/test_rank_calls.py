@@ -9,9 +9,9 @@ from support.programs.harness import started, wait_until
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("scenario", ["rank", "agent"])
+@pytest.mark.parametrize("scenario", ["named-rank", "torchrun-agent"])
 def test_what_calls_know(scenario: str) -> None:
-    with started("rank-calls", scenario) as target:
+    with started(scenario) as target:
         documents: list[dict[str, object]] = []
 
         def told() -> bool:

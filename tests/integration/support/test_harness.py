@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_a_stopped_and_a_dead_program_are_noticed() -> None:
-    with harness.started("python-frames") as inferior:
+    with harness.started("ring") as inferior:
         inferior.assert_undisturbed()
         os.kill(inferior.pid, signal.SIGSTOP)
         harness.wait_until(lambda: procfs.state(inferior.pid, inferior.pid) == "T", "it stops")

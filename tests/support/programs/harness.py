@@ -73,7 +73,6 @@ def interpreter(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _site_packages_for(python: str) -> str:
-    """The folder with our torch, when that Python has the version of the one that runs the tests."""
     if not Path(python).exists():
         raise HarnessError(f"{python} is missing (apt-get install python3)")
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -85,8 +84,6 @@ def _site_packages_for(python: str) -> str:
 
 @dataclass
 class Outcome:
-    """What one run of scripts/dispatch gave."""
-
     command: Sequence[str]
     status: int
     stdout: str
@@ -95,7 +92,6 @@ class Outcome:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be, and as its schema has it."""
         try:
             document = json.loads(self.stdout)
         except ValueError as error:
@@ -107,7 +103,7 @@ class Outcome:
 
     @property
     def documents(self) -> list[dict[str, Any]]:
-        """All documents on standard output, a line each among other lines, as a debugger's session shows them."""
+        """A line each, among other lines."""
         found = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"schema"')]
         for document in found:
             contract_schema.check(document)
@@ -166,7 +162,6 @@ class Inferior:
         return int(self.truth.get("pid", self.process.pid))
 
     def tid(self, role: str) -> int:
-        """The thread that the program gave this name."""
         return int(self.truth["threads"][role]["tid"])
 
     @property
@@ -183,18 +178,11 @@ class Inferior:
         return self._core
 
     def keep_crash_core(self) -> None:
-        """Find the core of one that has ended ("core" or "core.PID")."""
         cores = sorted(self.folder.glob("core*"))
         if not cores:
             status = self.process.returncode
             raise HarnessError(f"{self.name} left no core (exit status {status})\n{self.output()[-2000:]}")
         self._core = cores[0]
-
-    def drop_core(self) -> None:
-        """Free the disk space; the next ``core()`` takes another one."""
-        if self._core is not None and not self.ended:
-            self._core.unlink(missing_ok=True)
-            self._core = None
 
     def dispatch(
         self,
@@ -215,13 +203,11 @@ class Inferior:
         return outcome
 
     def send(self, line: str) -> None:
-        """Write a line to the program's standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
     def output(self) -> str:
-        """What the program has written so far."""
         return (self.folder / "output").read_text(errors="replace")
 
     def assert_undisturbed(self) -> None:
@@ -231,7 +217,6 @@ class Inferior:
         wait_until(lambda: not self.disturbance(), f"{self.name} ({self.pid}) is undisturbed: {self.disturbance()}")
 
     def disturbance(self) -> str:
-        """What is wrong with it, "" when nothing is."""
         if not procfs.alive(self.pid):
             return f"it is gone (exit status {self.process.poll()}); its output: {self.output()[-2000:]}"
         expected = set(self.truth.get("stopped", ()))
@@ -243,18 +228,15 @@ class Inferior:
         return "" if tracer == "0" else f"process {tracer} still traces it"
 
     def pause(self) -> None:
-        """Stop a busy one from using the processor between tests."""
         if self.truth.get("busy") and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undo ``pause``."""
         if self.truth.get("busy") and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGCONT)
             wait_until(lambda: not self.disturbance(), f"{self.name} runs again: {self.disturbance()}")
 
     def close(self) -> None:
-        """End it and everything it started, and remove its files."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -265,30 +247,10 @@ class Inferior:
 
 
 def take_core(pid: int, path: Path) -> None:
-    """gcore through gdb without reading symbols (4 s instead of 8); checks that the notes we need are in it."""
-    _need_disk(path.parent)
+    """gcore through gdb without reading symbols (4 s instead of 8)."""
     outcome = run(["gdb", "-nx", "-batch", *NO_SYMBOLS, "-p", str(pid), "-ex", f"gcore {path}"])
     if not path.exists():
         raise HarnessError(f"gcore made no core of {pid}\n{outcome}")
-    missing = {"NT_PRSTATUS", "NT_AUXV", "NT_FILE"} - core_notes(path)
-    if missing:
-        raise HarnessError(f"the core of {pid} lacks {sorted(missing)}\n{outcome}")
-
-
-def core_notes(path: Path) -> set[str]:
-    """The names of the note types in a core (pyelftools is the oracle here)."""
-    from elftools.elf.elffile import ELFFile
-    from elftools.elf.segments import NoteSegment
-
-    with path.open("rb") as stream:
-        parts = [part for part in ELFFile(stream).iter_segments() if isinstance(part, NoteSegment)]
-        return {str(note["n_type"]) for part in parts for note in part.iter_notes()}
-
-
-def _need_disk(folder: Path, gigabytes: float = 1.5) -> None:
-    free = shutil.disk_usage(folder).free / 1e9
-    if free < gigabytes:
-        raise HarnessError(f"only {free:.1f} GB free in {folder}: a core needs {gigabytes} GB (set TMPDIR)")
 
 
 def start(
@@ -303,11 +265,28 @@ def start(
     crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
     try:
-        prefix = [*command, *(_core_maker(folder) if crashes else [])]
-        inferior = _spawn(name, folder, prefix, script, [*first, *args], python, env)
+        executable, extra = interpreter(python)
+        with (folder / "output").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, *(_core_maker(folder) if crashes else []), executable, str(script), *first, *args],
+                cwd=folder,
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    **extra,
+                    "GDBEXT_READY": str(folder / "truth.json"),
+                    "GDBEXT_NATIVE": native_build.build_for(script),
+                    **(env or {}),
+                },
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    inferior = Inferior(name, process, folder)
     try:
         inferior.truth = _wait_for_truth(inferior)
         if inferior.ended:
@@ -328,37 +307,6 @@ def _script(name: str) -> tuple[Path, list[str]]:
         return INFERIORS / f"{word}.py", []
     several = (INFERIORS / "hangs.py", INFERIORS / "reported.py")
     return next(path for path in several if f"\ndef {word}(" in path.read_text()), [name]
-
-
-def _spawn(
-    name: str,
-    folder: Path,
-    prefix: Sequence[str],
-    script: Path,
-    args: Sequence[str],
-    python: str,
-    env: Mapping[str, str] | None,
-) -> Inferior:
-    executable, extra = interpreter(python)
-    environment = {
-        **os.environ,
-        "PYTHONUNBUFFERED": "1",
-        **extra,
-        "GDBEXT_READY": str(folder / "truth.json"),
-        "GDBEXT_NATIVE": native_build.build_for(script),
-        **(env or {}),
-    }
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [*prefix, executable, str(script), *args],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return Inferior(name, process, folder)
 
 
 def _core_maker(folder: Path) -> list[str]:
@@ -406,7 +354,6 @@ class Pool:
         self._alive: OrderedDict[tuple[Any, ...], Inferior] = OrderedDict()
 
     def get(self, name: str, *args: str, **options: Any) -> Inferior:
-        """One that was started with exactly these arguments."""
         if options.get("python") == "venv":
             del options["python"]
         key = (name, args, repr(sorted(options.items())))
@@ -421,21 +368,18 @@ class Pool:
         return self._alive[key]
 
     def discard(self, inferior: Inferior) -> None:
-        """End one that a test has changed or broken."""
         for key, value in list(self._alive.items()):
             if value is inferior:
                 del self._alive[key]
         inferior.close()
 
     def close(self) -> None:
-        """End them all."""
         while self._alive:
             self._alive.popitem()[1].close()
 
 
 @contextlib.contextmanager
 def started(name: str, *args: str, **options: Any) -> Iterator[Inferior]:
-    """One inferior for the length of a block."""
     inferior = start(name, *args, **options)
     try:
         yield inferior

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.programs import procfs
-from support.programs.harness import HarnessError, run, wait_until
+from support.programs.harness import HarnessError, run, take_core, wait_until
 
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "plain_program.c"
 MARK = "GDBEXT_PLAIN_PROGRAM"
@@ -22,7 +22,6 @@ MARK = "GDBEXT_PLAIN_PROGRAM"
 
 
 def build(folder: Path) -> Path:
-    """Compile the program into ``folder``."""
     target = folder / "plain program"  # the space is on purpose
     done = run(["gcc", "-O1", "-g0", "-Wl,--build-id", str(SOURCE), "-o", str(target), "-pthread"])
     if done.status != 0:
@@ -51,27 +50,22 @@ class Plain:
             wait_until(lambda: set(self.states()) == {"S"}, "all threads pause")
 
     def states(self) -> list[str]:
-        """The state of every thread."""
         return [procfs.state(self.pid, tid) for tid in procfs.threads(self.pid)]
 
     def line(self) -> str:
-        """The next line that it writes."""
         assert self.process.stdout is not None
         line: str = self.process.stdout.readline()
         return line
 
     def wait_until_it_writes(self) -> None:
-        """Wait until it has written more than it has by now."""
         before = procfs.bytes_written(self.pid)
         wait_until(lambda: procfs.bytes_written(self.pid) > before, "it writes")
 
     def is_untouched(self) -> bool:
-        """Alive, no thread stopped, nobody traces it."""
         traced = procfs.status(self.pid).get("TracerPid")
         return procfs.alive(self.pid) and traced == "0" and not set(self.states()) & {"t", "T"}
 
     def end(self) -> None:
-        """Kill it and collect it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
@@ -81,7 +75,6 @@ class Plain:
 
 @contextlib.contextmanager
 def running(program: Path, *args: str, **options: Any) -> Iterator[Plain]:
-    """A plain program for the duration of a block."""
     plain = Plain(program, *args, **options)
     try:
         yield plain
@@ -90,11 +83,9 @@ def running(program: Path, *args: str, **options: Any) -> Iterator[Plain]:
 
 
 def take_gcore(pid: int, path: Path) -> Path:
-    """A core by gdb."""
-    part = path.with_suffix(f".{os.getpid()}")  # whoever sees the core sees all of it, and the first one made stays
-    done = run(["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", f"gcore {part}"])
-    if not part.exists():
-        raise HarnessError(f"gcore made no core of {pid}\n{done}")
+    """A core by gdb. Whoever sees the file sees all of it, and the first one made stays."""
+    part = path.with_suffix(f".{os.getpid()}")
+    take_core(pid, part)
     with contextlib.suppress(FileExistsError):
         path.hardlink_to(part)
     part.unlink()
@@ -108,21 +99,11 @@ def kernel_core(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
     rule = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if rule.startswith(("|", "/")):
         pytest.skip(f"the kernel writes cores elsewhere (core_pattern is {rule})")
-    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    if hard == 0:
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
         pytest.skip("core dumps are forbidden here (ulimit -Hc is 0)")
-
-    def allow_cores() -> None:
-        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
-
-    process = subprocess.run(
-        [str(program), "3", "crash"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        preexec_fn=allow_cores,
-        env={**os.environ, MARK: "its value"},
-        check=False,
-    )
+    command = ["sh", "-c", 'ulimit -Sc "$(ulimit -Hc)"; exec "$@"', "sh", str(program), "3", "crash"]
+    environment = {**os.environ, MARK: "its value"}
+    process = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, env=environment, check=False)
     assert process.returncode == -signal.SIGSEGV
     found = list(folder.glob("core*"))
     if len(found) != 1:

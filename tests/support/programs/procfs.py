@@ -23,12 +23,10 @@ LONG = 40
 
 
 def alive(pid: int) -> bool:
-    """The process exists and is no zombie."""
     return status(pid).get("State", "Z")[0] not in "ZX"
 
 
 def threads(pid: int) -> list[int]:
-    """The thread ids, [] when the process is gone."""
     try:
         return sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     except FileNotFoundError:
@@ -36,7 +34,6 @@ def threads(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of its main thread."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -82,7 +79,6 @@ def sleeps_on(pid: int, *tids: int) -> Callable[[], bool]:
 
 
 def processor_time(session: int) -> float:
-    """Seconds that the processes of a session have used."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

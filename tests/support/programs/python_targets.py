@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +25,7 @@ from gdbext.engine.unwind import Unwinder
 from gdbext.engine.unwind.frame_steps import NativeFrame
 from support.installed import pythons
 from support.programs import procfs
-from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
+from support.programs.harness import HarnessError, Inferior, interpreter, started, wait_until
 
 if TYPE_CHECKING:
     from gdbext.cpython.abi import Version
@@ -43,10 +36,6 @@ PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")
 
 @dataclass
 class View:
-    """One look at one Python."""
-
-    python: str
-    kind: str
     truth: dict[str, Any]
     target: Target
     memory: Memory
@@ -57,24 +46,19 @@ class View:
 
     @property
     def minor(self) -> Version:
-        """The minor version, as the tests compare it."""
         return self.runtime.layout.abi.version
 
     @property
     def has_gil(self) -> bool:
-        """It is no free-threaded build."""
         return not self.runtime.layout.abi.free_threaded
 
     def groups(self, tid: int) -> list[FrameGroup]:
-        """The Python frames of a thread by evaluation loop, innermost first."""
         return self.runtime.frames.groups(self.states[tid])
 
     def state(self, tid: int) -> ThreadState:
-        """The thread state of a kernel thread."""
         return self.states[tid][0]
 
     def native(self, tid: int) -> list[NativeFrame]:
-        """The native stack of a thread."""
         thread = next(each for each in self.target.threads() if each.tid == tid)
         return list(Unwinder(self.memory, self.modules).frames(thread.registers()))
 
@@ -91,99 +75,47 @@ class View:
         return bool(self.loops(self.target.pid))
 
     def loops(self, tid: int) -> list[int]:
-        """Levels of the native frames that evaluate Python code, by their names."""
         return [level for level, frame in enumerate(self.native(tid)) if self.is_loop(frame)]
 
     def is_loop(self, frame: NativeFrame) -> bool:
-        """Whether a native frame is the evaluation loop (or its cold part)."""
         function = self.symbolizer.function(frame.lookup_pc)
         names = function.names if function else ()
         return self.runtime.layout.abi.evaluates(names)
 
 
-def view_of(python: str, kind: str, truth: dict[str, Any], target: Target) -> View:
-    """Everything above a target."""
+def view_of(truth: dict[str, Any], target: Target) -> View:
     memory = Memory(target)
     modules = ModuleTable(target, memory)
     symbolizer = Symbolizer(modules)
     runtime = PythonRuntime.detect(memory, modules, symbolizer)
     assert runtime is not None, "no CPython found"
-    return View(python, kind, truth, target, memory, modules, symbolizer, runtime, runtime.threads_by_tid())
+    return View(truth, target, memory, modules, symbolizer, runtime, runtime.threads_by_tid())
 
 
-_SMALL_CORES = {"MALLOC_ARENA_MAX": "1"}
-"""Else a program with many threads reserves 64 MB of addresses for each of 16 arenas, and gdb writes all of it."""
-
-
-class PythonInferior:
-    """A running tests/inferiors/NAME.py, and its core when somebody asks for it."""
-
-    def __init__(self, python: str, name: str, *args: str) -> None:
-        self.python = python
-        self.folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
-        truth = self.folder / "truth.json"
-        try:
-            path, _ = interpreter(python)
-        except HarnessError as error:
-            shutil.rmtree(self.folder)
-            pytest.skip(str(error))
-        command = [path, "-X", "utf8", str(INFERIORS / f"{name}.py"), str(truth), *args]
-        environment = {**os.environ, **_SMALL_CORES}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert self.process.stdout is not None
-        ready = self.process.stdout.readline()
-        if ready != b"ready\n":
-            self.close()
-            raise HarnessError(f"{python} {name} did not get ready: {ready!r}")
-        self.truth: dict[str, Any] = json.loads(truth.read_text(encoding="utf-8"))
-        wait_until(self._asleep, "all threads are blocked")
-
-    def _asleep(self) -> bool:
-        """No thread is on its way into its wait any more; ``awake`` ones of the truth never are."""
-        pid = self.process.pid
-        tids = set(procfs.threads(pid)) - {self.truth.get("wants_gil")}
-        return all(procfs.syscall(pid, tid)[0].isdigit() for tid in tids)
-
-    @contextlib.contextmanager
-    def look(self, kind: str) -> Iterator[View]:
-        """The process itself ("live"), stopped meanwhile, or its core ("core")."""
-        target: Target = ProcTarget(self.process.pid) if kind == "live" else CoreTarget(str(self.core()))
-        try:
-            yield view_of(self.python, kind, self.truth, target)
-        finally:
-            target.close()
-
-    def core(self) -> Path:
-        """Its core, as gcore makes it."""
-        path = self.folder / "core"
-        if self.python in pythons.NEWER:  # glibc 2.42 has guard pages without a mapping of their own
-            pytest.skip("gdb's gcore leaves out what follows the guard pages of this Python's C library")
-        if not path.exists():
-            take_core(self.process.pid, path)
-        return path
-
-    def close(self) -> None:
-        """End it and remove its files."""
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
+"""With many arenas gdb writes 64 MB of addresses for each of them into a core."""
 
 
 @contextlib.contextmanager
-def telling(version: str, name: str, *words: str) -> Iterator[tuple[int, Any]]:
-    """A running tests/inferiors/NAME.py: its pid, and the JSON that it printed first."""
-    command = [pythons.need(version), str(INFERIORS / f"{name}.py"), *words]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.pid, json.loads(process.stdout.readline())
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+def running(python: str, name: str, *args: str) -> Iterator[Inferior]:
+    """A program of tests/inferiors with all of its threads asleep. Skips where that Python is missing."""
+    try:
+        interpreter(python)
+    except HarnessError as error:
+        pytest.skip(str(error))
+    with started(name, *args, python=python, env=_ENVIRONMENT) as inferior:
+        tids = set(procfs.threads(inferior.pid)) - {inferior.truth.get("wants_gil")}
+        wait_until(
+            lambda: all(procfs.syscall(inferior.pid, tid)[0].isdigit() for tid in tids), "all threads are blocked"
+        )
+        yield inferior
+
+
+@contextlib.contextmanager
+def look(inferior: Inferior, core: bool = False) -> Iterator[View]:
+    target: Target = CoreTarget(str(inferior.core())) if core else ProcTarget(inferior.pid)
+    with contextlib.closing(target):
+        yield view_of(inferior.truth, target)
 
 
 def brief_threads(pid: int) -> dict[int, ThreadReport]:

@@ -24,7 +24,6 @@ PRIVATE, BITSET = 128, 9 | 128
 
 
 def pages(raw):
-    """Contents padded to whole pages, as memory comes."""
     return bytes(raw) + bytes(-len(raw) % 0x1000)
 
 
@@ -131,8 +130,6 @@ class Answers:
 
 
 class Outside(Answers):
-    """What the system says: child processes, and those at the other end of each descriptor."""
-
     NOTHING: ClassVar = {
         **dict.fromkeys(
             ("lock_holder", "locked_elsewhere", "locked_here", "sharers", "process_of", "has_open", "clock")
@@ -186,65 +183,55 @@ class Python(Answers):
         "variable_of": "",
     }
 
-    def __init__(
-        self,
-        *gils,
-        wait=None,
-        inside=(),
-        natives=None,
-        polled_objects=(),
-        users=None,
-        inside_try=(),
-        inside_objects=None,
-        owing=None,
-        ended=(),
-        taken=False,
-        taken_twice=(),
-    ):
-        self._ended, self._taken, self._taken_twice = ended, taken, taken_twice
-        self._owing = owing or {}
-        self._inside_try, self._inside_objects = inside_try, inside_objects or {}
-        self._polled_objects, self._users = polled_objects, users or {}
-        self._gils, self._wait, self._inside, self._natives = gils, wait, inside, natives or {}
+    GIVEN: ClassVar = {
+        **{name: {} for name in ("natives", "users", "inside_objects", "owing")},
+        **dict.fromkeys(("inside", "polled_objects", "inside_try", "ended", "taken_twice"), ()),
+        "wait": None,
+        "taken": False,
+    }
+
+    def __init__(self, *gils, **given):
+        assert given.keys() <= self.GIVEN.keys()
+        self._gils, self._given = gils, {**self.GIVEN, **given}
 
     def native_ids(self):
-        return self._natives
+        return self._given["natives"]
 
     def polled_objects(self, _tid):
-        return self._polled_objects
+        return self._given["polled_objects"]
 
     def loop_owing(self, future):
-        return self._owing.get(future)
+        return self._given["owing"].get(future)
 
     def users_of(self, address):
-        return self._users.get(address, ())
+        return self._given["users"].get(address, ())
 
     def tid_of_ident(self, ident):
         return ident
 
     def has_no_thread(self, ident):
-        return ident in self._ended
+        return ident in self._given["ended"]
 
     def gils(self):
         return self._gils
 
     def wait(self, _tid, _semaphore):
-        return self._wait
+        return self._given["wait"]
 
     def is_taken_by_somebody(self, _tid, _semaphore):
-        return self._taken
+        return self._given["taken"]
 
     def inside_with(self, _semaphore):
-        return self._inside
+        return self._given["inside"]
 
     def has_taken(self, tid, _semaphore):
-        return tid in self._taken_twice
+        return tid in self._given["taken_twice"]
 
     def inside_try(self, _semaphore, waiter):
-        return [tid for tid, number in self._inside_try if number or tid != waiter]
+        return [tid for tid, number in self._given["inside_try"] if number or tid != waiter]
 
     def inside_object(self, address):
-        return self._inside_objects.get(address, ())
+        return self._given["inside_objects"].get(address, ())
 
     def tid_of_state(self, address):
         return {0xAA: 2}.get(address)

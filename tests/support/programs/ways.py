@@ -22,9 +22,7 @@ class Look:
         return self.kind == "core"
 
     def outcome(self, inferior: Inferior, *args: str, **options: Any) -> Outcome:
-        """``scripts/dispatch ... ARGS`` on it."""
         return inferior.dispatch(*args, debugger=self.debugger, core=self.core, **options)
 
     def __call__(self, inferior: Inferior, *args: str, **options: Any) -> dict[str, Any]:
-        """The report as a JSON document."""
         return self.outcome(inferior, *args, **options).document

@@ -14,7 +14,6 @@ NAMES = sorted(path.stem for path in JOBS.glob("*.json"))
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    """The reports of a job's ranks."""
     found: list[dict[str, Any]] = json.loads((JOBS / f"{name}.json").read_text())
     return found
 

@@ -292,7 +292,6 @@ def blocks(lines: Sequence[str], indent: int) -> Iterator[list[str]]:
 
 
 def parsed(page: Sequence[str]) -> Stuck:
-    """The process of a page."""
     bug, *words = page[0].split()
     versions = dict(word.split("=") for word in words if word[0] not in "$+")
     environment = dict(word[1:].split("=") for word in words if word[0] == "$")
@@ -328,7 +327,6 @@ def _python(frames: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def changed(name: str, bug: str, old: str, new: str) -> Stuck:
-    """The page of a bug with another text in it."""
     (page,) = [each for each in STACK_PAGES if each[0].split()[0] == bug]
     text = "\n".join(page)
     assert old in text, name

@@ -33,7 +33,6 @@ WHOLE = frozenset(_WHOLE.split())
 
 
 def stored(name: str, document: dict[str, Any]) -> Any:
-    """What is stored of a document: see the module."""
     if name not in WHOLE:
         threads = [{"tid": thread["tid"], "wait": thread["wait"]} for thread in document["threads"]]
         document = {"verdict": document["verdict"], "threads": threads}
@@ -41,7 +40,6 @@ def stored(name: str, document: dict[str, Any]) -> Any:
 
 
 def shortened(value: Any) -> Any:
-    """A document without the middle of long lists."""
     if isinstance(value, dict):
         return {key: shortened(each) for key, each in value.items()}
     if isinstance(value, list) and len(value) > LONGEST:
@@ -51,19 +49,16 @@ def shortened(value: Any) -> Any:
 
 
 def write(name: str, kept: dict[str, Any]) -> None:
-    """Write NAME.json."""
     text = json.dumps({**kept, "document": stored(name, kept["document"])}, indent=1, sort_keys=True)
     (FOLDER / f"{name}.json").write_text(text + "\n")
 
 
 def names() -> list[str]:
-    """All recorded scenarios."""
     return sorted(path.stem for path in FOLDER.glob("*.rec"))
 
 
 @cache
 def recording(name: str) -> Recording:
-    """The recording itself, read once."""
     return recording_reader.load(str(FOLDER / f"{name}.rec"))
 
 
@@ -78,27 +73,22 @@ class Replay:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """NAME.json."""
         found: dict[str, Any] = json.loads((FOLDER / f"{self.name}.json").read_text())
         return found
 
     @property
     def truth(self) -> dict[str, Any]:
-        """What the program wrote down about itself."""
         truth: dict[str, Any] = self.kept["truth"]
         return truth
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
-        """The document of COMMAND."""
         return self.document(*COMMAND)
 
     def tid(self, role: str) -> int:
-        """The thread that the program gave this name."""
         return int(self.truth["threads"][role]["tid"])
 
     def run(self, command: str, *words: str) -> table.Outcome:
-        """A command's outcome."""
         return table.execute(command, words, lambda: self.session)
 
     def document(self, command: str, *words: str) -> dict[str, Any]:
@@ -110,7 +100,6 @@ class Replay:
         return found
 
     def text(self, command: str, *words: str) -> str:
-        """A command's report for people."""
         outcome = self.run(command, *words)
         assert outcome.status == 0, outcome.error
         return outcome.output

@@ -8,7 +8,6 @@ Document = dict[str, Any]
 
 
 def check_verdict(wanted: str, report: Document, truth: Document) -> None:
-    """The verdict is ``wanted``, or that of the truth, with its operator, threads and resources."""
     verdict = report["verdict"]
     expected = {wanted or truth["verdict"]}
     if truth.get("busy") and not any(thread["dispatch"] for thread in report["threads"]):
@@ -118,7 +117,6 @@ def check_waits_of_every_kind(report: Document, truth: Document) -> None:
 
 
 def check_cycle_of_families(report: Document, truth: Document) -> None:
-    """A cycle through the resources that each thread of the truth waits for."""
     verdict = report["verdict"]
     assert verdict["kind"] == "deadlock", verdict["summary"]
     assert sorted(edge["waits_for"]["kind"] for edge in verdict["cycle"]) == truth["resources"]
@@ -129,6 +127,5 @@ def check_cycle_of_families(report: Document, truth: Document) -> None:
 
 
 def check_missing_kernel(report: Document, truth: Document) -> None:
-    """A note says what is registered instead."""
     notes = [finding["summary"] for finding in report["findings"] if finding["kind"] == "note"]
     assert any("no kernel" in text and all(key in text for key in truth["registered"]) for text in notes), notes

@@ -26,12 +26,12 @@ class Scenario:
 
 
 _PLAIN = """
-meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop fork-autograd
+meta-mm meta-mm-spin guard-entry gil-mutex mutex-abba python-lock-abba fork-mutex fork-openmp fork-interop
 boxed-recursion python-recursion nested-normal functorch gloo-mismatch dataloader idle busy pools
 """
 _REPORTED = """
 pool-killed-3.10 file-baton-3.9 flock-held-3.8 agent-polls-3.10 shutdown-waits-3.12
-lock-polled-3.10 compile-worker-3.8 forked-lock-3.12 semaphore-dead-3.9 thread-polled-3.13 loop-result-3.12 slow-3.12
+lock-polled-3.10 compile-worker-3.8 forked-lock-3.12 loop-result-3.12
 task-cycle-3.8 task-cycle-3.15 asyncio-waits-3.10 asyncio-waits-3.14 python-lock-abba-3.14t jit-abba-3.14 jit-abba-3.15
 """
 """Programs without arguments, with their Python."""
@@ -52,11 +52,8 @@ SCENARIOS = [
 
 REPORTED = [
     *(Scenario(name, python=python) for name, _, python in (each.rpartition("-") for each in _REPORTED.split())),
-    Scenario("feeder-full", ("parent",), python="3.12"),
-    Scenario("feeder-full", ("child",), python="3.12"),
     Scenario("interrupted-lock", ("signal+with",), python="3.14"),
     Scenario("interrupted-lock", ("del+finally",), python="3.10"),
-    Scenario("interrupted-lock", ("signal+queue",), python="3.12"),
     Scenario("loop-blocked", python="3.11", packages="uvloop==0.21.0"),
     Scenario("nested-pool", ("1",), python="3.12"),
     Scenario("nested-pool", ("2",), python="3.13"),
@@ -65,9 +62,7 @@ REPORTED = [
     Scenario("others-end", ("asyncio",), python="3.12"),
     Scenario("others-end", ("fifo",), python="3.9"),
     Scenario("others-end", ("sockets",), python="3.11"),
-    Scenario("never-done", ("barrier",), python="3.8"),
     Scenario("never-done", ("futures",), python="3.13"),
-    Scenario("never-done", ("executor",), python="3.10"),
     Scenario("known-bug", ("serve",), python="3.13"),
     Scenario("known-bug", ("lost-signal",), python="3.8"),
     Scenario("known-bug", ("tokenizer",), python="3.10", packages="tokenizers==0.20.3"),

@@ -16,7 +16,6 @@ PROGRAMS = (
     "disabled",
     "by-environment",
     "options",
-    "kernel",
     "threads",
 )
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {

@@ -10,11 +10,9 @@ from support.programs import harness, native_build
 
 PROGRAMS = (
     "unchanged",
-    "forked-pool",
     "old-precision",
     "new-precision",
     "contexts",
-    "inference",
     "everything",
     "environment",
 )

@@ -138,7 +138,12 @@ def test_a_process_with_an_endless_environment_costs_nobody_else_the_report(job:
 
 @pytest.mark.parametrize(
     ("scenario", "said"),
-    [("late_sleep", "missing ranks: {1}"), ("other_order", "COLLECTIVE_TYPE_MISMATCH"), ("pipeline", "")],
+    [
+        ("late_sleep", "missing ranks: {1}"),
+        ("other_order", "COLLECTIVE_TYPE_MISMATCH"),
+        ("pipeline", ""),
+        ("awaited_transfers", ""),
+    ],
 )
 def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, said: str, tmp_path: Path) -> None:
     """Each rank's own flight recorder wrote them down. PyTorch's analyser reads our files."""
