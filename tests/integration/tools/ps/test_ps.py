@@ -23,12 +23,12 @@ def test_the_processes_with_torch(inferior: Callable[..., Inferior]) -> None:
     hung, found = inferior("gil-mutex"), listed()
     assert os.getpid() not in found
     assert found[hung.pid].user == os.getuid()
-    assert "gil_mutex" in found[hung.pid].program
+    assert "gil-mutex" in found[hung.pid].program
     document = json.loads(harness.run([harness.DISPATCH, "ps", "--json"]).stdout)
     assert [each["threads"] for each in document if each["pid"] == hung.pid] == [found[hung.pid].threads]
     lines = {line.split()[0]: line for line in harness.run([harness.DISPATCH, "ps"]).stdout.splitlines()}
     assert lines["PID"].split() == ["PID", "USER", "RANK", "THREADS", "STANDS", "MAIN", "PROGRAM"]
-    assert "gil_mutex" in lines[str(hung.pid)]
+    assert "gil-mutex" in lines[str(hung.pid)]
 
 
 def test_a_rank_that_stands_beside_one_that_runs(inferior: Callable[..., Inferior]) -> None:
