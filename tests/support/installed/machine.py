@@ -61,7 +61,7 @@ def _no(module: str) -> str:
 def _no_pythons(*versions: str) -> str:
     """A test that is parametrized by version names none here and asks ``pythons.need``."""
     absent = [version for version in versions if pythons.executable(version) is None]
-    return f"no Python {', '.join(absent)} on this machine (pyenv install)" if absent else ""
+    return f"no Python {', '.join(absent)} on this machine (scripts/test --all installs them)" if absent else ""
 
 
 NEEDS: dict[str, Callable[..., str]] = {

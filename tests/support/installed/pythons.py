@@ -69,6 +69,6 @@ def need(version: str) -> str:
 
     found = executable(version)
     if found is None:
-        machine.lacking(f"no Python {version} on this machine (pyenv install {version})")
+        machine.lacking(f"no Python {version} on this machine (scripts/test --all installs it)")
     assert found is not None
     return found
