@@ -160,7 +160,7 @@ truth.note(
     nodes=[[node.name(), node._sequence_nr()] for node in kept],
     next_sequence_nr=total.grad_fn._sequence_nr() + 1,
     function_line=Twice.forward.__code__.co_firstlineno,
-    anomalous_line=model.__code__.co_firstlineno + 3,
+    anomalous_line=model.__code__.co_firstlineno + 2,
 )
 truth.ready()
 sys.stdin.read()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.installed import pythons
-from support.programs.harness import INFERIORS, ROOT, Outcome, ready, run
+from support.programs.harness import ROOT, Outcome, ready, run, started
 
 OURS = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-c", "from gdbext.hosts.py_spy import run; run()"]
 THEIRS = [str(Path(sys.executable).parent / "py-spy")]
@@ -43,14 +42,12 @@ def dumped(tool: list[str], pid: int, *words: str) -> Outcome:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.pythons(*VERSIONS)
-def test_every_frame_is_py_spys(version: str, tmp_path: Path) -> None:
+def test_every_frame_is_py_spys(version: str) -> None:
     """Names, files, lines, and its marks of entered loops, of threads in many kinds of Python stack."""
-    python = sys.executable if version == "3.11" else pythons.need(version)
-    with ready([python, INFERIORS / "python_stacks.py", tmp_path / "truth.json", "plain"]) as process:
+    with started("python-stacks", "plain", python="venv" if version == "3.11" else version) as process:
         texts = [dumped(tool, process.pid, "--json").stdout for tool in (OURS, THEIRS)]
     ours, theirs = ({trace["os_thread_id"]: trace["frames"] for trace in json.loads(text)} for text in texts)
-    made = json.loads((tmp_path / "truth.json").read_text())["threads"]
-    assert {thread["tid"] for thread in made} <= set(theirs)
+    assert {thread["tid"] for thread in process.truth["stacks"]} <= set(theirs)
     assert {tid: frames for tid, frames in ours.items() if tid in theirs} == theirs
 
 
