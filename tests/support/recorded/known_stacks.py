@@ -348,6 +348,7 @@ ALIKE = [
     changed("another runtime", "gcc#52303", "libgomp-98.so.1 ??", "libiomp5.so f"),
     changed("workers are there", "gcc#52303", "missing_workers=OpenMP", ""),
     changed("a thread that begins", "cpython#140746", "Thread.start", "Thread.start\n  new gil"),
+    changed("a thread that begins, in the kernel", "cpython#140746", "Thread.start", "Thread.start\n  new io"),
     changed("a thread that begins, and runs", "cpython#140746", "Thread.start", "Thread.start\n  new state=running"),
     changed("a pool with workers", "cpython#115634", "+no-workers", ""),
     changed("a corrected Python", "cpython#115634", "python=3.13.14", "python=3.13.15"),
