@@ -16,6 +16,8 @@ class Outcome(NamedTuple):
     is_complete: bool
 
 
+NO_END = "the tests do not all run"
+"""What is said of a fault that ends the run without a failed test."""
 Run = Callable[[Collection[Key], Sequence[str]], Outcome]
 """Runs the named tests, all of them for (), with these faults planted."""
 
@@ -29,8 +31,15 @@ def attribute(faults: Collection[Key], run: Run[Key]) -> dict[Key, str]:
     found: dict[Key, str] = {}
     left = list(faults)
     useless: set[str] = set()
-    failed, is_complete = run(left, ())
     while left:
+        failed, is_complete = run(left, ())
+        if not is_complete and useless.issuperset(failed):
+            ending = dict(_ending_the_run(left, run))
+            if not ending:
+                break
+            found.update(ending)
+            left = [fault for fault in left if fault not in ending]
+            continue
         while failing := [test for test in failed if test not in useless]:
             culprit = culprit_of(failing[0], left, run)
             if culprit is None:
@@ -39,14 +48,18 @@ def attribute(faults: Collection[Key], run: Run[Key]) -> dict[Key, str]:
             found[culprit] = failing[0]
             left.remove(culprit)
             failed = run(left, failing).failed if left else ()
-        if is_complete or not left:
-            break
-        failed, is_complete = run(left, ())
-        if not failed and not is_complete:  # the run itself fails: one fault at a time is slow, but names it
-            alone = {fault: run([fault], ()) for fault in left}
-            found.update({fault: result.failed[0] for fault, result in alone.items() if result.failed})
+        if is_complete:
             break
     return found
+
+
+def _ending_the_run(faults: Sequence[Key], run: Run[Key]) -> Iterator[tuple[Key, str]]:
+    """The faults with which alone a run of all tests does not come to its end; none if it never does."""
+    if run((), ()).is_complete:
+        for fault in faults:
+            failed, is_complete = run([fault], ())
+            if not is_complete:
+                yield fault, failed[0] if failed else NO_END
 
 
 def culprit_of(test: str, faults: Sequence[Key], run: Run[Key]) -> Key | None:
