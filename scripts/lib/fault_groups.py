@@ -28,7 +28,7 @@ def attribute(faults: Collection[Key], run: Run[Key]) -> dict[Key, str]:
     A failing test is run with halves of the faults until one is left, which then leaves the group. A test that fails
     without any fault, or only with several of them, proves nothing.
     """
-    found: dict[Key, str] = {}
+    evidence: dict[Key, str] = {}
     left = list(faults)
     useless: set[str] = set()
     while left:
@@ -37,7 +37,7 @@ def attribute(faults: Collection[Key], run: Run[Key]) -> dict[Key, str]:
             ending = dict(_ending_the_run(left, run))
             if not ending:
                 break
-            found.update(ending)
+            evidence.update(ending)
             left = [fault for fault in left if fault not in ending]
             continue
         while failing := [test for test in failed if test not in useless]:
@@ -45,12 +45,12 @@ def attribute(faults: Collection[Key], run: Run[Key]) -> dict[Key, str]:
             if culprit is None:
                 useless.add(failing[0])
                 continue
-            found[culprit] = failing[0]
+            evidence[culprit] = failing[0]
             left.remove(culprit)
             failed = run(left, failing).failed if left else ()
         if is_complete:
             break
-    return found
+    return evidence
 
 
 def _ending_the_run(faults: Sequence[Key], run: Run[Key]) -> Iterator[tuple[Key, str]]:
