@@ -165,8 +165,10 @@ class _Watch:
         """Heal when the debugger has ended without a word, or its helper that traces the process (LLDB's server)."""
         if self._tracer == self._parent:
             threading.Thread(target=self._wait_for_death, daemon=True).start()
-        process = os.pidfd_open(self._tracer) if self._tracer and hasattr(os, "pidfd_open") else -1
-        waits = [each for each in (self._debugger.fileno(), process) if each >= 0]
+        waits = [self._debugger.fileno()]
+        if self._tracer and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile: the first look shows it
+                waits.append(os.pidfd_open(self._tracer))
         while not (ended := select.select(waits, [], [], _LOOK)[0]):
             now = tracer(self._pid, self._pid)
             self._tracer = self._tracer or now

@@ -217,6 +217,10 @@ from gdbext.engine.targets.live.debugger_guard import DebuggerGuards
 ptrace.seize(pid)
 ptrace.interrupt(pid)
 os.waitpid(pid, 0)
+def collected(_):
+    raise ProcessLookupError
+if sys.argv[2] == "collected":
+    os.pidfd_open = collected
 guards = DebuggerGuards()
 guards.watch_over(pid)
 address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
@@ -224,15 +228,15 @@ memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
 original = os.pread(memory, 1, address)
 os.pwrite(memory, bytes.fromhex(sys.argv[1]), address)
 print(pid, address, original.hex(), flush=True)
-if sys.argv[2] == "killed":
+if sys.argv[2] != "ordinary":
     os._exit(0)
 ptrace.detach(pid)
 """
 """A debugger that leaves a breakpoint in a process of its own, and ends; not killed, it lets the process go before, and
-waits for its guard's end (DebuggerGuards.close)."""
+waits for its guard's end (DebuggerGuards.close). "collected": it is killed and waited for before its guard waits."""
 
 
-@pytest.mark.parametrize("end", ["killed", "ordinary"])
+@pytest.mark.parametrize("end", ["killed", "collected", "ordinary"])
 def test_who_ends_in_its_own_way_is_not_taken_for_killed(end: str) -> None:
     """What it leaves in the code is not touched: it may be the next command's already."""
     words = [sys.executable, "-c", TRACER, INT3.hex(), end]
@@ -247,7 +251,7 @@ def test_who_ends_in_its_own_way_is_not_taken_for_killed(end: str) -> None:
             return file.read(1)
 
     try:
-        if end == "killed":
+        if end != "ordinary":
             wait_until(lambda: now() == bytes.fromhex(original), "its guard has healed the code")
         else:
             assert now() == INT3
