@@ -34,9 +34,9 @@ def prstatus(tid: int, signal: int = 0, **registers: int) -> bytes:
     return note(1, head.ljust(112, b"\0") + values + struct.pack("<ii", 1, 0))
 
 
-def prpsinfo(pid: int, name: bytes = b"python", arguments: bytes = b"python a.py ") -> bytes:
+def prpsinfo(pid: int) -> bytes:
     head = struct.pack("<bbbbiQIIiiii", 0, 82, 0, 0, 0, 0, 0, 0, pid, 1, 2, 3)
-    return note(3, head + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
+    return note(3, head + b"python".ljust(16, b"\0") + b"python a.py ".ljust(80, b"\0"))
 
 
 def siginfo(number: int, code: int, address: int) -> bytes:
@@ -45,15 +45,15 @@ def siginfo(number: int, code: int, address: int) -> bytes:
 
 def auxv(**entries: int) -> bytes:
     """NT_AUXV; entries are named "n33=…"."""
-    pairs = [(int(name[1:]), value) for name, value in entries.items()]
-    return note(6, b"".join(struct.pack("<QQ", *pair) for pair in [*pairs, (0, 0)]))
+    pairs = (struct.pack("<QQ", int(name[1:]), value) for name, value in entries.items())
+    return note(6, b"".join(pairs) + bytes(16))
 
 
-def files(*entries: tuple[int, int, int, str], page: int = 4096) -> bytes:
+def files(*entries: tuple[int, int, int, str]) -> bytes:
     """NT_FILE: (start, end, offset in bytes, path)."""
-    table = b"".join(struct.pack("<QQQ", start, end, offset // page) for start, end, offset, _ in entries)
+    table = b"".join(struct.pack("<QQQ", start, end, offset // 4096) for start, end, offset, _ in entries)
     names = b"".join(path.encode() + b"\0" for _, _, _, path in entries)
-    return note(0x46494C45, struct.pack("<QQ", len(entries), page) + table + names)
+    return note(0x46494C45, struct.pack("<QQ", len(entries), 4096) + table + names)
 
 
 @dataclass

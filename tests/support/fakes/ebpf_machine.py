@@ -14,7 +14,6 @@ from gdbext.engine.arch import Architecture
 _MASK = (1 << 64) - 1
 _ROOM = 32
 """Bits of an address that are the offset."""
-_STACK = 512
 
 
 @dataclass
@@ -41,8 +40,8 @@ class Machine:
         for name, value in registers.items():
             if name:
                 struct.pack_into("<Q", saved, architecture.probing.saved[name], value)
-        self._buffers = [bytearray(), bytearray(_STACK), saved]
-        self._registers = [0] * 10 + [(1 << _ROOM) + _STACK]
+        self._buffers = [bytearray(), bytearray(512), saved]
+        self._registers = [0] * 10 + [(1 << _ROOM) + 512]
         self._registers[1] = 2 << _ROOM
 
     def run(self) -> None:
@@ -64,25 +63,16 @@ class Machine:
             registers[target] = immediate
             self._at += 1
         elif opcode & 7 == 5:
-            self._at += offset if self._jumps(opcode, registers[target], source, immediate) else 0
+            left, right = registers[target], registers[source] if opcode & 8 else immediate & _MASK
+            jumps = {0: True, 1: left == right, 2: left > right, 4: left & right, 5: left != right, 11: left <= right}
+            self._at += offset if jumps[opcode >> 4] else 0
         elif opcode & 7 in (4, 7):
-            value = registers[source] if opcode & 8 else immediate
-            registers[target] = self._computed(opcode, registers[target], value) & _MASK
+            left, right = registers[target], registers[source] if opcode & 8 else immediate
+            values = {0: left + right, 1: left - right, 4: left | right, 5: left & right, 11: right}
+            registers[target] = (right & 0xFFFFFFFF if opcode == 0xBC else values[opcode >> 4]) & _MASK
         else:
             self._access(opcode, target, source, offset, immediate)
         return False
-
-    def _jumps(self, opcode: int, left: int, source: int, immediate: int) -> bool:
-        right = self._registers[source] if opcode & 8 else immediate & _MASK
-        kinds = {0: True, 1: left == right, 2: left > right, 4: bool(left & right), 5: left != right, 11: left <= right}
-        return kinds[opcode >> 4]
-
-    @staticmethod
-    def _computed(opcode: int, left: int, right: int) -> int:
-        if opcode == 0xBC:
-            return right & 0xFFFFFFFF
-        kinds = {0: left + right, 1: left - right, 4: left | right, 5: left & right, 11: right}
-        return kinds[opcode >> 4]
 
     def _access(self, opcode: int, target: int, source: int, offset: int, immediate: int) -> None:
         registers = self._registers
@@ -101,11 +91,9 @@ class Machine:
             struct.pack_into("<Q", buffer, at, new & _MASK)
 
     def _call(self, helper: int) -> int:
-        if helper == 14:
-            return 77 << 32 | self._thread
-        if helper == 174:
-            return self._cookie
-        return {1: self._looked_up, 2: self._updated}[helper]()
+        if helper in (1, 2):
+            return self._looked_up() if helper == 1 else self._updated()
+        return {14: 77 << 32 | self._thread, 174: self._cookie}[helper]
 
     def _looked_up(self) -> int:
         descriptor, key = self._registers[1:3]

@@ -63,8 +63,8 @@ def make_elf(
         (1, 6, 0, DATA_START, DATA_START, 64, 0x1000, 0x1000),
         (4, 4, 0x200, 0x200, 0x200, len(note), len(note), 4),
     ]
-    table = (sections_at, len(_NAMES), len(_NAMES) - 1) if with_sections else (0, 0, 0)
-    kind = (3, machine, 1, TEXT_START, 64, table[0], 0, 64, 56, len(segments), 64, *table[1:])
+    at, count, last = (sections_at, len(_NAMES), len(_NAMES) - 1) if with_sections else (0, 0, 0)
+    kind = (3, machine, 1, TEXT_START, 64, at, 0, 64, 56, len(segments), 64, count, last)
     header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", *kind)
     programs = b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in segments)
     sections = [

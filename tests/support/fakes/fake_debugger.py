@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,38 +11,23 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.errors import TargetError
 from gdbext.hosts.debugger.base_debugger import Debugger, Job
 from gdbext.hosts.debugger.frame_source import FrameSource
-from gdbext.live.breakpoint_setter import BreakpointSetter
-from gdbext.live.host import RunControl
 from support.fakes.fake_target import FakeTarget
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from gdbext.diagnosis.samples import Pause
 
-
-class ClosingTarget(FakeTarget):
-    def __init__(self) -> None:
-        super().__init__({})
-        self.is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
+@dataclass
 class FakeBreakpoint:
     """One that the test can hit and delete."""
 
-    def __init__(self, number: int, place: object, reached: Callable[..., Any] | None = None) -> None:
-        self.number = number
-        self.place = place
-        self.hit = reached
-        self._alive = True
+    number: int
+    place: object
+    hit: Callable[..., Any] | None
+    alive: bool = True
 
     def is_alive(self) -> bool:
-        return self._alive
+        return self.alive
 
     def delete(self) -> None:
-        self._alive = False
+        self.alive = False
 
     delete_later = delete
 
@@ -57,7 +43,6 @@ class FakeSetter:
         return ("they go on",) if go_on else ()
 
     def _make(self, place: object, *more: Any) -> FakeBreakpoint:
-        """The last argument is called when it is reached."""
         self.made.append(FakeBreakpoint(len(self.made) + 1, place, more[-1] if more else None))
         return self.made[-1]
 
@@ -82,13 +67,13 @@ class FakeDebugger(Debugger):
         self.process = process
         self.source: FrameSource | None = None
         self.which: Hashable = 1
-        self.targets: list[ClosingTarget] = []
+        self.targets: list[FakeTarget] = []
         self._actions: list[Callable[[], None]] = []
 
     def target(self) -> Target:
         if not self.process:
             raise TargetError("there is no process")
-        self.targets.append(ClosingTarget())
+        self.targets.append(FakeTarget({}))
         return self.targets[-1]
 
     def stopped_target(self) -> Target:
@@ -116,18 +101,16 @@ class FakeDebugger(Debugger):
     def is_listened_to(self) -> bool:
         return bool(self._actions)
 
-    def run_control(self) -> RunControl:
+    def run_control(self) -> Any:
         self.log.append("run control")
-        control: Any = SimpleNamespace(can_run_beside=False)
-        return control  # type: ignore[no-any-return]
+        return SimpleNamespace(can_run_beside=False)
 
-    def pause(self, target: Target) -> Pause:
+    def pause(self, target: Target) -> Any:
         raise NotImplementedError
 
-    def breakpoint_setter(self) -> BreakpointSetter:
+    def breakpoint_setter(self) -> Any:
         self.log.append("breakpoint setter")
-        setter: Any = self.setter
-        return setter  # type: ignore[no-any-return]
+        return self.setter
 
     def write(self, text: str) -> None:
         self.shown += text

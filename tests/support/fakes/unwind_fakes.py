@@ -35,7 +35,6 @@ class FakeTarget(fake_target.FakeTarget):
         super().__init__({}, kind="core")
         self.regions: list[Region] = []  # type: ignore[assignment]
         self.gone = set(gone)
-        self.auxiliary: dict[int, int] = {}
 
     def add(self, start: int, data: bytes, permissions: str, path: str = "", offset: int = 0) -> None:
         padded = data + bytes(-len(data) % PAGE)
@@ -60,9 +59,6 @@ class FakeTarget(fake_target.FakeTarget):
 
     def maps(self) -> Sequence[MemoryMapping]:
         return sorted((region.mapping for region in self.regions), key=lambda mapping: mapping.start)
-
-    def auxv(self) -> Mapping[int, int]:
-        return self.auxiliary
 
     def local_path(self, path: str) -> str:
         return "/nowhere" + path if path in self.gone else path

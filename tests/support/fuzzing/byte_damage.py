@@ -8,7 +8,6 @@ from random import Random
 
 from .look import Change
 
-_EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
 _NUMBERS = (1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)
 
 
@@ -33,7 +32,7 @@ def overwrite(chance: Random, start: int, end: int, size: int) -> list[Bytes]:
     for _ in range(chance.choice((1, 1, 2, 4, 16, 100))):
         at = chance.randrange(start, max(end, start + 1))
         width = chance.choice((1, 1, 2, 4, 8))
-        same, noise = bytes([chance.choice(_EXTREMES)]) * width, chance.randbytes(width)
+        same, noise = bytes([chance.choice((0, 1, 0x7F, 0x80, 0xFF))]) * width, chance.randbytes(width)
         data = chance.choice((same, noise, chance.choice(_NUMBERS).to_bytes(8, "little")[:width]))[: size - at]
         found.append(Bytes(at, data, len(data)))
     return found
@@ -43,9 +42,8 @@ def damage_bytes(chance: Random, start: int, end: int, size: int) -> list[Bytes]
     """The same; sometimes bytes are pushed in, or the end is missing."""
     found = overwrite(chance, start, end, size)
     if chance.random() < 0.1:
-        found.append(
-            Bytes(chance.randrange(start, max(end, start + 1)), chance.randbytes(chance.choice((1, 8, 4096))), 0)
-        )
+        at = chance.randrange(start, max(end, start + 1))
+        found.append(Bytes(at, chance.randbytes(chance.choice((1, 8, 4096))), 0))
     if chance.random() < 0.15:
         found.append(Bytes(chance.randrange(size + 1), b"", 1 << 62))
     return found

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, cycle, islice
 
 from . import core_kinds, job_kinds, live_kinds, recording_kinds
 from .look import BLOCK, Kind, Result
@@ -18,29 +18,18 @@ Row = Counter[str]
 
 def available() -> list[Kind]:
     """The kinds of damage for which this machine has the programs and the rights."""
-    found = [*recording_kinds.KINDS, *job_kinds.KINDS]
-    if shutil.which("gdb") and shutil.which("gcc"):
-        found += core_kinds.KINDS
-    if live_kinds.can_trace():
-        found += live_kinds.KINDS
-    return found
+    cores = core_kinds.KINDS if shutil.which("gdb") and shutil.which("gcc") else ()
+    return [*recording_kinds.KINDS, *job_kinds.KINDS, *cores, *(live_kinds.KINDS if live_kinds.can_trace() else ())]
 
 
 def schedule(kinds: Sequence[Kind], first: int, looks: int) -> Iterator[tuple[str, int]]:
     """Kind and seed of each look: the kinds in turn, by their shares, so that any part of a campaign has them all."""
-    seeds = {kind.name: first for kind in kinds}
-    owed = dict.fromkeys(seeds, 0.0)
-    total = sum(kind.share for kind in kinds)
     block = min(BLOCK, max(1, looks // (4 * len(kinds))) if looks else BLOCK)
-    while True:
-        for kind in kinds:
-            owed[kind.name] += kind.share / total * len(kinds)
-            if owed[kind.name] < 1:
-                continue
-            owed[kind.name] -= 1
-            for _ in range(block):
-                yield kind.name, seeds[kind.name]
-                seeds[kind.name] += 1
+    turns = sorted((turn / kind.share, kind.name) for kind in kinds for turn in range(kind.share))
+    seeds = {kind.name: count(first) for kind in kinds}
+    for _, name in cycle(turns):
+        for seed in islice(seeds[name], block):
+            yield name, seed
 
 
 def run(
@@ -67,12 +56,9 @@ def run(
     return rows
 
 
-_LINE = "{:24}{:>8}{:>9}{:>10}{:>9}"
-
-
 def table(rows: Mapping[str, Row]) -> str:
-    lines = [_LINE.format("kind", "looks", "refused", "failures", "ms/look")]
+    lines: list[tuple[str, ...]] = [("kind", "looks", "refused", "failures", "ms/look")]
     for name, row in rows.items():
         mean = f"{row['milliseconds'] / max(1, row['looks']):.1f}"
-        lines.append(_LINE.format(name, row["looks"], row["refused"], row["failures"], mean))
-    return "\n".join(lines)
+        lines.append((name, *(str(row[column]) for column in lines[0][1:4]), mean))
+    return "\n".join("{:24}{:>8}{:>9}{:>10}{:>9}".format(*line) for line in lines)

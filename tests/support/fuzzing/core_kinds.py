@@ -25,16 +25,12 @@ _NAMES = ("plain", "python")
 
 
 class CoreFile(Subject):
-    """A core that gdb wrote of a small program."""
-
     def __init__(self, name: str) -> None:
         self.data = core_path(name).read_bytes()
         headers = list(_program_headers(self.data))
         self.headers = 64 + 56 * len(headers)
-        """Bytes of the ELF header and the program headers."""
         self.notes = next((at, at + size) for kind, at, _, size in headers if kind == 4)
         self.offsets = {start: at for kind, at, start, size in headers if kind == 1 and size}
-        """Where each loaded segment begins in the file."""
         segments = ((start, self.data[at : at + size]) for kind, at, start, size in headers if kind == 1 and size)
         open_core = partial(CoreTarget, str(core_path(name)))
         super().__init__(name, lambda command: subjects.look(command, open_core), SparseBytes.merged(segments))
@@ -58,7 +54,6 @@ core_file = lru_cache(maxsize=2)(CoreFile)
 
 @cache
 def core_path(name: str) -> Path:
-    """The core, taken once. Raises HarnessError."""
     path = folders.kept() / f"{name}.core"
     if not path.exists():
         with live_programs.running(name) as pid:
@@ -141,8 +136,4 @@ def sysroot(name: str) -> Path:
     return root
 
 
-KINDS = (
-    Kind("core-memory", 5, _memory),
-    Kind("core-bytes", 5, _bytes),
-    Kind("files", 6, _files),
-)
+KINDS = (Kind("core-memory", 5, _memory), Kind("core-bytes", 5, _bytes), Kind("files", 6, _files))

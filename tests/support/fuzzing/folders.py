@@ -9,13 +9,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-KEPT = Path(__file__).resolve().parents[3] / "build" / "fuzz"
-"""Cores and programs: they are made once, so that a seed means the same again."""
-
 
 def kept() -> Path:
-    KEPT.mkdir(parents=True, exist_ok=True)
-    return KEPT
+    """Cores and programs are made once, so that a seed means the same again."""
+    folder = Path(__file__).resolve().parents[3] / "build" / "fuzz"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @cache

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from gdbext.errors import GdbextError
 from gdbext.tools import table
@@ -27,10 +26,8 @@ def _jobs(chance: Random, block: Random) -> Look:
     whole = "\0".join(map(json.dumps, documents)).encode()
     output = chance.choice(("--json", "--json", "--dot", "--html", ""))
     is_bytes = chance.random() < 0.2
-    by_bytes, by_member = (
-        damage_bytes(chance, 0, len(whole), len(whole)),
-        json_damage.damage_json(documents, chance, 60),
-    )
+    by_bytes = damage_bytes(chance, 0, len(whole), len(whole))
+    by_member = json_damage.damage_json(documents, chance, 60)
 
     def run(kept: Sequence[Change]) -> Outcome:
         if is_bytes:
@@ -41,9 +38,7 @@ def _jobs(chance: Random, block: Random) -> Look:
     return Look(f"job {name}", ("ranks", output), by_bytes if is_bytes else by_member, run)
 
 
-@cache
-def _documents(name: str) -> list[dict[str, Any]]:
-    return jobs.documents(name)
+_documents = cache(jobs.documents)
 
 
 def _ranks(texts: Sequence[bytes], output: str) -> Outcome:

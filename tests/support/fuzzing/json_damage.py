@@ -13,8 +13,8 @@ from .look import Change
 
 _NUMBERS = (None, True, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 10**40, 0.5, -1e300, float("inf"), float("nan"))
 _TEXTS = ("", "\0", "\x1b[31mred", "x" * 5000, "\u202e", "\ud800", "9" * 400, "../../etc/passwd", "-1 -1 -1")
-_SHAPES: tuple[Any, ...] = ([], {}, [[]], [None], {"": None})
-_VALUES = (*_NUMBERS, *_TEXTS, *_SHAPES, "0x", "0xffffffffffffffff", "-1", [1 << 40] * 3, {"tid": "x"})
+_SHAPES: tuple[Any, ...] = ([], {}, [[]], [None], {"": None}, [1 << 40] * 3, {"tid": "x"})
+_VALUES = (*_NUMBERS, *_TEXTS, *_SHAPES, "0x", "0xffffffffffffffff", "-1")
 _NAMES = ("", "x", "\0", "x" * 300, "\x1b[0m", "tid", "-1")
 WILD = ("value", "value", "value", "near", "gone", "renamed", "repeated")
 TAME = ("near", "near", "near", "value", "gone")
@@ -42,11 +42,8 @@ def damage_json(
             path.append(chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value)))
             value = value[path[-1]]
         how = chance.choice(hows)
-        if how == "near":
-            found.append(Member(tuple(path), "value", _near(value, chance)))
-        else:
-            choices = {"value": _VALUES, "renamed": _NAMES}.get(how)
-            found.append(Member(tuple(path), how, chance.choice(choices) if choices else None))
+        choices = {"value": _VALUES, "renamed": _NAMES, "near": [_near(value, chance)]}.get(how, [None])
+        found.append(Member(tuple(path), "value" if how == "near" else how, chance.choice(choices)))
     return [change for change in found if change.path]
 
 

@@ -6,7 +6,6 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from gdbext.tools.table import Outcome
 from support.source import contract_schema
@@ -18,8 +17,6 @@ _TRIES = 300
 _SECONDS = 20.0
 """Runs, and seconds of the processor, that finding the smallest damage may cost."""
 
-Failure = tuple[str, str]
-
 
 def judged(look: Look, result: Result, shrink: bool) -> None:
     begin = time.process_time()
@@ -28,7 +25,7 @@ def judged(look: Look, result: Result, shrink: bool) -> None:
     result.status = outcome.status
     result.failures += failures
     for statement, evidence in _false(look, outcome).items():
-        smallest = _smallest(look, partial(_states, look, statement))
+        smallest = _smallest(look, lambda changes: statement in _false(look, _run(look, changes)[0]))  # noqa: B023
         if any(impossible([statement])) or not is_excused(statement, evidence, smallest):
             result.failures.append(("false statement", f"{statement}\n    {evidence.text}".replace("\n", "\n    ")))
             result.smallest = [str(change) for change in smallest]
@@ -40,22 +37,20 @@ def judged(look: Look, result: Result, shrink: bool) -> None:
         result.smallest = [str(change) for change in smallest]
 
 
-def _run(look: Look, changes: Sequence[Change]) -> tuple[Outcome, list[Failure]]:
+def _run(look: Look, changes: Sequence[Change]) -> tuple[Outcome, list[tuple[str, str]]]:
     try:
         outcome = look.run(changes)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         return Outcome(1), [("uncaught", f"{error!r}\n{traceback.format_exc()}")]
     return outcome, _faults(look, outcome)
 
 
-def _faults(look: Look, outcome: Outcome) -> list[Failure]:
-    if "internal error" in outcome.error:
-        return [("internal error", outcome.error)]
-    if "internal error" in outcome.output:
-        at = outcome.output.index("internal error")
-        return [("internal error", outcome.output[max(0, at - 200) : at + 400])]
+def _faults(look: Look, outcome: Outcome) -> list[tuple[str, str]]:
+    for text in (outcome.error, outcome.output):
+        if (at := text.find("internal error")) >= 0:
+            return [("internal error", text[max(0, at - 200) : at + 4000])]
     if "--json" not in look.command:
         return []
     try:
@@ -74,11 +69,6 @@ def _false(look: Look, outcome: Outcome) -> dict[Statement, Evidence]:
     except ValueError:
         return {}
     return {statement: evidence for statement, evidence in found.items() if statement not in look.truth}
-
-
-def _states(look: Look, statement: Statement, changes: Sequence[Change]) -> bool:
-    """With these changes alone it still makes that false statement."""
-    return statement in _false(look, _run(look, changes)[0])
 
 
 def _smallest(look: Look, fails: Callable[[Sequence[Change]], bool]) -> Sequence[Change]:

@@ -35,17 +35,15 @@ class LiveKind(Kind):
 
     def _look(self, chance: Random, block: Random) -> Look:
         name = block.choice(("plain", "python", "python"))
-        inferior = self._inferiors.get(name)
-        if inferior is None or not inferior.is_well():
-            if inferior is not None:
-                inferior.end()
-            inferior = self._inferiors[name] = Inferior(name)
+        if name in self._inferiors and not self._inferiors[name].is_well():
+            self._inferiors.pop(name).end()
+        inferior = self._inferiors.get(name) or self._inferiors.setdefault(name, Inferior(name))
         damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "pointers", "counts", "strings"))]
         changes = damage(inferior.memory, chance)
         command, brief = chance.choice(COMMANDS), chance.random() < 0.5
         truth = inferior.truth if command in subjects.JUDGED else None
-        how = "copied" if brief else "stopped"
-        return Look(f"{name}, {how}", command, changes, partial(inferior.run, command, brief), truth)
+        subject = f"{name}, {'copied' if brief else 'stopped'}"
+        return Look(subject, command, changes, partial(inferior.run, command, brief), truth)
 
     def close(self) -> None:
         for inferior in self._inferiors.values():
@@ -71,10 +69,8 @@ class Inferior(subjects.Subject):
     def run(self, command: Sequence[str], brief: bool, changes: Sequence[Change]) -> Outcome:
         """The command while a helper writes; afterwards all is as it was."""
         self._looks += 1
-        patches = [change for change in changes if isinstance(change, Patch)]
-        writes = [
-            (each.address, each.data, self.memory.known.read(each.address, len(each.data)) or b"") for each in patches
-        ]
+        known, patches = self.memory.known, [change for change in changes if isinstance(change, Patch)]
+        writes = [(each.address, each.data, known.read(each.address, len(each.data)) or b"") for each in patches]
         helper = os.fork()
         if not helper:
             _scribble(self.pid, writes)

@@ -33,7 +33,6 @@ both.wait()
 print("ready", flush=True)
 threads[0].join()
 """
-_ALL = 0x40000000  # __WALL of waitpid(2)
 
 
 def start(name: str) -> subprocess.Popen[bytes]:
@@ -82,6 +81,6 @@ def running(name: str) -> Iterator[int]:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     while process.poll() is None:  # its threads, too, are ours to collect, where they ended while we traced them
-        os.waitpid(-1, _ALL)
+        os.waitpid(-1, 0x40000000)  # __WALL
     if process.stdout is not None:
         process.stdout.close()

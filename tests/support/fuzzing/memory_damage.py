@@ -124,8 +124,8 @@ def pointers(memory: Memory, chance: Random) -> list[Change]:
     found: list[Change] = []
     for word in memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000))):
         other = chance.choice(memory.used)
-        there = memory.value(other)
-        found.append(memory.put(word, _another(chance, memory.value(word), word, word - 8, other, there, there)))
+        others = (word, word - 8, other, *[memory.value(other)] * 2)
+        found.append(memory.put(word, _another(chance, memory.value(word), *others)))
     return found
 
 
@@ -175,9 +175,8 @@ def pages(memory: Memory, chance: Random) -> list[Change]:
 
 def holes(memory: Memory, chance: Random) -> list[Change]:
     """Pages that cannot be read, up to half of all."""
-    count = chance.choice((1, 2, 5, 20, max(1, len(memory.pages) // 2)))
-    chosen = chance.sample(memory.pages, min(count, len(memory.pages)))
-    return [Hole(words[0] & -PAGE) for words in chosen]
+    count = min(chance.choice((1, 2, 5, 20, max(1, len(memory.pages) // 2))), len(memory.pages))
+    return [Hole(words[0] & -PAGE) for words in chance.sample(memory.pages, count)]
 
 
 def named(memory: Memory, recording: Recording, numbers: Iterable[int], chance: Random) -> list[Change]:
@@ -205,7 +204,7 @@ DAMAGES: dict[str, Callable[[Memory, Random], list[Change]]] = {
 
 
 def registers(recording: Recording, memory: Memory, chance: Random) -> list[Change]:
-    """Registers that hold other numbers, another register's or another thread's."""
+    """Some hold other numbers, another register's or another thread's."""
     threads = [thread for thread in recording.threads if thread.registers]
     found: list[Change] = []
     for _ in range(chance.choice((1, 1, 2, 10, 100)) if threads else 0):
@@ -221,29 +220,23 @@ def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
     writes = [(change.address, change.data) for change in changes if isinstance(change, Patch)]
     gone = {change.page for change in changes if isinstance(change, Hole)}
     values = {(change.tid, change.name): change.value for change in changes if isinstance(change, Register)}
-    known = _without(overwritten(recording.memory, writes), gone) if writes or gone else recording.memory
-    threads = (
-        thread._replace(
-            registers={name: values.get((thread.tid, name), value) for name, value in thread.registers.items()}
-        )
-        for thread in recording.threads
-    )
+    known = overwritten(recording.memory, writes) if writes else recording.memory
+    if gone:
+        known = known.cut_to(zip([0, *(page + PAGE for page in sorted(gone))], [*sorted(gone), 1 << 64]))
+    threads = []
+    for thread in recording.threads:
+        registers = {name: values.get((thread.tid, name), value) for name, value in thread.registers.items()}
+        threads.append(thread._replace(registers=registers))
     return recording._replace(memory=known, unreadable=recording.unreadable | gone, threads=tuple(threads))
 
 
 def overwritten(known: SparseBytes, writes: Iterable[tuple[int, bytes]]) -> SparseBytes:
     """The bytes with others at these places, as far as there are any."""
-    pieces: list[bytes | bytearray] = list(known.pieces)
+    pieces: dict[int, bytearray] = {}
     for address, data in writes:
         index = bisect_right(known.starts, address) - 1
-        piece = pieces[index]
-        if not isinstance(piece, bytearray):
-            piece = pieces[index] = bytearray(piece)
-        at = address - known.starts[index]
+        if index not in pieces:
+            pieces[index] = bytearray(known.pieces[index])
+        piece, at = pieces[index], address - known.starts[index]
         piece[at : at + len(data)] = data[: max(0, len(piece) - at)]
-    return SparseBytes(known.starts, [bytes(piece) if isinstance(piece, bytearray) else piece for piece in pieces])
-
-
-def _without(known: SparseBytes, gone: set[int]) -> SparseBytes:
-    starts, ends = [0, *(page + PAGE for page in sorted(gone))], [*sorted(gone), 1 << 64]
-    return known.cut_to(zip(starts, ends)) if gone else known
+    return SparseBytes(known.starts, [bytes(pieces.get(index, piece)) for index, piece in enumerate(known.pieces)])

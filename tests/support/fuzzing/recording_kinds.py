@@ -17,7 +17,7 @@ from support.recorded import recordings
 from . import json_damage, memory_damage, subjects
 from .byte_damage import Bytes, damage_bytes, overwrite, with_bytes
 from .look import Change, Kind, Look
-from .memory_damage import DAMAGES, PAGE, Memory
+from .memory_damage import DAMAGES, PAGE
 from .subjects import Recorded
 
 Plan = tuple[Sequence[Change], Callable[[Sequence[Change]], Recording]]
@@ -28,30 +28,29 @@ def _kind(name: str, share: int, plan: Callable[[Recorded, Random], Plan], is_ju
     """``is_judged``: the process is damaged, and not the file that holds it."""
 
     def look(chance: Random, block: Random) -> Look:
-        found = subjects.recorded(subjects.name_for(block))
-        command = subjects.some_command(chance)
+        found = subjects.recorded(block.choices(subjects.NAMES, subjects.SHARES)[0])
+        # mostly a command that makes statements
+        command = chance.choice(subjects.JUDGED if chance.random() < 0.7 else subjects.OTHERS)
         changes, load = plan(found, chance)
         return found.look(command, changes, lambda kept: ReplayTarget(load(kept)), is_judged)
 
     return Kind(name, share, look)
 
 
-def _on_memory(name: str, share: int, damage: Callable[[Memory, Random], Sequence[Change]]) -> Kind:
+def _on_process(name: str, share: int, damage: Callable[[Recorded, Random], Sequence[Change]]) -> Kind:
     def plan(found: Recorded, chance: Random) -> Plan:
-        return damage(found.memory, chance), partial(memory_damage.damaged, found.recording)
+        return damage(found, chance), partial(memory_damage.damaged, found.recording)
 
     return _kind(name, share, plan, is_judged=True)
 
 
-def _named_words(found: Recorded, chance: Random) -> Plan:
+def _memory(name: str, found: Recorded, chance: Random) -> Sequence[Change]:
+    return DAMAGES[name](found.memory, chance)
+
+
+def _named_words(found: Recorded, chance: Random) -> Sequence[Change]:
     numbers = sorted({each for evidence in found.truth.values() for each in evidence.numbers if each >= PAGE})
-    changes = memory_damage.named(found.memory, found.recording, numbers, chance)
-    return changes, partial(memory_damage.damaged, found.recording)
-
-
-def _registers(found: Recorded, chance: Random) -> Plan:
-    changes = memory_damage.registers(found.recording, found.memory, chance)
-    return changes, partial(memory_damage.damaged, found.recording)
+    return memory_damage.named(found.memory, found.recording, numbers, chance)
 
 
 def _bytes(found: Recorded, chance: Random) -> Plan:
@@ -63,7 +62,7 @@ def _bytes(found: Recorded, chance: Random) -> Plan:
 
 def _contents(found: Recorded, chance: Random) -> Plan:
     """Bytes behind a right header: the document, tables of blocks."""
-    contents = _unwrapped(found.name)
+    contents = _contents_of(found.name)
     size = int.from_bytes(contents[:4], "little") + 8
     end = chance.choice((8, size, size, min(len(contents), size + 4096), len(contents)))
     changes = damage_bytes(chance, 0 if end == 8 else 8, end, len(contents))
@@ -81,9 +80,7 @@ def _file(name: str) -> bytes:
     return (recordings.FOLDER / f"{name}.rec").read_bytes()
 
 
-@lru_cache(maxsize=2)
-def _unwrapped(name: str) -> bytes:
-    return container.unwrap(_file(name))
+_contents_of = lru_cache(maxsize=2)(lambda name: container.unwrap(_file(name)))
 
 
 @lru_cache(maxsize=2)
@@ -125,9 +122,9 @@ def _blocks(found: Recorded, chance: Random) -> Plan:
 _SYSTEM = ("facts", "facts", "maps", "auxv", "kept")
 _ON_MEMORY = {"bits": 14, "pointers": 18, "counts": 8, "strings": 8, "pages": 6, "holes": 6}
 KINDS = (
-    *(_on_memory(f"memory-{name}", share, DAMAGES[name]) for name, share in _ON_MEMORY.items()),
-    _kind("registers", 10, _registers, is_judged=True),
-    _kind("memory-named", 10, _named_words, is_judged=True),
+    *(_on_process(f"memory-{name}", share, partial(_memory, name)) for name, share in _ON_MEMORY.items()),
+    _on_process("registers", 10, lambda found, chance: memory_damage.registers(found.recording, found.memory, chance)),
+    _on_process("memory-named", 10, _named_words),
     _kind("recording-bytes", 4, _bytes),
     _kind("recording-contents", 6, _contents),
     _kind("recording-document", 8, _document),

@@ -13,13 +13,8 @@ if TYPE_CHECKING:
 PROVEN = ("exact", "verified", "recorded")
 _NUMBER = re.compile(r"\b0x[0-9a-f]+|\b(?:0|[1-9][0-9]*)\b")
 _OPERATOR = re.compile(r"[A-Za-z_][\w.]*(::[A-Za-z_][\w.]*)+")
-_FUNCTOR = "(function pointer)"
-"""What stands for a kernel whose functor cannot be read: it says of no function that it runs."""
 _UNNAMED = ("the Python object", "a Python function")
 _PYTHON = re.compile(r"( at .*:\d+|, a Python function whose file cannot be read)$", re.DOTALL)
-_MAX_TID = 1 << 22
-"""PID_MAX_LIMIT of linux/threads.h."""
-_RUN = 4
 _COMMON = re.compile(r"\b(aten|at|c10|torch|prim|native|_ops|autograd|impl)::")
 _SMALL = 4096
 """Numbers below it stand everywhere, in evidence (levels, offsets, indices) and in memory: they name nothing."""
@@ -84,7 +79,7 @@ def _of_step(tid: int, step: Mapping[str, Any]) -> Iterator[Statement]:
     if step["keyset"] is not None:
         yield Statement("key", (tid, op, step["keyset"]["bits"], step["key"]))
     kernel = step["kernel"] or {"valid": None}
-    if kernel["valid"] is not None and _FUNCTOR not in kernel["function"]:
+    if kernel["valid"] is not None and "(function pointer)" not in kernel["function"]:  # its functor was not read
         # a Python function is what it is called by its code object, where that can be read: its name proves nothing
         is_python = kernel["function"].startswith(_UNNAMED) or _PYTHON.search(kernel["function"])
         yield Statement("kernel", (tid, op, step["key"], "a Python function" if is_python else kernel["function"]))
@@ -95,7 +90,7 @@ def impossible(found: Iterable[Statement]) -> Iterator[Statement]:
     for each in found:
         if each.what == "operator" and not (isinstance(each.about[1], str) and _OPERATOR.fullmatch(each.about[1])):
             yield each
-        if each.what == "owner" and isinstance(each.about[1], int) and not 0 < each.about[1] <= _MAX_TID:
+        if each.what == "owner" and isinstance(each.about[1], int) and not 0 < each.about[1] <= 1 << 22:
             yield each
 
 
@@ -111,9 +106,8 @@ def is_excused(statement: Statement, evidence: Evidence, changes: Sequence[Chang
 
 
 def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
-    if any(word in evidence.numbers for word in change.words if word >= _SMALL):
-        return True
-    if any(change.is_near(number) for number in evidence.numbers if number >= _SMALL):
+    numbers = [number for number in evidence.numbers if number >= _SMALL]
+    if not {*change.words}.isdisjoint(numbers) or any(map(change.is_near, numbers)):
         return True
     names = [] if statement.what == "owner" else [str(each) for each in statement.about]
     return any(_shares(name, text) for text in change.texts for name in names)
@@ -122,12 +116,11 @@ def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
 def _shares(name: str, text: str) -> bool:
     """Four characters of the text in a row are in the name, for one may be cut off where the other goes on; a shorter
     text begins or ends an identifier of it. Namespaces that nearly all names have say nothing."""
-    name, text = _COMMON.sub("\0", name), _COMMON.sub("\0", text)
-    return any(_has_part(name, part) for part in text.split("\0"))
-
-
-def _has_part(name: str, part: str) -> bool:
-    if len(part) < _RUN:
+    name = _COMMON.sub("\0", name)
+    for part in _COMMON.sub("\0", text).split("\0"):
         escaped = re.escape(part)
-        return len(part) > 1 and re.search(rf"(?<!\w){escaped}|{escaped}(?!\w)", name) is not None
-    return any(part[at : at + _RUN] in name for at in range(len(part) - _RUN + 1))
+        if 1 < len(part) < 4 and re.search(rf"(?<!\w){escaped}|{escaped}(?!\w)", name):
+            return True
+        if any(part[at : at + 4] in name for at in range(len(part) - 3)):
+            return True
+    return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -30,18 +29,11 @@ JUDGED = (
     ("all-threads", "--stacks", "--why", "--json"),
 )
 """What makes statements."""
-_OTHERS = (
-    "dispatch-bt --all --args|dispatch-bt --all --values --json|dispatch-diagnose --why|all-threads --stacks|"
-    "all-threads --tasks --json|dispatch-tls|dispatch-tls --json|dispatch-info --json|dispatch-info --settings|"
-    "dispatch-collectives --json|dispatch-autograd --json|dispatch-compile --json|dispatch-op aten::mm --json|"
-    "dispatch-lookup aten::mm Meta,AutogradMeta --json|dispatch-tensor --py x --json"
-)
+_OTHERS = """dispatch-bt --all --args|dispatch-bt --all --values --json|dispatch-diagnose --why|all-threads --stacks|
+    all-threads --tasks --json|dispatch-tls|dispatch-tls --json|dispatch-info --json|dispatch-info --settings|
+    dispatch-collectives --json|dispatch-autograd --json|dispatch-compile --json|dispatch-op aten::mm --json|
+    dispatch-lookup aten::mm Meta,AutogradMeta --json|dispatch-tensor --py x --json"""
 OTHERS = tuple(tuple(line.split()) for line in _OTHERS.split("|"))
-
-
-def some_command(chance: Random) -> tuple[str, ...]:
-    """Mostly one that makes statements."""
-    return chance.choice(JUDGED if chance.random() < 0.7 else OTHERS)
 
 
 def look(command: Sequence[str], open_target: Callable[[], Target]) -> Outcome:
@@ -108,20 +100,13 @@ class Recorded(Subject):
     def __init__(self, name: str) -> None:
         self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
         open_session = cache(lambda: Session(ReplayTarget(self.recording)))  # once for all commands, and no sooner
-        super().__init__(
-            name, lambda command: table.execute(command[0], command[1:], open_session), self.recording.memory
-        )
+        super().__init__(name, lambda words: table.execute(words[0], words[1:], open_session), self.recording.memory)
 
 
-_SLOW = {"boxed-recursion-fallback-0": 20}
-"""Reports of a stack of 58,000 frames take seconds, undamaged: it is looked at so many times less often."""
-NAMES = recordings.names()
-SHARES = [1 / (recordings.FOLDER / f"{name}.rec").stat().st_size / _SLOW.get(name, 1) for name in NAMES]
+NAMES = [name for name in recordings.names() if name != "boxed-recursion-fallback-0"]
+"""Without the one whose stack of 58,000 frames takes seconds."""
+SHARES = [1 / (recordings.FOLDER / f"{name}.rec").stat().st_size for name in NAMES]
 """Small ones more often: looks at them take a tenth of the time."""
-
-
-def name_for(chance: Random) -> str:
-    return chance.choices(NAMES, SHARES)[0]
 
 
 recorded = lru_cache(maxsize=3)(Recorded)

@@ -44,34 +44,29 @@ class Worker:
             self._process = _FORK.Process(target=_serve, args=(self._kinds, theirs), daemon=True)
             self._process.start()
             theirs.close()
-        begin = time.monotonic()
+        begin, what, how = time.monotonic(), "died", "its process ended"
         try:
             self._connection.send((kind, seed))
             while not self._connection.poll(1.0):
-                if self.is_late(time.monotonic() - begin):
+                if self._is_late(time.monotonic() - begin):
                     self._process.kill()
-                    failure = "hung", f"no answer in {HUNG_SECONDS:.0f} s"
+                    what, how = "hung", f"no answer in {HUNG_SECONDS:.0f} s"
                     break
             else:
                 result: Result = self._connection.recv()
                 return result
         except (EOFError, ConnectionError):
-            failure = "died", "its process ended"
+            pass
         self._process.join()
-        failure = failure[0], f"{failure[1]} (exit status {self._process.exitcode})"
+        failure = what, f"{how} (exit status {self._process.exitcode})"
         self._connection.close()
         self._process = None
         return Result(kind, seed, "", [failure], seconds=time.monotonic() - begin)
 
-    def is_late(self, seconds: float) -> bool:
+    def _is_late(self, seconds: float) -> bool:
         """The look takes longer than a look may; on a busy machine one that wants to run gets ten times as long."""
-        pid = self.pid
+        pid = self._process.pid if self._process and self._process.pid else 0
         return seconds > 10 * HUNG_SECONDS or (seconds > HUNG_SECONDS and procfs.state(pid, pid) != "R")
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid or 0
 
     def end(self) -> None:
         if self._process is not None:
@@ -98,7 +93,7 @@ def run(kind: Kind, seed: int, shrink: bool = False) -> Result:
     """The result of a look, with what it cost."""
     look = kind.look(seed)
     result = Result(kind.name, seed, look.title)
-    peak, before = _megabytes(), _state()
+    peak, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _state()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     # a look that wants more gets a MemoryError, and the machine stays usable
@@ -107,7 +102,7 @@ def run(kind: Kind, seed: int, shrink: bool = False) -> Result:
         judged(look, result, shrink)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    result.megabytes = max(0, _megabytes() - peak)
+    result.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak >> 10
     if result.seconds > SECONDS:
         result.failures.append(("slow", f"{result.seconds:.1f} s of processor time"))
     if result.megabytes > MEGABYTES:
@@ -130,7 +125,3 @@ def _state() -> dict[str, object]:
         "scheduling": (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)),
         "recursion": sys.getrecursionlimit(),
     }
-
-
-def _megabytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -1,5 +1,5 @@
-"""The stacks of known bugs as the pages of their entries print them: made reports, for programs that hang by chance, on
-hardware, or with versions that are not here."""
+"""The stacks of known bugs as the pages of their entries print them, mostly without the frames that no entry names: for
+programs that hang by chance, on hardware, or with versions that are not here."""
 
 # ruff: noqa: E501
 
@@ -29,20 +29,16 @@ gcc#52303
     libtorch_cpu.so at::parallel_for
 cpython#115634 python=3.13.14 +no-workers
   MainThread condvar
-    ~/threading.py Condition.wait
     ~/concurrent/futures/_base.py Future.result
   Thread-1 worker-pool
-    ~/multiprocessing/connection.py wait
     ~/concurrent/futures/process.py _ExecutorManagerThread.wait_result_broken_or_wakeup
 cpython#140746 python=3.12.3
   serves condvar
-    ~/threading.py Condition.wait
     ~/threading.py Event.wait
     ~/threading.py Thread.start
 cpython#146313 python=3.13.9
   MainThread child-process
     ~/multiprocessing/resource_tracker.py ResourceTracker._stop_locked
-    ~/multiprocessing/resource_tracker.py ResourceTracker._stop
     ~/multiprocessing/resource_tracker.py ResourceTracker.__del__
 cpython#94777 python=3.10.5
   manager join
@@ -65,28 +61,23 @@ cpython#105829 python=3.12.0
 cpython#125451 python=3.13.0
   manager join
     ~/multiprocessing/queues.py Queue.join_thread
-    ~/concurrent/futures/process.py _ExecutorManagerThread._join_executor_internals
-    ~/concurrent/futures/process.py _ExecutorManagerThread.join_executor_internals
     ~/concurrent/futures/process.py _ExecutorManagerThread.run
   feeder python-lock
     ~/concurrent/futures/process.py _SafeQueue._on_queue_feeder_error
     ~/multiprocessing/queues.py Queue._feed
 cpython#119710 python=3.14.6 +no-children
   MainThread io
-    ~/selectors.py EpollSelector.select
     task
       ~/asyncio/base_subprocess.py BaseSubprocessTransport._wait
       ~/asyncio/subprocess.py Process.wait
 cpython#123720 python=3.12.1
   MainThread io
-    ~/selectors.py EpollSelector.select
     task
       ~/asyncio/base_events.py Server.wait_closed
       ~/asyncio/base_events.py Server.serve_forever
 pytorch#182948 torch=2.10.0+cu128
   MainThread python-lock
     @/torch/cuda/__init__.py _lazy_call
-    @/torch/cuda/random.py set_rng_state
     @/torch/cuda/__init__.py _lazy_call
 pytorch#135298 torch=2.4.0
   MainThread mutex
@@ -96,10 +87,8 @@ pytorch#135298 torch=2.4.0
     libtorch_python.so torch::dynamo::autograd::compiled_autograd(std::shared_ptr<torch::autograd::Node> const&)
 pytorch#97833 torch=2.0.0
   frees gil
-    libtorch_python.so pybind11::gil_scoped_acquire::gil_scoped_acquire()
     libtorch_python.so std::_Sp_counted_ptr_inplace<StackContext, std::allocator<StackContext>, 2>::_M_dispose()
   allocates mutex
-    libc.so.6 pthread_mutex_lock
     libc10_cuda.so c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int, unsigned long)
 pytorch#58382 torch=1.8.1
   completes gil
@@ -109,14 +98,10 @@ pytorch#58382 torch=1.8.1
 pytorch#130610 +forked +one-thread
   pt_data_worker libc-lock roles=main
     libc.so.6 __cxa_atexit
-    libtorch_cpu.so caffe2::pthreadpool()
 pytorch#75147
   MainThread mutex
-    libc.so.6 pthread_mutex_lock
     libiomp5.so __kmp_lock_suspend_mx
-    libiomp5.so __kmp_free_thread
     libiomp5.so __kmp_set_num_threads
-    libtorch_cpu.so at::set_num_threads(int)
 pytorch#189290 torch=2.12.0 +no-child:compile_worker
   reader io
     @/torch/_inductor/compile_worker/subproc_pool.py _recv_msg
@@ -127,9 +112,7 @@ pytorch#189290 torch=2.12.0 +no-child:compile_worker
 pytorch#179291
   pt_gloo roles=crashed
     libc.so.6 abort
-    libstdc++.so.6 std::terminate()
     libc.so.6 pthread_exit
-    libpython3.12.so.1.0 PyThread_exit_thread
     libtorch_cpu.so c10d::ProcessGroupGloo::runLoop(int)
 pytorch#109948
   MainThread roles=crashed
@@ -141,7 +124,6 @@ pytorch#109948
 pytorch#109454 torch=2.0.1
   MainThread state=running holds=gil
     libcuda.so.1 ??
-    libc10_cuda.so c10::cuda::CUDACachingAllocator::malloc(unsigned long)
     libtorch_cpu.so torch::autograd::VariableInfo::zeros(c10::OptionalDeviceGuard&) const
   other gil
 pytorch#119393 torch=2.2.0
@@ -169,20 +151,14 @@ pytorch#100555 torch=2.0.0
 nccl#2353 nccl=2.28.9 arch=aarch64
   MainThread state=running
     libnccl.so.2 ncclLocalOpAppend
-    libnccl.so.2 SaveProxy
   proxy condvar
-    libc.so.6 pthread_cond_wait
     libnccl.so.2 ncclProxyProgress(void*)
 nccl#992 nccl=2.18.1
   Thread-41 join roles=other
     libnccl.so.2 commFree
-    libnccl.so.2 commCleanup
-    libnccl.so.2 commReclaim
     libnccl.so.2 ncclCommAbort
-    libtorch_cuda.so c10d::ProcessGroupNCCL::abort()
 pytorch#149153 nccl=2.25.1
   MainThread futex
-    libstdc++.so.6 std::__atomic_futex_unsigned_base::_M_futex_wait_until_steady
     libtorch_cuda.so c10d::ProcessGroupNCCL::waitForFutureOrTimeout(std::future<bool>&)
     libtorch_cuda.so c10d::ProcessGroupNCCL::abort()
   aborts
@@ -193,38 +169,29 @@ tokenizers#187 tokenizers=0.20.0 +forked +one-thread
     tokenizers.abi3.so ??
 grpc#13873 grpcio=1.8.2 +forked +one-thread
   MainThread futex roles=main
-    libc.so.6 syscall
     cygrpc.cpython-36m-x86_64-linux-gnu.so ??
 wandb#12079 wandb=0.27.2 +forked +one-thread
   pt_data_worker condvar
-    ~/threading.py Condition.wait
     ~/concurrent/futures/_base.py Future.result
     @/wandb/sdk/lib/asyncio_manager.py AsyncioManager.run
-    @/wandb/sdk/lib/service/service_connection.py ServiceConnection.api_cleanup_request
     @/wandb/apis/public/service_api.py _cleanup
-    ~/weakref.py finalize.__call__
 glibc#25847 glibc=2.36
   waits condvar lost_signal=yes
 KempnerForge#104 torch=2.11.0
   MainThread collective group=default_pg
     @/torch/distributed/distributed_c10d.py barrier
-    /src/kempnerforge/checkpoint/manager.py CheckpointManager.save
   AsyncCheckpointExecutor_0 collective group=default_pg roles=other
     @/torch/distributed/distributed_c10d.py gather_object
-    @/torch/distributed/checkpoint/utils.py _DistWrapper.reduce_scatter
     @/torch/distributed/checkpoint/state_dict_saver.py _save_state_dict
-    @/torch/distributed/checkpoint/_async_thread_executor.py save_wrapper
 pytorch#136892 torch=2.4.1
   traces gil
     libtorch_cpu.so torch::profiler::impl::recordOperatorStart(Observer&)
   all-gathers mutex holds=gil
-    libc.so.6 pthread_mutex_lock
     libtorch_cpu.so torch::profiler::impl::recordOperatorStart(Observer&)
 pytorch#193859 torch=2.13.0
   MainThread futex
     libc.so.6 exit
     libgomp.so.1 ??
-    libtorch_cpu.so at::internal::invoke_parallel
 pytorch#181653 torch=2.10.0
   MainThread state=running
     @/sympy/core/basic.py Basic.replace.<locals>.walk
@@ -232,35 +199,27 @@ pytorch#181653 torch=2.10.0
     @/sympy/simplify/simplify.py simplify
     times 3
     @/torch/_inductor/codegen/cpp.py stride_at
-    @/torch/_inductor/codegen/cpp.py CppKernelProxy.select_tiling
 pytorch#186537 torch=2.12.0
   pt_autograd_0 state=running roles=other names=pt_autograd_0
     @/torch/_dynamo/convert_frame.py _compile
-    @/torch/_dynamo/convert_frame.py ConvertFrame.__call__
     @/torch/utils/checkpoint.py _checkpoint_without_reentrant_generator.<locals>.recompute_fn
 nccl#863 nccl=2.16.5
   MainThread join
-    libc.so.6 pthread_timedjoin_ex
     libnccl.so.2 commReclaim(ncclComm*)
     libnccl.so.2 ncclCommAbort
 nccl#774 nccl=2.14.3 $CUDA_LAUNCH_BLOCKING=1
   MainThread state=running
-    libcuda.so.1 ??
     libcudart.so.11.0 cudaLaunchKernel
     libnccl.so.2 ncclLaunchKernel(ncclComm*, ncclKernelPlan*)
-    libnccl.so.2 ncclGroupEnd
   proxy condvar
-    libc.so.6 pthread_cond_wait
     libnccl.so.2 ncclProxyProgress(void*)
 nccl#1808 nccl=2.26.2
   proxy-service state=running
-    libc.so.6 accept
     libnccl.so.2 ncclSocketAccept(ncclSocket*, ncclSocket*)
     libnccl.so.2 ncclProxyService(void*)
 tensorboard#6167 tensorboard=2.11.0
   MainThread condvar
     ~/threading.py Condition.wait
-    ~/queue.py Queue.put
     @/tensorboard/summary/writer/event_file_writer.py _AsyncWriter.write
 """
 """The id of an entry, and of its process versions, $environment, +relations and arch. Threads: label, what it waits for,
@@ -269,7 +228,6 @@ how often those before it come; those of a task of an event loop are below "task
 
 Of those in KNOWN (support/recorded/scenarios.py) a real program is recorded as well, those of
 tests/integration/known/test_real_programs.py are started there; of all others there is no more than this."""
-LISTS = ("roles", "holds", "names")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -303,7 +261,7 @@ def parsed(page: Sequence[str]) -> Stuck:
 def _thread(lines: Sequence[str]) -> ThreadFacts:
     label, *words = lines[0].split()
     facts: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
-    facts.update({name: facts[name].split(",") for name in LISTS if name in facts})
+    facts.update({name: facts[name].split(",") for name in ("roles", "holds", "names") if name in facts})
     waits_for = next((word for word in words if "=" not in word), "")
     frames: list[str] = []
     tasks = []

@@ -16,7 +16,7 @@ from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, GdbextError
 from gdbext.tools import table
-from support.fakes.overlay import OverlayTarget
+from support.fakes.overlay import overlaid
 from support.programs.harness import Inferior
 from support.programs.ways import Look
 from support.truth.dispatch_dumps import state_dump, table_dump, their_lines
@@ -159,7 +159,7 @@ def test_a_registration_in_progress_is_told(target: Target) -> None:
     guard = session.layout.struct("c10::Dispatcher").field("guard_").offset
     mutex = session.memory.u64(session.dispatcher.address + guard) + 8
     assert session.dispatcher.registering_thread is None
-    locked = OverlayTarget(target, {mutex: little(1, 4), mutex + 8: little(4711, 4)})
+    locked = overlaid(target, {mutex: little(1, 4), mutex + 8: little(4711, 4)})
     document, text = report(locked, "dispatch-op", "aten::mm", "--key", "CPU")
     assert document["findings"][0]["threads"] == [4711]
     assert "registering" in text
@@ -181,7 +181,7 @@ def test_a_corrupt_map_costs_that_operators_registrations(target: Target, damage
         "list": {node: little(node)},
         "empty-list": {slot + 16: little(slot + 16) * 2, slot + 32: bytes(8)},
     }[damage]
-    damaged = OverlayTarget(target, patches)
+    damaged = overlaid(target, patches)
     document, text = report(damaged, "dispatch-op", "mm")
     with pytest.raises(BadData):
         Session(damaged).tables.registrations(Session(damaged).dispatcher.find_one("aten::mm"))
@@ -199,7 +199,7 @@ def test_a_table_that_contradicts_its_registrations_is_a_finding(target: Target)
     offset = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
     cpu = session.dispatcher.find_one("aten::mm").address + offset + session.dispatcher.kernels.size
     other = session.dispatcher.find_one("aten::sin").table[1]
-    patched = OverlayTarget(target, {cpu: b"".join(map(little, other))})
+    patched = overlaid(target, {cpu: b"".join(map(little, other))})
     document, text = report(patched, "dispatch-op", "aten::mm", "--key", "CPU")
     lookup, lookup_text = report(patched, "dispatch-lookup", "aten::mm", "CPU")
     [finding] = document["findings"]
@@ -221,7 +221,7 @@ def test_names_that_cannot_be_read_are_told(target: Target) -> None:
         name, address = (int.from_bytes(entry.raw[at : at + 8], "little") for at in (0, 64))
         copies |= {name} if address == lost.address else set()
     assert len(copies) == 2
-    holed = OverlayTarget(target, holes=[(address, 8) for address in copies])
+    holed = overlaid(target, holes=[(address, 8) for address in copies])
     document, text = report(holed, "dispatch-op", "*mm")
     assert [error for error in document["errors"] if "name of the operator at" in error["where"]]
     assert lost.qualified not in {each["op"] for each in document["operators"]}
@@ -236,7 +236,7 @@ def test_a_torn_operator_list_is_refused(target: Target) -> None:
     offset = session.layout.struct("c10::Dispatcher").field("operatorLookupTable_").offset
     both = {session.dispatcher.address + offset + 16 + 24 + half: little(7) for half in (0, 32)}
     with pytest.raises(GdbextError, match="corrupt"):
-        Session(OverlayTarget(target, both)).dispatcher.operators()
+        Session(overlaid(target, both)).dispatcher.operators()
 
 
 def differences(state: dict[str, Any], truth: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
