@@ -25,8 +25,6 @@ def parameters() -> list[Any]:
 
 def executable(name: str) -> str:
     """That gdb; a test without it is skipped, and fails in continuous integration."""
-    found = usable().get(name)
-    if found is None:
+    if name not in usable():
         machine.lacking(f"no {name} on this machine (scripts/test installs it)")
-        raise AssertionError(name)
-    return found
+    return usable()[name]

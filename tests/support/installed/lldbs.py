@@ -14,8 +14,6 @@ import pytest
 
 from support.programs.native_build import cache_folder
 
-_LOADS = "script import lldb; print('loads', lldb.SBDebugger.GetVersionString().split()[2])"
-
 
 @cache
 def usable() -> dict[str, str]:
@@ -27,8 +25,7 @@ def _candidates() -> list[str]:
     named = os.environ.get("GDBEXT_TEST_LLDBS")
     if named:
         return [path for path in named.split(":") if os.access(path, os.X_OK)]
-    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(":") if folder]
-    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    paths = [path for folder in os.environ.get("PATH", "").split(":") if folder for path in Path(folder).glob("lldb-*")]
     versioned = {path.name: path for path in reversed(paths) if re.fullmatch(r"lldb-\d+", path.name)}
     found = [str(versioned[name]) for name in sorted(versioned, key=lambda name: int(name[5:]))]
     plain = shutil.which("lldb")
@@ -38,7 +35,8 @@ def _candidates() -> list[str]:
 
 
 def _loads(path: str) -> bool:
-    words = [path, "--no-lldbinit", "-b", "-o", _LOADS]
+    ask = "script import lldb; print('loads', lldb.SBDebugger.GetVersionString().split()[2])"
+    words = [path, "--no-lldbinit", "-b", "-o", ask]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return re.search(r"^loads \d", done.stdout, re.MULTILINE) is not None
 
@@ -86,11 +84,8 @@ def parameters(*more: Any) -> list[Any]:
 
 
 def _each(values: list[str], *marks: Any) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        also = (pytest.mark.extended,) if found else ()
-        found.append(pytest.param(value, marks=(pytest.mark.lldb, *marks, *also), id=Path(value).name))
-    return found
+    kinds = [(pytest.mark.lldb, *marks), *[(pytest.mark.lldb, *marks, pytest.mark.extended)] * len(values)]
+    return [pytest.param(value, marks=kind, id=Path(value).name) for value, kind in zip(values, kinds)]
 
 
 def executable(name: str) -> str:

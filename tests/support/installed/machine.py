@@ -13,8 +13,8 @@ from typing import Any
 
 from support.installed import pythons
 
-COMPILER_TOOLS = ("gcc", "g++", "as", "strip", "objcopy", "objdump", "nm", "readelf", "c++filt")
-"""The compiler and binutils: one package group on every distribution."""
+PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+"""Where daemons are, too."""
 
 
 def lacking(reason: str) -> None:
@@ -43,19 +43,9 @@ def need_module(name: str) -> Any:
     return import_module(name)
 
 
-def _no_torch() -> str:
-    return "" if find_spec("torch") else "torch is not installed in this Python (scripts/test installs it)"
-
-
 def _no_program(*names: str) -> str:
-    absent = [name for name in names if shutil.which(name) is None]
+    absent = [name for name in names if shutil.which(name, path=PLACES) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
-
-
-def _no(module: str) -> str:
-    """What that module of this package says."""
-    reason: str = import_module(f"support.installed.{module}").missing()
-    return reason
 
 
 def _no_pythons(*versions: str) -> str:
@@ -65,14 +55,14 @@ def _no_pythons(*versions: str) -> str:
 
 
 NEEDS: dict[str, Callable[..., str]] = {
-    "torch": _no_torch,
+    "torch": lambda: "" if find_spec("torch") else "torch is not installed in this Python (scripts/test installs it)",
     "gdb": lambda: _no_program("gdb"),
-    "lldb": lambda: _no("lldbs"),
+    "lldb": lambda: str(import_module("support.installed.lldbs").missing()),
     "chromium": lambda: _no_program("chromium"),
-    "compiler": lambda: _no_program(*COMPILER_TOOLS),
+    "compiler": lambda: _no_program("gcc", "g++", "as", "strip", "objcopy", "objdump", "nm", "readelf", "c++filt"),
     "pythons": _no_pythons,
-    "slurm": lambda: _no("slurm"),
-    "sshd": lambda: _no("sshd"),
+    "slurm": lambda: _no_program("slurmctld", "slurmd", "srun", "scancel", "squeue", "sinfo"),
+    "sshd": lambda: _no_program("sshd", "ssh", "ssh-keygen"),
 }
 """Marker to what this machine lacks for it ("" when nothing), called with the marker's arguments."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import signal
 import struct
@@ -20,7 +19,6 @@ from support.programs.harness import DISPATCH, Inferior, wait_until
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.tools.probes.bpf.bpf_kernel import Bpf
 
 
 def _refused() -> str:
@@ -28,14 +26,11 @@ def _refused() -> str:
     from gdbext.errors import GdbextError
     from gdbext.tools.probes.bpf.bpf_kernel import permitted
 
-    try:
-        allowed = permitted(architectures.by_name(os.uname().machine))
-    except GdbextError:
-        allowed = False
-    return "" if allowed else "this kernel or container does not permit kernel probes (BPF)"
+    with contextlib.suppress(GdbextError):
+        if permitted(architectures.by_name(os.uname().machine)):
+            return ""
+    return "this kernel or container does not permit kernel probes (BPF)"
 
-
-_SLEEPS = {str(number) for name in ("sleep", "poll") for number in procfs.SYSCALLS[name]}
 
 PROBES = pytest.mark.skipif(bool(_refused()), reason=_refused() or "permitted")
 
@@ -72,18 +67,15 @@ def interrupt(tool: subprocess.Popen[str]) -> str:
 def work(counted: Inferior, *requests: str) -> None:
     """Let tests/inferiors/counted_calls.py do what it is asked for, one request after the other."""
     for request in requests:
-        done = functools.partial(_is_done, counted, counted.output().count("done") + 1)
+        before = counted.output().count("done")
         counted.send(request)
-        wait_until(done, f"{request} is done")
-
-
-def _is_done(counted: Inferior, times: int) -> bool:
-    return counted.output().count("done") >= times
+        wait_until(lambda: counted.output().count("done") > before, f"{request} is done")  # noqa: B023
 
 
 def is_counting(pid: int) -> bool:
     """All probes are in place, and the tool sleeps while it counts: the process that placed them may go."""
-    return probes_placed(pid) and procfs.syscall(pid, pid)[0] in _SLEEPS
+    sleeps = map(str, procfs.SYSCALLS["sleep"] | procfs.SYSCALLS["poll"])
+    return probes_placed(pid) and procfs.syscall(pid, pid)[0] in sleeps
 
 
 def keeper_of(pid: int) -> int:
@@ -115,7 +107,7 @@ def links_on(pid: int) -> int:
     while True:
         following = ctypes.create_string_buffer(struct.pack("<II", link, 0), 8)
         try:
-            _call(bpf, 31, following)
+            bpf.system_call(bpf._number, 31, following, len(following))
         except OSError:
             return found
         link = struct.unpack_from("<I", following, 4)[0]
@@ -127,10 +119,3 @@ def links_on(pid: int) -> int:
             finally:
                 os.close(descriptor)  # a link lives as long as anybody has it open
             found += struct.unpack_from("<I", info)[0] == 12 and struct.unpack_from("<I", info, 60)[0] == pid
-
-
-def _call(bpf: Bpf, command: int, attributes: ctypes.Array[ctypes.c_char]) -> None:
-    """Like ``bpf(command, …)``, but what the kernel writes into the attributes is seen. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(bpf._number, command, attributes, len(attributes)) < 0:
-        raise OSError(ctypes.get_errno(), "bpf")

@@ -26,8 +26,6 @@ def _roots() -> Iterator[Path]:
 
 SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 """The versions whose processes gdbext reads."""
-
-
 NEWER = ("3.13t", "3.14", "3.14t", "3.15")
 """Versions that it reads, too, but that not every machine of ours has; "t" is a free-threaded build."""
 
@@ -67,8 +65,6 @@ def need(version: str) -> str:
     """That Python; the test is skipped on a machine without it, and fails on the project's own (CI=true)."""
     from support.installed import machine
 
-    found = executable(version)
-    if found is None:
+    if executable(version) is None:
         machine.lacking(f"no Python {version} on this machine (scripts/test --all installs it)")
-    assert found is not None
-    return found
+    return str(executable(version))

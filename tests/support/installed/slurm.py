@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from support.installed import sshd
+from support.installed.machine import PLACES
+from support.installed.sshd import free_ports
 from support.programs.harness import PATIENCE, HarnessError, wait_until
 
 _CONFIGURATION = """\
@@ -48,33 +49,23 @@ KillWait=1
 """
 
 
-def missing() -> str:
-    """Why no cluster can run here, "" when one can."""
-    programs = ("slurmctld", "slurmd", "srun", "scancel", "squeue", "sinfo")
-    absent = [name for name in programs if shutil.which(name, path=sshd.PLACES) is None]
-    return f"not installed: {', '.join(absent)} (slurmctld, slurmd, slurm-client)" if absent else ""
-
-
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     """The environment in which srun reaches the cluster. Its jobs end with it."""
     for name in ("state", "spool"):
         (folder / name).mkdir()
     configuration = folder / "slurm.conf"
-    controller, node = sshd.free_ports(2)
+    controller, node = free_ports(2)
     host = socket.gethostname().partition(".")[0]
-    configuration.write_text(
-        _CONFIGURATION.format(host=host, folder=folder, user=getpass.getuser(), controller=controller, node=node)
-    )
-    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": sshd.PLACES}
+    values = {"host": host, "folder": folder, "user": getpass.getuser(), "controller": controller, "node": node}
+    configuration.write_text(_CONFIGURATION.format(**values))
+    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": PLACES}
     daemons: list[subprocess.Popen[bytes]] = []
-    stack = contextlib.ExitStack()
     try:
         for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D"]):
-            output = stack.enter_context((folder / f"{words[0]}.output").open("wb"))
-            daemons.append(
-                subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            )
+            with (folder / f"{words[0]}.output").open("wb") as output:
+                options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                daemons.append(subprocess.Popen(words, env=environment, **options))
         _wait_until(lambda: "idle" in _said(["sinfo", "-h", "-o", "%T"], environment), folder)
         yield environment
     finally:
@@ -86,7 +77,6 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
             for daemon in reversed(daemons):
                 daemon.terminate()
                 daemon.wait()
-            stack.close()
 
 
 def _said(words: list[str], environment: Mapping[str, str]) -> str:

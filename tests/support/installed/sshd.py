@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.installed.machine import PLACES
 from support.programs.harness import wait_until
 
-PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 _CONFIGURATION = """\
 Port {port}
 HostKey {folder}/host_key
@@ -37,18 +37,12 @@ _OPTIONS = {
 }
 
 
-def missing() -> str:
-    """Why no daemon can run here, "" when one can."""
-    absent = [name for name in ("sshd", "ssh", "ssh-keygen") if _program(name) is None]
-    return f"not installed: {', '.join(absent)} (openssh-server, openssh-client)" if absent else ""
-
-
 @contextmanager
 def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
     """The options for ssh to come in, while the daemon listens on the addresses, all of the loopback."""
     assert all(address.startswith("127.") for address in addresses), addresses
     for name in ("host_key", "user_key"):
-        words = [str(_program("ssh-keygen")), "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
         subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     (port,) = free_ports(1)
     configuration = folder / "sshd_config"
@@ -57,9 +51,8 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it sheds its rights: made by systemd elsewhere
     log = folder / "sshd.log"
-    daemon = subprocess.Popen(
-        [str(_program("sshd")), "-D", "-f", str(configuration), "-E", str(log)], stdin=subprocess.DEVNULL
-    )
+    program = str(shutil.which("sshd", path=PLACES))  # the whole path: it starts itself anew for each who comes
+    daemon = subprocess.Popen([program, "-D", "-f", configuration, "-E", log], stdin=subprocess.DEVNULL)
     try:
         for address in addresses:
             wait_until(lambda: daemon.poll() is not None or _answers(address, port), f"sshd answers at {address}")  # noqa: B023
@@ -69,11 +62,6 @@ def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
     finally:
         daemon.terminate()
         daemon.wait()
-
-
-def _program(name: str) -> str | None:
-    """The daemon is called by its whole path: it starts itself anew for each who comes."""
-    return shutil.which(name, path=PLACES)
 
 
 def free_ports(count: int) -> list[int]:

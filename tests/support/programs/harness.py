@@ -47,14 +47,12 @@ def wait_until(condition: Callable[[], Any], what: str, deadline: float = PATIEN
     """The condition's first true value; HarnessError with ``what`` when there is none in time."""
     end = time.monotonic() + deadline
     pause = 0.005
-    while True:
-        value = condition()
-        if value:
-            return value
+    while not (value := condition()):
         if time.monotonic() > end:
             raise HarnessError(f"after {deadline:.0f} s still not true: {what}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.03)
+    return value
 
 
 def interpreter(name: str) -> tuple[str, dict[str, str]]:
@@ -93,10 +91,9 @@ class Outcome:
     @property
     def document(self) -> dict[str, Any]:
         try:
-            document = json.loads(self.stdout)
+            document: dict[str, Any] = json.loads(self.stdout)
         except ValueError as error:
             raise HarnessError(f"no JSON document on standard output ({error})\n{self}") from None
-        assert isinstance(document, dict), self
         if "schema" in document:
             contract_schema.check(document)
         return document
@@ -176,13 +173,6 @@ class Inferior:
             take_core(self.pid, self._core)
             self.assert_undisturbed()
         return self._core
-
-    def keep_crash_core(self) -> None:
-        cores = sorted(self.folder.glob("core*"))
-        if not cores:
-            status = self.process.returncode
-            raise HarnessError(f"{self.name} left no core (exit status {status})\n{self.output()[-2000:]}")
-        self._core = cores[0]
 
     def dispatch(
         self,
@@ -266,18 +256,12 @@ def start(
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
     try:
         executable, extra = interpreter(python)
+        own = {"GDBEXT_READY": str(folder / "truth.json"), "GDBEXT_NATIVE": native_build.build_for(script)}
         with (folder / "output").open("wb") as output:
             process = subprocess.Popen(
                 [*command, *(_core_maker(folder) if crashes else []), executable, str(script), *first, *args],
                 cwd=folder,
-                env={
-                    **os.environ,
-                    "PYTHONUNBUFFERED": "1",
-                    **extra,
-                    "GDBEXT_READY": str(folder / "truth.json"),
-                    "GDBEXT_NATIVE": native_build.build_for(script),
-                    **(env or {}),
-                },
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **extra, **own, **(env or {})},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -291,7 +275,9 @@ def start(
         inferior.truth = _wait_for_truth(inferior)
         if inferior.ended:
             wait_until(lambda: inferior.process.poll() is not None, f"{name} dies of {inferior.truth['ends']}")
-            inferior.keep_crash_core()
+            inferior._core = next(folder.glob("core*"), None)
+            if inferior._core is None:
+                raise HarnessError(f"{name} left no core (exit status {process.poll()})\n{inferior.output()[-2000:]}")
         else:
             procfs.wait_settled(inferior.pid, inferior.truth["threads"], wait_until)
     except BaseException:
@@ -323,20 +309,14 @@ def _core_maker(folder: Path) -> list[str]:
 
 
 def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
-    path = inferior.folder / "truth.json"
-
-    def published() -> bool:
-        ended = inferior.process.poll()
-        if ended is not None and not path.exists():
-            raise HarnessError(f"{inferior.name} ended with {ended} before it was ready")
-        return path.exists()
-
+    path, process = inferior.folder / "truth.json", inferior.process
     try:
-        wait_until(published, f"{inferior.name} writes its truth")
+        wait_until(lambda: process.poll() is not None or path.exists(), f"{inferior.name} writes its truth")
+        if not path.exists():
+            raise HarnessError(f"{inferior.name} ended with {process.poll()} before it was ready")
     except HarnessError as error:
         raise HarnessError(f"{error}\n{inferior.output()[-4000:]}") from None
-    truth = json.loads(path.read_text())
-    assert isinstance(truth, dict)
+    truth: dict[str, Any] = json.loads(path.read_text())
     return truth
 
 
@@ -368,9 +348,7 @@ class Pool:
         return self._alive[key]
 
     def discard(self, inferior: Inferior) -> None:
-        for key, value in list(self._alive.items()):
-            if value is inferior:
-                del self._alive[key]
+        self._alive = OrderedDict((key, value) for key, value in self._alive.items() if value is not inferior)
         inferior.close()
 
     def close(self) -> None:

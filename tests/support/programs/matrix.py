@@ -36,8 +36,6 @@ FLAGS = {
     "O2-own-libstdc++": ("-O2", "-static-libstdc++"),
 }
 """The ways of compiling; "-hidden" (by the linker) and "-s" (by strip) come afterwards: all of -O3 are one."""
-ALSO = {"chains": ("-fopenmp",)}
-"""Flags of one program."""
 WITH_FUNCTION = ("O3-hidden", "O3-s", "O3-s-hidden")
 """With g++, they have a call of an autograd function, too, whose header costs three seconds."""
 COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
@@ -89,8 +87,8 @@ def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         try:
-            wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
-            if not (truth := _truth(folder)):
+            truth = wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
+            if truth is True:
                 raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
             yield Matrix(truth, folder)
         finally:
@@ -112,12 +110,13 @@ def host() -> Path:
 
 def build(way: str, compiler: str = "g++", name: str = "matrix") -> Path:
     """The library of that name, compiled that way or found compiled."""
-    flags = (*FLAGS[way], *ALSO.get(name, ()))
+    flags = (*FLAGS[way], *(["-fopenmp"] if name == "chains" else []))
     if (compiler, name) == ("g++", "matrix") and way in WITH_FUNCTION:
         flags += ("-DAUTOGRAD_FUNCTION",)
     torch = native_build.torch_folder()
     include = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
-    speed = _NO_COLLECTION if compiler == "g++" else ()
+    # g++ takes 1.2 GB then, and a tenth of the time less
+    speed = ("--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=4000000") if compiler == "g++" else ()
     command = [compiler, "-std=c++20", "-fPIC", "-pthread", *speed, *flags, *include, "-c", "SOURCE", "-o", "TARGET"]
     compiled = _built(f"{name}.o", command, SOURCES / f"{name}.cpp")
     hiding = [f"-Wl,--version-script={SOURCES / 'hidden.map'}"] if "-hidden" in way else []
@@ -129,24 +128,16 @@ def build(way: str, compiler: str = "g++", name: str = "matrix") -> Path:
     return _built(f"lib{name}.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)
 
 
-_NO_COLLECTION = ("--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=4000000")
-"""g++ takes 1.2 GB then, and a tenth of the time less."""
-
-
-def _target(name: str, command: list[str], source: Path) -> Path:
+def _built(name: str, command: list[str], source: Path) -> Path:
     digest = hashlib.sha256(repr([command[0], *sorted(command)]).encode())
     digest.update(subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout)
     for file in (source, SOURCES / "account.h", native_build.torch_folder() / "version.py"):
         digest.update(file.read_bytes())
-    return native_build.cache_folder() / f"matrix-{digest.hexdigest()[:16]}" / name
 
-
-def _built(name: str, command: list[str], source: Path) -> Path:
     def words(partial: Path) -> list[str]:
         return [{"SOURCE": str(source), "TARGET": str(partial)}.get(word, word) for word in command]
 
-    target = _target(name, command, source)
-    return target if target.exists() else native_build.made(target, words)
+    return native_build.made(native_build.cache_folder() / f"matrix-{digest.hexdigest()[:16]}" / name, words)
 
 
 @dataclass
@@ -165,9 +156,9 @@ class Score:
     """Passes of which something is unknown."""
 
     def add(self, case: Score) -> None:
-        """Add those of one case. One that is a recursion counts as LEVELS passes, so that it does not outweigh the
+        """Add those of one case. One that is a recursion counts as eight passes, so that it does not outweigh the
         others; what is wrong in it counts in full."""
-        weight = min(1.0, LEVELS / max(case.passes, 1))
+        weight = min(1.0, 8 / max(case.passes, 1))
         for name in ("passes", "found", "right", "proven"):
             setattr(self, name, getattr(self, name) + round(weight * getattr(case, name)))
         for name in ("wrong", "missing", "lacking"):
@@ -184,19 +175,18 @@ def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
 
 
 class RecursionScore(NamedTuple):
-    """What a report says of recursions.cpp: names of its cases."""
+    """What a report says of recursions.cpp; ``alarms``: names of cases that end, and were said not to."""
 
     finite: int
     endless: int
     alarms: list[str]
-    """Those that end, and were said not to."""
     missed: list[str]
 
 
 def compare_recursions(truth: dict[str, Any], document: dict[str, Any]) -> RecursionScore:
     """Each recursion with the finding about its thread."""
-    found = [one["threads"] for one in document["findings"] if one["kind"] == "runaway-recursion"]
-    runaway = {tid for threads in found for tid in threads}
+    found = [one for one in document["findings"] if one["kind"] == "runaway-recursion"]
+    runaway = {tid for one in found for tid in one["threads"]}
     wrong = [case for case in truth["cases"] if case["ends"] == (case["tid"] in runaway)]
     alarms, missed = ([case["name"] for case in wrong if case["ends"] == ends] for ends in (True, False))
     count = sum(case["ends"] for case in truth["cases"])
@@ -214,8 +204,8 @@ def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]]) -> Score:
     """Aligns both sequences, innermost first; a pass without a step is missing, a step without a pass wrong."""
-    if len(wanted) > LONG and len(wanted) != len(steps):
-        wanted, steps = wanted[:LONG], steps[:LONG]
+    if len(wanted) != len(steps):
+        wanted, steps = wanted[:700], steps[:700]
     places = _alignment(wanted, steps)
     score = Score(len(wanted), len(places))
     others = [step for number, step in enumerate(steps) if number not in places.values() and step["op"] not in IGNORED]
@@ -228,10 +218,6 @@ def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]
     return score
 
 
-LEVELS = 8
-"""Passes that a recursion counts as."""
-LONG = 700
-"""Passes of a recursion that are aligned, where some are missing."""
 IGNORED = {"aten::add", "aten::mul"}
 """Operators that the program calls in passing; none of them is on a stack that waits."""
 
@@ -266,26 +252,16 @@ def _likeness(one: dict[str, Any], step: dict[str, Any]) -> int:
 
 def _judge(name: str, one: dict[str, Any], step: dict[str, Any], score: Score) -> None:
     keyset = int(step["keyset"]["bits"], 16) if step["keyset"] else 0
-    told = int(one["keyset"], 16)
-    bad = [
-        what
-        for what, shown, true in (
-            ("operator", step["op"], one["op"]),
-            ("key", step["key"], one["key"]),
-            ("event", step["event"], one["event"]),
-            ("keyset", keyset and told and keyset, told if keyset else 0),
-        )
-        if shown and true and shown != true
-    ]
-    if bad:
+    shown, true = {**step, "keyset": keyset}, {**one, "keyset": int(one["keyset"], 16)}
+    names = ("op", "key", "event", "keyset")
+    if bad := [what for what in names if shown[what] and true[what] and shown[what] != true[what]]:
         score.wrong.append(f"{name}: {', '.join(bad)} of {_short(step)}, is {one}")
         return
-    lacks = [what for what in ("op", "key", "event") if not step[what]] + (["keyset"] if not keyset else [])
-    if lacks:
-        score.lacking.append(f"{name}: {', '.join(lacks)} of {_short(step)}")
-    if step["op"] and step["key"] and step["event"]:
-        score.right += 1
-        score.proven += step["confidence"] in ("exact", "verified")
+    lacks = [what for what in ("op", "key", "event") if not step[what]]
+    if lacks or not keyset:
+        score.lacking.append(f"{name}: {', '.join([*lacks, *([] if keyset else ['keyset'])])} of {_short(step)}")
+    score.right += not lacks
+    score.proven += not lacks and step["confidence"] in ("exact", "verified")
 
 
 def _short(step: dict[str, Any]) -> str:
@@ -312,23 +288,20 @@ def shown_arguments(truth: dict[str, Any], document: dict[str, Any]) -> list[tup
     for case in truth["cases"]:
         given = GIVEN.get(case["name"].partition("/")[0])
         if given is not None:
-            (thread,) = [each for each in document["threads"] if each["tid"] == case["tid"]]
-            for step in thread["dispatch"]:
-                shown += [(one["value"], true) for one, true in zip(step["arguments"], given, strict=True)]
+            (steps,) = [each["dispatch"] for each in document["threads"] if each["tid"] == case["tid"]]
+            pairs = [pair for step in steps for pair in zip(step["arguments"], given, strict=True)]
+            shown += [(one["value"], true) for one, true in pairs]
     return shown
 
 
 def look(program: Matrix) -> dict[str, Any]:
     """The report of all stacks with their arguments. A busy machine wakes threads while they are read, and what was
     read of those counts for nothing: then it is asked again."""
-    for _ in range(LOOKS):
+    for _ in range(5):
         document = program.document("dispatch-bt", "--all", "--args")
         if not document["target"].get("moved"):
             break
     return document
-
-
-LOOKS = 5
 
 
 def called(events: list[dict[str, Any]]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from types import MappingProxyType
 from typing import ClassVar
 
 from gdbext.cpython.abi.assumed_names import Waitable
@@ -118,6 +119,9 @@ def gil(**changes):
     return GilState(**{**values, **changes})
 
 
+NONE = MappingProxyType({})
+
+
 class Answers:
     """Has the methods of NOTHING, which know nothing."""
 
@@ -139,20 +143,12 @@ class Outside(Answers):
         "handled_signals": [15],
     }
 
-    def __init__(self, *children, other_ends=None, parent=None):
-        self._parent = parent
-        self._children = {child.pid: child for child in children}
-        self._other_ends = other_ends or {}
-
-    def descriptor(self, fd):
-        return "pipe:[7]" if fd in self._other_ends else ""
-
-    def children(self):
-        return self._children
-
-    @property
-    def peers(self):
-        return self
+    def __init__(self, *children, other_ends=NONE, parent=None):
+        self.peers, self._other_ends = self, other_ends
+        self.children = lambda: {child.pid: child for child in children}
+        self.forked_from = lambda: parent
+        self.descriptor = lambda fd: "pipe:[7]" if fd in other_ends else ""
+        self.file_exists = lambda path: path == "/lock"
 
     def of(self, link, _call_writes):
         """The fake descriptors are pipes of one number: any of them has the ends of all."""
@@ -163,14 +159,8 @@ class Outside(Answers):
     def absolute(self, path):
         return path if path.startswith("/") else f"/work/{path}"
 
-    def file_exists(self, path):
-        return path == "/lock"
-
     def file_lock(self, path):
         return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
-
-    def forked_from(self):
-        return self._parent
 
 
 class Python(Answers):
@@ -183,58 +173,35 @@ class Python(Answers):
         "variable_of": "",
     }
 
-    GIVEN: ClassVar = {
-        **{name: {} for name in ("natives", "users", "inside_objects", "owing")},
-        **dict.fromkeys(("inside", "polled_objects", "inside_try", "ended", "taken_twice"), ()),
-        "wait": None,
-        "taken": False,
-    }
-
-    def __init__(self, *gils, **given):
-        assert given.keys() <= self.GIVEN.keys()
-        self._gils, self._given = gils, {**self.GIVEN, **given}
-
-    def native_ids(self):
-        return self._given["natives"]
-
-    def polled_objects(self, _tid):
-        return self._given["polled_objects"]
-
-    def loop_owing(self, future):
-        return self._given["owing"].get(future)
-
-    def users_of(self, address):
-        return self._given["users"].get(address, ())
-
-    def tid_of_ident(self, ident):
-        return ident
-
-    def has_no_thread(self, ident):
-        return ident in self._given["ended"]
-
-    def gils(self):
-        return self._gils
-
-    def wait(self, _tid, _semaphore):
-        return self._given["wait"]
-
-    def is_taken_by_somebody(self, _tid, _semaphore):
-        return self._given["taken"]
-
-    def inside_with(self, _semaphore):
-        return self._given["inside"]
-
-    def has_taken(self, tid, _semaphore):
-        return tid in self._given["taken_twice"]
-
-    def inside_try(self, _semaphore, waiter):
-        return [tid for tid, number in self._given["inside_try"] if number or tid != waiter]
-
-    def inside_object(self, address):
-        return self._given["inside_objects"].get(address, ())
-
-    def tid_of_state(self, address):
-        return {0xAA: 2}.get(address)
+    def __init__(
+        self,
+        *gils,
+        natives=NONE,
+        users=NONE,
+        owing=NONE,
+        inside=(),
+        inside_objects=NONE,
+        inside_try=(),
+        polled_objects=(),
+        ended=(),
+        taken=False,
+        taken_twice=(),
+        wait=None,
+    ):
+        self.gils = lambda: gils
+        self.native_ids = lambda: natives
+        self.users_of = lambda address: users.get(address, ())
+        self.loop_owing = owing.get
+        self.inside_with = lambda _semaphore: inside
+        self.inside_object = lambda address: inside_objects.get(address, ())
+        self.inside_try = lambda _semaphore, waiter: [tid for tid, number in inside_try if number or tid != waiter]
+        self.polled_objects = lambda _tid: polled_objects
+        self.has_no_thread = ended.__contains__
+        self.is_taken_by_somebody = lambda _tid, _semaphore: taken
+        self.has_taken = lambda tid, _semaphore: tid in taken_twice
+        self.wait = lambda _tid, _semaphore: wait
+        self.tid_of_ident = lambda ident: ident
+        self.tid_of_state = {0xAA: 2}.get
 
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]

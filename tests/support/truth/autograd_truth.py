@@ -21,8 +21,8 @@ def count(process: Inferior) -> tuple[int, int]:
     right = wrong = 0
     for tid, facts in backwards(process).items():
         node = nodes[tid] or {}
-        names = {"name": "node", "sequence_nr": "sequence_nr", "forward_op": "forward_op"}
-        pairs = [(node.get(name), facts[truth]) for name, truth in names.items()]
+        pairs = [(node.get(name), facts[name]) for name in ("sequence_nr", "forward_op")]
+        pairs.append((node.get("name"), facts["node"]))
         right += all(ours == theirs for ours, theirs in pairs)
         wrong += any(ours not in (None, theirs) for ours, theirs in pairs)
     return right, wrong

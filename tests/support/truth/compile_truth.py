@@ -8,16 +8,7 @@ from typing import Any
 
 from support.programs import harness
 
-PROGRAMS = (
-    "training",
-    "breaks",
-    "recompiles",
-    "failed",
-    "disabled",
-    "by-environment",
-    "options",
-    "threads",
-)
+PROGRAMS = ("training", "breaks", "recompiles", "failed", "disabled", "by-environment", "options", "threads")
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     "by-environment": {"TORCHDYNAMO_DISABLE": "1"},
     "options": {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"},
@@ -48,9 +39,8 @@ def differences(program: str, report: Mapping[str, Any], said: Mapping[str, Any]
 
 def _ours(report: Mapping[str, Any]) -> dict[str, Any]:
     compilations = report["compilations"]
-    same = ("counters", "settings", "inductor_settings", "unshown_settings", "problems", "imported", "known")
     return {
-        **{name: report[name] for name in (*same, "disabled_by")},
+        **report,
         "graph_breaks": {each["reason"]: each["times"] for each in report["graph_breaks"]},
         "recompile_reasons": [each["recompile_reason"] for each in compilations if each["recompile_reason"]],
         "recompiled": [each["compile_id"] for each in report["recompiles"]],

@@ -5,22 +5,16 @@ from __future__ import annotations
 from gdbext.diagnosis.session import Session
 from gdbext.torch.registry import Operator
 from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
-from gdbext.torch.registry.kernel import KernelFunction
-
-
-def _kernel_words(session: Session, kernel: KernelFunction) -> str:
-    """What ``KernelFunction::dumpState`` prints."""
-    words = {"fallthrough": session.dispatcher.kernels.fallthrough(kernel), "boxed": kernel.boxed}
-    words["unboxed"] = kernel.unboxed
-    return "".join(f"{word} " for word, given in words.items() if given)
 
 
 def _registration_line(session: Session, one: Registration) -> str:
-    """One line of ``_dispatch_dump``."""
+    """One line of ``_dispatch_dump``; in brackets what ``KernelFunction::dumpState`` prints."""
     alias = "[alias]" if one.key in session.dispatcher.keys.alias_keys else ""
     inactive = "" if one.active else " (inactive)"
     schema = session.tables.inferred_schema(one) or "(none)"
-    return f"{one.key}{alias}{inactive}: {one.debug} :: {schema} [ {_kernel_words(session, one.kernel)}]"
+    given = (session.dispatcher.kernels.fallthrough(one.kernel), one.kernel.boxed, one.kernel.unboxed)
+    words = "".join(f"{word} " for word, is_given in zip(("fallthrough", "boxed", "unboxed"), given) if is_given)
+    return f"{one.key}{alias}{inactive}: {one.debug} :: {schema} [ {words}]"
 
 
 def state_dump(session: Session, operator: Operator) -> list[str]:

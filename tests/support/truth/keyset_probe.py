@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from gdbext.errors import GdbextError
 from gdbext.hosts.gdb.gdb_target import GdbTarget
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
-structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])
 
 active: list[tuple[int, int, int]] = []  # (stack pointer, OperatorDef, keyset), outermost first
 passed: dict[int, list[int]] = {}  # stack pointer → the tensors that were passed
@@ -62,9 +62,7 @@ def entered(definition: int, keyset: int, returns_to: int) -> None:
         if pending:
             passed[sp] = pending[-1]
     pending.clear()
-    operator = dispatcher.by_def(definition)
-    assert operator is not None, hex(definition)
-    _, kernel = operator.kernel_for(keyset)
+    _, kernel = dispatcher.by_def(definition).kernel_for(keyset)
     entry = kernel.unboxed or kernel.sym_unboxed or kernel.boxed
     stop_at("kernel", entry, lambda: bool(active) and active[-1][1:] not in seen_kernels)
 
@@ -77,15 +75,13 @@ def tensors_at_entry() -> list[int]:
     words += [memory.try_u64(sp + 8 * number) or 0 for number in range(1, 12)]
     found = []
     for word in words:
-        implementation = memory.try_u64(word) if word and not word & 7 else None
-        if implementation is not None and implementation & 255 == 1:  # torch before 2.2: an optional's flag is in front
-            implementation = memory.try_u64(word + 8)
-        try:
+        implementation = (memory.try_u64(word) if word and not word & 7 else None) or 0
+        if implementation & 255 == 1:  # torch before 2.2: an optional's flag is in front
+            implementation = memory.try_u64(word + 8) or 0
+        with suppress(GdbextError):
             if implementation and not implementation & 7:
                 first.tensors.key_set(implementation)
                 found.append(implementation)
-        except GdbextError:
-            continue
     return found
 
 
@@ -119,10 +115,9 @@ def looked_up() -> None:
 
 def redispatched(definition: int) -> None:
     """``at::_ops::NAME::redispatch``: the keyset is the first argument behind a hidden result pointer."""
-    first_word, second = register("rdi"), register("rsi")
-    hidden = abs(first_word - register("rsp")) < 1 << 23
+    is_hidden = abs(register("rdi") - register("rsp")) < 1 << 23
     pending[:] = [tensors_at_entry()]
-    entered(definition, second if hidden else first_word, gdb.selected_frame().older().pc())
+    entered(definition, register("rsi" if is_hidden else "rdi"), gdb.selected_frame().older().pc())
 
 
 def compare() -> None:
@@ -130,13 +125,10 @@ def compare() -> None:
     truth = [(definition, keyset) for _, definition, keyset in reversed(active)]
     seen_kernels.add(truth[0])
     counts["stops"] += 1
-    session = Session(GdbTarget(gdb.selected_inferior()), layout)
-    thread = session.target.selected_thread()
-    assert thread is not None
-    snapshot = session.threads.of(thread)
-    steps, stack = snapshot.dispatch, snapshot.stack
-    described = ArgumentReporter(session).frames(stack)
-    for step, (sp, definition, _) in zip(described, reversed(active)):
+    session = Session(GdbTarget(gdb.selected_inferior()), first.layout)
+    snapshot = session.threads.of(session.target.selected_thread())
+    steps = snapshot.dispatch
+    for step, (sp, definition, _) in zip(ArgumentReporter(session).frames(snapshot.stack), reversed(active)):
         if sp in passed and step.qualified == dispatcher.by_def(definition).qualified:
             check_arguments(step, passed[sp])
     found = [(step.qualified, step.keyset.bits if step.keyset else None, step.confidence) for step in steps]
@@ -158,16 +150,12 @@ def compare() -> None:
 
 gdb.execute("set pagination off")
 first = Session(GdbTarget(gdb.selected_inferior()))
-layout = first.layout
 dispatcher = first.dispatcher
 
 
-def address_of(name: str) -> int | None:
-    return first.symbolizer.address_of(name, "libtorch_cpu.so")
-
-
+address_of = partial(first.symbolizer.address_of, module="libtorch_cpu.so")
 stop_at("lookup", address_of(LOOKUP), looked_up)
-for mangled, operator_name in structs:
+for mangled, operator_name in json.loads(os.environ["GDBEXT_PROBE_STRUCTS"]):
     if operator_name in dispatcher.names:
         stop_at("redispatch", address_of(mangled), partial(redispatched, dispatcher.names[operator_name]))
 for mangled in json.loads(os.environ["GDBEXT_PROBE_CALLS"]):

@@ -26,11 +26,10 @@ def compare(python: str = "venv") -> dict[str, Any]:
         names = sorted({each["name"] for each in inferior.truth["operators"]})
         assert len(names) >= 40
         with (folder / "log").open("w") as log:
-            settings = ["-iex", "set auto-load off", *UNDEMANGLED]
-            command = ["gdb", "-nx", "-batch", *settings, "-p", str(inferior.pid), "-x", str(PROBE)]
-            gdb = subprocess.Popen(
-                command, env=_environment(inferior, names, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            settings = ["-nx", "-batch", "-iex", "set auto-load off", *UNDEMANGLED, "-x", str(PROBE)]
+            command = ["gdb", *settings, "-p", str(inferior.pid)]
+            gdb = subprocess.Popen(command, env=_environment(inferior, names, folder), **options)
         wait_until(lambda: (folder / "ready").exists() or gdb.poll() is not None, "the probe is ready")
         for operator in names:
             inferior.send(f"{operator} grad")
@@ -65,9 +64,8 @@ def _functions(listing: str, operators: list[str], method: str, bases: set[str])
             by_struct.setdefault(qualified[6:].rstrip(".").replace(".", "_"), []).append(qualified.rstrip("."))
     found = []
     for name in re.findall(rf" T (_ZN2at4_ops\d+\w+?{len(method)}{method}E\w+)$", listing, re.M):
-        digits = re.match(r"_ZN2at4_ops(\d+)", name)
-        assert digits is not None
-        struct = name[digits.end() : digits.end() + int(digits[1])]
-        if len(by_struct.get(struct, ())) == 1:
-            found.append((name, by_struct[struct][0]))
-    return [pair for pair in found if len(pair[1]) < 40 and pair[1][6:].partition(".")[0] in bases]
+        size, rest = re.findall(r"_ZN2at4_ops(\d+)(.*)", name)[0]
+        (operator, *others) = by_struct.get(rest[: int(size)], [""])
+        if not others and len(operator) < 40 and operator[6:].partition(".")[0] in bases:
+            found.append((name, operator))
+    return found

@@ -20,7 +20,7 @@ def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str])
         **{name: getattr(target, name) for name in ("kind", "debugger", "is_core", "pid")},
         "architecture": target.architecture.name,
         "selected": selected.tid if selected else None,
-        "threads": [_thread(thread) for thread in target.threads()],
+        "threads": list(map(_thread, target.threads())),
         "maps": [mapping._asdict() for mapping in target.maps()],
         "auxv": {str(key): value for key, value in target.auxv().items()},
         "environ": dict(target.environ()),

@@ -8,19 +8,9 @@ from typing import Any
 
 from support.programs import harness, native_build
 
-PROGRAMS = (
-    "unchanged",
-    "old-precision",
-    "new-precision",
-    "contexts",
-    "everything",
-    "environment",
-)
+PROGRAMS = ("unchanged", "old-precision", "new-precision", "contexts", "everything", "environment")
 _CONF = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "max_split_size_mb:64")
-ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", **_CONF}
-}
-"""Of programs that set nothing else."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", **_CONF}
 CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
 """As long as nobody sets them, the libraries choose: "default"."""
 
@@ -28,9 +18,8 @@ CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
 @contextlib.contextmanager
 def started(program: str, python: str = "venv") -> Iterator[harness.Inferior]:
     """The program, at its end."""
-    environment = ENVIRONMENTS.get(program)
-    name = program if environment is None else "unchanged"
-    with harness.started("settings", name, python=python, env=environment) as process:
+    words, environment = ("unchanged", ENVIRONMENT) if program == "environment" else (program, {})
+    with harness.started("settings", words, python=python, env=environment) as process:
         yield process
 
 
@@ -42,14 +31,11 @@ def compare(process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]
 
 def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -> dict[str, tuple[Any, Any]]:
     """What is reported otherwise than the program says: (ours, theirs) by name."""
-    ours = as_said(report, main)
-    found = {
-        name: (ours.get(name), value)
-        for name, value in said.items()
-        if ours.get(name) != value and not (name in CHOSEN and ours.get(name) == "default")
-    }
-    found.update({name: (value, "a value") for name, value in report.items() if value is None})
-    return found
+    ours = _as_said(report, main)
+    found = {name: (ours.get(name), value) for name, value in said.items() if ours.get(name) != value}
+    chosen = {name for name in CHOSEN if ours.get(name) == "default"}
+    not_read = {name: (value, "a value") for name, value in report.items() if value is None}
+    return {name: both for name, both in found.items() if name not in chosen} | not_read
 
 
 def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
@@ -57,7 +43,7 @@ def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
     return {name for name, (ours, _) in found.items() if ours is None}
 
 
-def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
+def _as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
     """The report as the program says it."""
     ours = dict(report)
     allocators = [each for each in map(ours.get, ("allocator", "cuda_allocator")) if isinstance(each, dict)]
