@@ -49,7 +49,6 @@ class Machine:
             pass
 
     def step(self) -> bool:
-        """One instruction; whether the program has ended."""
         opcode, numbers, offset, immediate = self._code[self._at]
         target, source = numbers & 15, numbers >> 4
         self._at += 1

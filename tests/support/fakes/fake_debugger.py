@@ -16,8 +16,6 @@ from support.fakes.fake_target import FakeTarget
 
 @dataclass
 class FakeBreakpoint:
-    """One that the test can hit and delete."""
-
     number: int
     place: object
     hit: Callable[..., Any] | None
@@ -33,8 +31,6 @@ class FakeBreakpoint:
 
 
 class FakeSetter:
-    """Gives breakpoints numbers from 1, and remembers them."""
-
     def __init__(self) -> None:
         self.made: list[FakeBreakpoint] = []
         self.ended: Callable[[], None] = lambda: None

@@ -84,7 +84,6 @@ def ranks() -> str:
 
 
 def frame(secret: str = "") -> Frame:
-    """A Python frame of the program's own, with a variable."""
     variable = LocalVariable("password", "str", secret or EVIL)
     return Frame(0, FrameKind.PYTHON, EVIL, file="train.py", line=7, variables=(variable,))
 

@@ -17,7 +17,6 @@ Row = Counter[str]
 
 
 def available() -> list[Kind]:
-    """The kinds of damage for which this machine has the programs and the rights."""
     cores = core_kinds.KINDS if shutil.which("gdb") and shutil.which("gcc") else ()
     return [*recording_kinds.KINDS, *job_kinds.KINDS, *cores, *(live_kinds.KINDS if live_kinds.can_trace() else ())]
 

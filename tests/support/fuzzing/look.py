@@ -56,7 +56,6 @@ class Kind:
     plan: Callable[[Random, Random], Look]
 
     def look(self, seed: int) -> Look:
-        """The look of that seed, the same each time."""
         return self.plan(Random(f"{self.name}:{seed}"), Random(f"{self.name} block {seed // BLOCK}"))
 
     def close(self) -> None:
@@ -77,7 +76,6 @@ class Result:
     seconds: float = 0.0
     megabytes: int = 0
     smallest: list[str] = field(default_factory=list)
-    """The changes that are needed for the failure."""
 
     @property
     def name(self) -> str:

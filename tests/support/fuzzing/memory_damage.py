@@ -30,7 +30,6 @@ class Patch(Change):
 
     @property
     def words(self) -> Sequence[int]:
-        """All aligned numbers of 8 and 4 bytes in what was changed."""
         return [
             int.from_bytes(self.around[at : at + size], "little")
             for size in (8, 4)
@@ -63,7 +62,6 @@ class Register(Change):
 
     @property
     def words(self) -> Sequence[int]:
-        """The value, and its lower half."""
         return (self.value, self.value & 0xFFFFFFFF)
 
 

@@ -46,7 +46,6 @@ def evidence_of(*texts: object) -> Evidence:
 
 
 def statements(output: str) -> dict[Statement, Evidence]:
-    """Those of a command's JSON output."""
     found: dict[Statement, Evidence] = {}
     document = json.loads(output)
     if not isinstance(document, dict):

@@ -90,7 +90,6 @@ def _serve(kinds: Mapping[str, Kind], connection: Connection) -> None:
 
 
 def run(kind: Kind, seed: int, shrink: bool = False) -> Result:
-    """The result of a look, with what it cost."""
     look = kind.look(seed)
     result = Result(kind.name, seed, look.title)
     peak, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _state()

@@ -13,13 +13,11 @@ from support.installed import machine
 
 
 def usable() -> dict[str, str]:
-    """Name to executable."""
     paths = {"gdb": shutil.which("gdb"), "gdb18": shutil.which(Path(sys.prefix) / "gdb18/bin/gdb")}
     return {name: path for name, path in paths.items() if path is not None}
 
 
 def parameters() -> list[Any]:
-    """A pytest parameter for the system's gdb and for gdb 18: its name."""
     return [pytest.param("gdb", id="gdb"), pytest.param("gdb18", id="gdb18", marks=pytest.mark.extended)]
 
 

@@ -48,7 +48,6 @@ def every() -> dict[str, str]:
 
 
 def unpacked() -> Path:
-    """The folder of the LLDBs that scripts/test has unpacked."""
     return cache_folder() / "lldbs"
 
 
@@ -68,7 +67,6 @@ def reading_little() -> list[str]:
 
 
 def batch(name: str, *commands: str) -> list[str]:
-    """The command line of an LLDB that reads little and runs these commands."""
     words = [word for command in commands for word in ("-o", command)]
     return [executable(name), "--no-lldbinit", "-b", *reading_little(), *words]
 
@@ -89,7 +87,6 @@ def _each(values: list[str], *marks: Any) -> list[Any]:
 
 
 def executable(name: str) -> str:
-    """The executable of that name, for ``$LLDB``."""
     return usable()[name]
 
 

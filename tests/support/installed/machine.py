@@ -18,7 +18,6 @@ PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
 
 def lacking(reason: str) -> None:
-    """End a test that this machine cannot run: skipped for a user, failed in CI."""
     import pytest  # scripts/bench uses the harness without it
 
     if os.environ.get("CI") == "true":
@@ -69,5 +68,4 @@ NEEDS: dict[str, Callable[..., str]] = {
 
 @cache
 def missing(marker: str, *arguments: str) -> str:
-    """Why a test with this marker cannot run here, "" when it can."""
     return NEEDS[marker](*arguments)

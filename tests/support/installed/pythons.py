@@ -31,7 +31,6 @@ NEWER = ("3.13t", "3.14", "3.14t", "3.15")
 
 
 def newer() -> tuple[str, ...]:
-    """Those of NEWER that are installed here."""
     return tuple(version for version in NEWER if executable(version) is not None)
 
 

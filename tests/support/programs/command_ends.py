@@ -26,7 +26,6 @@ End = Callable[[EndableCommand], None]
 
 
 def by_signal(number: int) -> End:
-    """Send the launcher a signal."""
     return lambda command: command.process.send_signal(number)
 
 
@@ -35,7 +34,6 @@ def close_reader(command: EndableCommand) -> None:
 
 
 def signal_debuggers(command: EndableCommand, number: int) -> None:
-    """Send a signal to its debugger and what that has started."""
     for pid in command.debuggers:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

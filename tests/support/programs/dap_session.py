@@ -28,11 +28,9 @@ class DapSession(PipedDebugger):
         return capabilities
 
     def request(self, command: str, arguments: dict[str, Any] | None = None, seconds: float = 90) -> dict[str, Any]:
-        """The response."""
         return self.response(self._send(command, arguments or {}), seconds)
 
     def response(self, number: int, seconds: float = 90) -> dict[str, Any]:
-        """The response to the request of that number."""
         found: list[dict[str, Any]] = self.wait(
             lambda: [each for each in self.messages if each.get("request_seq") == number],
             f"an answer to request {number}",
@@ -41,7 +39,6 @@ class DapSession(PipedDebugger):
         return found[0]
 
     def evaluate(self, command: str) -> str:
-        """What a command prints in the editor's console."""
         return self.result(self.begin(command))
 
     def begin(self, command: str) -> int:
@@ -49,21 +46,17 @@ class DapSession(PipedDebugger):
         return self._send("evaluate", {"expression": command, "context": "repl"})
 
     def result(self, number: int, seconds: float = 90) -> str:
-        """What a command that was begun has printed."""
         response = self.response(number, seconds)
         assert response["success"], response
         return str(response["body"]["result"])
 
     def until(self, event: str, count: int) -> None:
-        """Wait until there were that many events of that name."""
         self.wait(lambda: len(self.events(event)) >= count, event)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The events of these names so far, in order."""
         return [each for each in self.messages if each["type"] == "event" and each["event"] in names]
 
     def output(self) -> str:
-        """Everything that was said to the editor's console besides results."""
         return "".join(each["body"]["output"] for each in self.events("output"))
 
     def _send(self, command: str, arguments: dict[str, Any]) -> int:

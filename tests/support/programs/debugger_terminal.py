@@ -31,7 +31,6 @@ class DebuggerTerminal:
         os.write(self._screen, text.encode())
 
     def until(self, words: str, seconds: float = 60) -> str:
-        """Everything up to these words on the screen."""
         seen, end = "", time.monotonic() + seconds
         while words not in seen:
             left = end - time.monotonic()
@@ -78,7 +77,6 @@ class PipedDebugger:
         return data
 
     def take(self, data: bytes) -> None:
-        """What was read for ``wait``."""
         raise NotImplementedError
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:

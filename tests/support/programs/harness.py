@@ -142,11 +142,8 @@ def run(
 
 @dataclass
 class Inferior:
-    """A program that has reached the state it was made for.
-
-    ``pid`` is the process to look at: the program itself, or the child that it forked for the purpose. ``truth`` is
-    what the program wrote about itself (inferiors/truth.py).
-    """
+    """A program in the state it was made for. ``truth`` is what it wrote about itself (inferiors/truth.py), ``pid`` the
+    process to look at: the program itself, or the child that it forked for the purpose."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -246,11 +243,8 @@ def take_core(pid: int, path: Path) -> None:
 def start(
     name: str, *args: str, python: str = "venv", env: Mapping[str, str] | None = None, command: Sequence[str] = ()
 ) -> Inferior:
-    """Start ``tests/inferiors/NAME.py`` and return it once it is in its final state.
-
-    ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
-    its core is complete. HarnessError with the program's output when it does not get there.
-    """
+    """Start ``tests/inferiors/NAME.py`` and return it once it is in its final state, or has left its core. ``command``
+    goes in front of it (``["prlimit", "--stack=unlimited"]``)."""
     script, first = _script(name)
     crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
@@ -287,7 +281,6 @@ def start(
 
 
 def _script(name: str) -> tuple[Path, list[str]]:
-    """The program of that name; many are functions in files of several, which take the name as first argument."""
     word = name.replace("-", "_")
     if (INFERIORS / f"{word}.py").exists():
         return INFERIORS / f"{word}.py", []
@@ -296,11 +289,8 @@ def _script(name: str) -> tuple[Path, list[str]]:
 
 
 def _core_maker(folder: Path) -> list[str]:
-    """What to start a crashing program with, so that a core is left in its folder.
-
-    The kernel writes it where its pattern leads into the working directory (there are real kernel cores, then);
-    elsewhere (apport, systemd-coredump) gdb runs the program and writes the core at the signal.
-    """
+    """What to start a crashing program with, so that a core is left in its folder: by the kernel where its pattern
+    leads into it; elsewhere (apport, systemd-coredump) gdb runs the program and writes the core at the signal."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     if pattern.startswith("core") and "/" not in pattern and hard == resource.RLIM_INFINITY:
@@ -321,11 +311,9 @@ def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
 
 
 class Pool:
-    """Keeps started inferiors for the next test, the least recently used one goes when there are too many.
-
-    Each one costs 2 s to start, 300 MB of memory and, where a core was taken, 640 MB of disk. Those that many files of
-    tests look at stay till the end, beside the others.
-    """
+    """Keeps started inferiors for the next test; the least recently used one goes when there are too many: each costs
+    2 s to start, 300 MB of memory and, where a core was taken, 640 MB of disk. Those that many files of tests look at
+    stay till the end, beside the others."""
 
     STAYING = frozenset((name, (), "[]") for name in ("meta-mm", "idle"))
 

@@ -71,7 +71,6 @@ class HostileTorch:
 
     @staticmethod
     def _library(folder: Path) -> Path:
-        """Some library with a build-id that no layout has."""
         folder.mkdir()
         source, library = folder / "empty.c", folder / "libtorch_cpu.so"
         source.touch()
@@ -89,7 +88,6 @@ class HostileTorch:
 
 @contextmanager
 def hostile_torch(torch: Path) -> Iterator[HostileTorch]:
-    """Removed again at the end."""
     folder = Path(tempfile.mkdtemp(prefix="gdbext-nobody-", dir="/tmp"))
     folder.chmod(0o755)
     try:

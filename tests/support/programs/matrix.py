@@ -104,7 +104,6 @@ def _truth(folder: Path) -> dict[str, Any]:
 
 
 def host() -> Path:
-    """The program that loads the library."""
     return _built("host", ["g++", "-O1", "SOURCE", "-o", "TARGET", "-ldl"], SOURCES / "host.cpp")
 
 
@@ -149,7 +148,6 @@ class Score:
     right: int = 0
     """Found, with an event and a keyset where the program knows it."""
     proven: int = 0
-    """Right, and exact or verified."""
     wrong: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
@@ -166,7 +164,6 @@ class Score:
 
 
 def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
-    """Each pass of the truth with the step that stands in its place."""
     score = Score()
     threads = {thread["tid"]: thread for thread in document["threads"]}
     for case in truth["cases"]:
@@ -184,7 +181,6 @@ class RecursionScore(NamedTuple):
 
 
 def compare_recursions(truth: dict[str, Any], document: dict[str, Any]) -> RecursionScore:
-    """Each recursion with the finding about its thread."""
     found = [one for one in document["findings"] if one["kind"] == "runaway-recursion"]
     runaway = {tid for one in found for tid in one["threads"]}
     wrong = [case for case in truth["cases"] if case["ends"] == (case["tid"] in runaway)]

@@ -39,7 +39,6 @@ class MiSession(PipedDebugger):
         self.write(text.encode())
 
     def console(self, command: str, seconds: float = 90) -> list[str]:
-        """A command of gdb's console, as editors run it."""
         return self.command(f'-interpreter-exec console "{command}"', seconds)
 
     def result(self, lines: Sequence[str]) -> str:
@@ -53,6 +52,5 @@ class MiSession(PipedDebugger):
 
 
 def console_text(lines: Sequence[str]) -> str:
-    """What a console would have shown of these lines."""
     pieces = [line[2:-1] for line in lines if line.startswith('~"')]
     return "".join(pieces).replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\"", '"')

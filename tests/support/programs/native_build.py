@@ -31,7 +31,6 @@ def cache_folder() -> Path:
 
 
 def build_for(script: Path) -> str:
-    """Build what that inferior loads; returns the folders for GDBEXT_NATIVE, separated by ":"."""
     return os.pathsep.join(str(build(name).parent) for name in sorted(set(USE.findall(script.read_text()))))
 
 

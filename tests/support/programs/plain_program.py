@@ -18,7 +18,6 @@ from support.programs.harness import HarnessError, run, take_core, wait_until
 
 SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "plain_program.c"
 MARK = "GDBEXT_PLAIN_PROGRAM"
-"""A variable in its environment."""
 
 
 def build(folder: Path) -> Path:

@@ -17,7 +17,6 @@ SYSCALLS = {
 }
 """Numbers for x86-64 (arch/x86/entry/syscalls/syscall_64.tbl of Linux)."""
 
-QUIET_SAMPLES = 3
 LONG = 40
 """Looks, about a second together: a sleep that outlasts them is longer than one for a disk."""
 
@@ -93,29 +92,24 @@ def bytes_written(pid: int) -> int:
 
 
 def wait_settled(pid: int, expected: Mapping[str, Mapping[str, Any]], wait_until: Callable[..., Any]) -> None:
-    """Wait until each named thread is where it said it would stay, several looks in a row."""
+    """Wait until each named thread is where it said it would stay, three looks in a row."""
     for role, thread in expected.items():
-        if thread.get("waits") is not None:
-            _wait_thread(pid, role, int(thread["tid"]), str(thread["waits"]), wait_until)
+        tid, waits = int(thread["tid"]), thread.get("waits")
+        seen: list[tuple[str, ...]] = []
 
+        def settled(tid: int = tid, waits: Any = waits, seen: list[tuple[str, ...]] = seen) -> bool:
+            now = syscall(pid, tid)
+            if not _fits(now, waits) or (waits == "any" and seen and seen[-1] != now):
+                seen.clear()
+            if _fits(now, waits):
+                seen.append(now)
+            return len(seen) >= 3
 
-def _wait_thread(pid: int, role: str, tid: int, waits: str, wait_until: Callable[..., Any]) -> None:
-    seen: list[tuple[str, ...]] = []
-
-    def settled() -> bool:
-        now = syscall(pid, tid)
-        if not _fits(now, waits) or (waits == "any" and seen and seen[-1] != now):
-            seen.clear()
-        if _fits(now, waits):
-            seen.append(now)
-        return len(seen) >= QUIET_SAMPLES
-
-    wait_until(settled, f'thread "{role}" ({tid}) of {pid} waits in {waits}; now: {syscall(pid, tid)}')
+        if waits is not None:
+            wait_until(settled, f'thread "{role}" ({tid}) of {pid} waits in {waits}; now: {syscall(pid, tid)}')
 
 
 def _fits(words: tuple[str, ...], waits: str) -> bool:
-    if waits == "running":
-        return words[0] == "running"
-    if not words[0].isdigit():
-        return False
+    if waits == "running" or not words[0].isdigit():
+        return words[0] == waits
     return waits == "any" or int(words[0]) in SYSCALLS[waits]

@@ -64,10 +64,8 @@ class View:
 
     def placed(self, tid: int) -> list[tuple[int, FrameGroup]]:
         """(level of the native frame, Python frames that it evaluates)."""
-        native = self.native(tid)
-        return place_groups(
-            self.groups(tid), [(frame.sp, frame.cfa) for frame in native], lambda level: self.is_loop(native[level])
-        )
+        places = [(frame.sp, frame.cfa) for frame in self.native(tid)]
+        return place_groups(self.groups(tid), places, self.loops(tid).__contains__)
 
     @property
     def has_loop_names(self) -> bool:
@@ -75,12 +73,9 @@ class View:
         return bool(self.loops(self.target.pid))
 
     def loops(self, tid: int) -> list[int]:
-        return [level for level, frame in enumerate(self.native(tid)) if self.is_loop(frame)]
-
-    def is_loop(self, frame: NativeFrame) -> bool:
-        function = self.symbolizer.function(frame.lookup_pc)
-        names = function.names if function else ()
-        return self.runtime.layout.abi.evaluates(names)
+        functions = [self.symbolizer.function(frame.lookup_pc) for frame in self.native(tid)]
+        evaluates = self.runtime.layout.abi.evaluates
+        return [level for level, function in enumerate(functions) if function and evaluates(function.names)]
 
 
 def view_of(truth: dict[str, Any], target: Target) -> View:
@@ -92,10 +87,6 @@ def view_of(truth: dict[str, Any], target: Target) -> View:
     return View(truth, target, memory, modules, symbolizer, runtime, runtime.threads_by_tid())
 
 
-_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
-"""With many arenas gdb writes 64 MB of addresses for each of them into a core."""
-
-
 @contextlib.contextmanager
 def running(python: str, name: str, *args: str) -> Iterator[Inferior]:
     """A program of tests/inferiors with all of its threads asleep. Skips where that Python is missing."""
@@ -103,7 +94,9 @@ def running(python: str, name: str, *args: str) -> Iterator[Inferior]:
         interpreter(python)
     except HarnessError as error:
         pytest.skip(str(error))
-    with started(name, *args, python=python, env=_ENVIRONMENT) as inferior:
+    # with many arenas gdb writes 64 MB of addresses for each of them into a core
+    environment = {"MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1"}
+    with started(name, *args, python=python, env=environment) as inferior:
         tids = set(procfs.threads(inferior.pid)) - {inferior.truth.get("wants_gil")}
         wait_until(
             lambda: all(procfs.syscall(inferior.pid, tid)[0].isdigit() for tid in tids), "all threads are blocked"

@@ -21,7 +21,6 @@ def gdb(
     first: Sequence[str] = ("-nx",),
     **more: Any,
 ) -> Outcome:
-    """gdb with these commands, on a process, or on a program with arguments."""
     words = [word for command in commands for word in ("-ex", command)]
     what = ["-p", str(pid)] if pid else ["--args", *of] if of else []
     quiet = ("-q", "-batch", "-iex", "set debuginfod enabled off")
@@ -32,7 +31,6 @@ def gdb(
 
 
 def goes_on(small_calls: Inferior) -> None:
-    """The program computes, and nobody holds it."""
     turns = Path(small_calls.truth["turns"])
     before = turns.read_text()
     wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")

@@ -33,10 +33,8 @@ def varied(name: str, count: int) -> list[dict[str, Any]]:
     for rank in range(count):
         document = json.loads(texts[rank == 1])
         document["target"]["pid"] = 100_000 + rank
-        for thread in document["threads"][:1]:
-            thread["tid"] = 100_000 + rank
-        identity = document["collectives"]["identity"]
-        identity.update(rank=rank, size=count, host=f"node{rank // 8}")
+        document["threads"][0]["tid"] = 100_000 + rank
+        document["collectives"]["identity"].update(rank=rank, size=count, host=f"node{rank // 8}")
         for group in document["collectives"]["groups"]:
             group.update(rank=rank, size=count, ranks=list(range(count)))
         found.append(document)

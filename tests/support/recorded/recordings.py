@@ -21,7 +21,6 @@ from support.source import contract_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "recordings"
 COMMAND = ("dispatch-diagnose", "--why")
-"""The command whose document is kept."""
 LONGEST = 40
 """Items of a list that are kept of a document: a recursion has thousands."""
 _WHOLE = """
@@ -92,7 +91,6 @@ class Replay:
         return table.execute(command, words, lambda: self.session)
 
     def document(self, command: str, *words: str) -> dict[str, Any]:
-        """A command's report as JSON, which is as its schema has it."""
         outcome = self.run(command, *words, "--json")
         assert outcome.status == 0, outcome.error
         found: dict[str, Any] = json.loads(outcome.output)

@@ -16,10 +16,8 @@ def check_verdict(wanted: str, report: Document, truth: Document) -> None:
     assert verdict["summary"]
     if "op" in truth:
         assert verdict["op"] in truth.get("ops", [truth["op"]]), verdict["summary"]
-    if "key" in truth:
-        assert verdict["key"] == truth["key"], verdict["summary"]
-    if "stage" in truth:
-        assert verdict["stage"] == truth["stage"]
+    for name in truth.keys() & {"key", "stage"}:
+        assert verdict[name] == truth[name], verdict["summary"]
     for name in truth.get("names", ()):
         assert name in verdict["summary"], (name, verdict["summary"])
     check_cycle(verdict, truth)
@@ -36,10 +34,9 @@ def check_cycle(verdict: Document, truth: Document) -> None:
     assert {edge["tid"] for edge in verdict["cycle"]} == {truth["threads"][role]["tid"] for role in truth["cycle"]}
     assert set(verdict["threads"]) == {edge["tid"] for edge in verdict["cycle"]}
     for edge in verdict["cycle"]:
-        wanted = said[edge["tid"]].get("waits_for", "")
-        assert wanted in (edge["waits_for"]["kind"], edge["waits_for"]["address"])
-        held = said[edge["held_by"]].get("holds", "")
-        assert held in (edge["waits_for"]["kind"], edge["waits_for"]["address"])
+        resource = (edge["waits_for"]["kind"], edge["waits_for"]["address"])
+        assert said[edge["tid"]].get("waits_for", "") in resource
+        assert said[edge["held_by"]].get("holds", "") in resource
         assert f"tid {edge['tid']}" in verdict["summary"] or f"thread {edge['tid']}" in verdict["summary"]
         if "mutex" in truth and edge["waits_for"]["kind"] == "mutex":
             assert edge["waits_for"]["address"] == truth["mutex"]
@@ -98,11 +95,9 @@ def check_waits_of_every_kind(report: Document, truth: Document) -> None:
     """One thread for each kind of wait: kind, address and owner as the program wrote them down."""
     # What Python builds on a lock is named for what it is.
     renamed = {"condition": "condvar", "event": "condvar", "queue": "queue"}
-    renamed.update({"once-owner": "sleep", "guard-owner": "sleep"})
+    renamed |= {"once-owner": "sleep", "guard-owner": "sleep"}
     found = {thread["tid"]: thread["wait"] for thread in report["threads"]}
-    for role, said in truth["threads"].items():
-        if role == "main":
-            continue
+    for role, said in ((role, said) for role, said in truth["threads"].items() if role != "main"):
         wait = found[said["tid"]]
         assert wait is not None, role
         assert wait["kind"] == renamed.get(role, said["kind"]), role
@@ -121,9 +116,8 @@ def check_cycle_of_families(report: Document, truth: Document) -> None:
     assert verdict["kind"] == "deadlock", verdict["summary"]
     assert sorted(edge["waits_for"]["kind"] for edge in verdict["cycle"]) == truth["resources"]
     waits = {edge["tid"]: edge["waits_for"]["kind"] for edge in verdict["cycle"]}
-    assert {role: waits[facts["tid"]] for role, facts in truth["threads"].items()} == {
-        role: facts["waits_for"] for role, facts in truth["threads"].items()
-    }
+    for role, facts in truth["threads"].items():
+        assert waits[facts["tid"]] == facts["waits_for"], role
 
 
 def check_missing_kernel(report: Document, truth: Document) -> None:

@@ -13,17 +13,14 @@ PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
 
 @cache
 def tree(source: str) -> ast.Module:
-    """The module."""
     return ast.parse(source)
 
 
 def nodes(source: str) -> Sequence[ast.AST]:
-    """Everything in it, as ``walk`` gives it."""
     return walk(tree(source))
 
 
 def calls(source: str) -> Iterator[ast.Call]:
-    """All calls in it."""
     return (node for node in nodes(source) if isinstance(node, ast.Call))
 
 
@@ -52,7 +49,6 @@ def forget() -> None:
 
 
 def sources() -> dict[str, str]:
-    """The source of each file of gdbext, by its path in it."""
     return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 

@@ -11,7 +11,6 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 
 def load(name: str) -> ModuleType:
-    """scripts/NAME.py, not run; what it puts into sys.path to find its own modules is taken out again."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -70,12 +70,9 @@ def refusal(words: list[str]) -> str:
         said = _refused(words[:end])
         if not said:
             return ""
-    return "" if not options and _is_mentioned(words) else said
-
-
-def _is_mentioned(words: list[str]) -> bool:
-    """It is the name alone, in a sentence, of something that there is."""
-    return words[0] == PROGRAMS[0] or (words[0].partition("-")[1] == "-" and table.is_command(words[0]))
+    # the name alone, in a sentence, of something that there is
+    is_mentioned = words[0] == PROGRAMS[0] or ("-" in words[0] and table.is_command(words[0]))
+    return "" if not options and is_mentioned else said
 
 
 def _refused(words: list[str]) -> str:
@@ -110,7 +107,5 @@ def _parse_script(words: list[str]) -> None:
     path = Path(__file__).resolve().parents[3] / words[0]
     if not path.exists():
         raise UsageError(f"there is no {words[0]}")
-    if path.suffix == ".py" and len(words) > 1:
-        parser = getattr(script_module.load(path.stem), "_parser", None)
-        if parser is not None:
-            parser().parse_args(words[1:])
+    if path.suffix == ".py" and len(words) > 1 and (parser := getattr(script_module.load(path.stem), "_parser", None)):
+        parser().parse_args(words[1:])

@@ -10,7 +10,6 @@ POSITIONS = 20
 
 
 def backwards(process: Inferior) -> dict[int, dict[str, Any]]:
-    """What the twenty threads wrote down, by tid."""
     return {facts["tid"]: facts for role, facts in process.truth["threads"].items() if role.startswith("backward")}
 
 

@@ -18,13 +18,11 @@ DISABLED = {"disabled": "torch._dynamo.config.disable", "by-environment": "TORCH
 
 @contextlib.contextmanager
 def started(program: str, python: str = "venv") -> Iterator[harness.Inferior]:
-    """The program, at its end."""
     with harness.started("compile-programs", program, python=python, env=ENVIRONMENTS.get(program)) as process:
         yield process
 
 
 def compare(program: str, process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]:
-    """``differences`` of the process or of its core."""
     report = process.dispatch("dispatch-compile", debugger="none", core=core).document["compile"]
     return differences(program, report, process.truth["said"])
 

@@ -28,7 +28,6 @@ def state_dump(session: Session, operator: Operator) -> list[str]:
 
 
 def table_dump(session: Session, cells: list[ComputedEntry]) -> list[str]:
-    """``_dispatch_dump_table`` of an operator."""
     kernels, lines = session.dispatcher.kernels, []
     for cell in (each for each in cells if each.expected.valid):
         fallthrough = "fallthrough " if kernels.fallthrough(cell.expected) else ""

@@ -43,7 +43,6 @@ def _read(target: Target, address: int, size: int) -> dict[str, Any]:
 
 
 def inside(debugger: str, request_file: str, answer_file: str) -> None:
-    """Answer the request about what the debugger has selected."""
     from gdbext.hosts.debugger import base_debugger
 
     request = json.loads(Path(request_file).read_text())

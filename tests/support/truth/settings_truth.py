@@ -17,14 +17,12 @@ CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
 
 @contextlib.contextmanager
 def started(program: str, python: str = "venv") -> Iterator[harness.Inferior]:
-    """The program, at its end."""
     words, environment = ("unchanged", ENVIRONMENT) if program == "environment" else (program, {})
     with harness.started("settings", words, python=python, env=environment) as process:
         yield process
 
 
 def compare(process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]:
-    """``differences`` of the process or of its core."""
     report = process.dispatch("dispatch-info", "--settings", debugger="none", core=core).document["settings"]
     return differences(report, process.truth["settings"], process.tid("main"))
 
@@ -39,12 +37,10 @@ def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -
 
 
 def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
-    """The names of those differences that are reported as unknown."""
     return {name for name, (ours, _) in found.items() if ours is None}
 
 
 def _as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
-    """The report as the program says it."""
     ours = dict(report)
     allocators = [each for each in map(ours.get, ("allocator", "cuda_allocator")) if isinstance(each, dict)]
     told = [each["last_allocator_settings"] for each in allocators if "last_allocator_settings" in each]
@@ -64,7 +60,6 @@ def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_for_cuda(python: str) -> bool:
-    """That interpreter's torch is built for CUDA."""
     executable, environment = harness.interpreter(python)
     ask = "import torch; print(torch.version.cuda is not None)"
     return harness.run([executable, "-W", "ignore", "-c", ask], env=environment).stdout.strip() == "True"
