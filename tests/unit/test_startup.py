@@ -86,8 +86,6 @@ def test_a_module_of_ours_is_as_python_makes_it(name: str, made_up: Path) -> Non
     place = made_up / f"{name}.py" if name == "made_up" else made_up / name / "__init__.py"
     folders = None if name == "made_up" else [str(made_up / name)]
     spec = spec_from_file_location(f"gdbext.{name}", place, submodule_search_locations=folders)
-    assert spec is not None
-    assert spec.loader is not None
     theirs = module_from_spec(spec)
     spec.loader.exec_module(theirs)
     ours = __main__.QuickImport(no_import)(f"gdbext.{name}", __import__)

@@ -38,15 +38,8 @@ def test_reports_suggest_commands() -> None:
     assert [each for file in reports for each in refusals(file.read_text()) if not FORMS.match(each)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "is_refused"),
-    [
-        ("try scripts/dispatch -p PID dispatch-bt --localz", True),
-        ("scripts/no_such.py --index", True),
-        ("dispatch ranks --nonsense 1 says it", True),
-        ("dispatch-bt --native shows the same stack; or install lldb-22", False),
-        ("look at it with a dispatch table of 3 entries", False),
-    ],
-)
-def test_planted_suggestions(text: str, is_refused: bool) -> None:
-    assert bool(refusals(text)) is is_refused
+def test_planted_suggestions() -> None:
+    for text in ("scripts/dispatch -p 1 dispatch-bt --localz", "dispatch ranks --nonsense 1", "scripts/no_such.py --x"):
+        assert refusals(f"try {text}")
+    for text in ("dispatch-bt --native shows the same stack; or install lldb-22", "a dispatch table of 3 entries"):
+        assert not refusals(text)

@@ -81,7 +81,6 @@ def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str],
     section = next(value for value in map(runtime.memory.u64, fields) if value and not value & 1)
     words = dict.fromkeys(fields, 8) if damage == "fault" else {**dict.fromkeys(fields, section), section: section}
     damaged = Session(ReplayTarget(patched(session.target.recording, words))).python
-    assert damaged is not None
     if damage == "fault":
         with pytest.raises(MemoryFault):
             ParkingLot(damaged)
@@ -119,7 +118,6 @@ class Published:
 
     def stacks(self) -> list[Any]:
         found = PythonRuntime.detect(self.session.memory, self.session.modules, self.session.symbolizer)
-        assert found is not None
         return [(state, found.frames.stack(state).frames) for state in found.thread_states()]
 
 

@@ -19,7 +19,6 @@ PUBLISHED = (168, 136, 96, 108, 109, 128, 152, 225864, 10880, 936, 864, 872, 880
 
 def test_where_a_task_keeps_what_is_read_of_it() -> None:
     lists = parsed(struct.pack("<13Q", *PUBLISHED))
-    assert lists is not None
     assert lists.task == TaskLayout(task_size=168, waiter=120, coroutine=128, name=136, state=104)
     assert (lists.node, lists.interpreter_head, lists.thread_head) == (152, 10880, 880)
     assert (lists.running_loop, lists.running_task) == (864, 872)

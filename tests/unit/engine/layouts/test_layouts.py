@@ -204,7 +204,6 @@ def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest
     assert store.by_build_id(build_id) is None, "measured on another build"
     path.write_text(json.dumps(_with({"libtorch_cpu.so": build_id}, "build_ids")))
     found = store.by_build_id(build_id)
-    assert found is not None
     assert found.match == "generated"
     path.write_text("{")
     assert store.by_build_id(build_id) is None, "damaged"

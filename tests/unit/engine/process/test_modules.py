@@ -42,7 +42,6 @@ def test_the_vdso_is_found_by_the_auxiliary_vector_alone() -> None:
     target._maps = [mapping for mapping in target.maps() if not mapping.path.startswith("[v")]
     table = table_of(target)
     vdso = table.find(target.auxv()[33] + 0x100)
-    assert vdso is not None
     assert vdso.status == "memory"
 
 
@@ -137,6 +136,5 @@ def test_names_with_versions_and_hashes() -> None:
     table = table_of(FakeTarget({}, maps))
     for asked, name in files.items():
         module = table.named(asked)
-        assert module is not None
         assert module.name == name
     assert table.named("libcu.so") is None

@@ -35,7 +35,6 @@ def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> Non
     target = open_core(tmp_path, Core(notes=first + prpsinfo(10) + prstatus(20) + prstatus(10)))
     assert (target.pid, [thread.tid for thread in target.threads()]) == (10, [10, 20, 30])
     selected = target.selected_thread()
-    assert selected is not None
     assert selected.tid == 30
     expected = {name: index + 1 for index, name in enumerate(REGISTERS)}
     assert selected.registers() == {**expected, "rax": (1 << 64) - 514}
@@ -64,11 +63,9 @@ def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) 
     target = open_core(tmp_path, Core(notes=notes))
     by_tid = {thread.tid: thread.signal for thread in target.threads()}
     signal = by_tid[2]
-    assert signal is not None
     assert (signal.number, signal.name, signal.code, signal.address) == (11, "SIGSEGV", 1, 0xDEAD)
     assert by_tid[1] is None
     of_another = open_core(tmp_path, Core(notes=prstatus(1, 11) + siginfo(19, 0, 5))).threads()[0].signal
-    assert of_another is not None
     assert (of_another.number, of_another.code, of_another.address) == (11, None, None)
 
 

@@ -106,7 +106,6 @@ def _attach_many(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> 
 
 def _attach_each(kernel: Bpf, path: str, places: list[ProbePlace], pid: int) -> list[int]:
     architecture = architectures.own()
-    assert architecture is not None
     program = Bpf(kernel._number, has_many=False).program(bpf_program.end())
     return [*attach_one_by_one(kernel, architecture, program, path, places, pid), program]
 
@@ -130,7 +129,6 @@ def test_probes_of_other_tools_are_left_alone(
 ) -> None:
     """The kernel would go on to believe that they are there, and the tool sees nothing any more."""
     architecture = architectures.own()
-    assert architecture is not None
     places = [ProbePlace(5, 1), ProbePlace(mmap.PAGESIZE + 2, 2)]
     (address, original), (ours, _) = code, memory
     healer = Healer(INT3, os.getpid(), *memory)
@@ -154,7 +152,6 @@ def test_a_probe_that_comes_where_a_breakpoint_was(
     """The next command of the user begins as soon as his debugger was killed."""
     (address, original), (ours, _) = code, memory
     architecture = architectures.own()
-    assert architecture is not None
     healer = Healer(INT3, os.getpid(), *memory)
     healer.note()
     os.pwrite(ours, INT3, address + 5)

@@ -171,7 +171,6 @@ def test_what_lies_beside_a_database_counts_as_the_database(tmp_path, child):
     owner = fork(child, lambda: kept.append(open_database("begin immediate")))
     asks = fork(child, lambda: kept.append(open_database("begin")))
     found = Peers(asks, HostFiles(), ChildProcess).locked_elsewhere()
-    assert found is not None
     assert (found[0], [each.pid for each in found[1].processes]) == (str(path), [owner])
 
 
@@ -226,5 +225,4 @@ def test_who_listens_everywhere_on_this_machine_listens_on_no_other(
     rows = [row("00000000:7530", "00000000:0000", "0A", "10"), row("0100000A:8F00", f"{host}:7530", "02", "20")]
     monkeypatch.setattr(socket_table, "_rows", lambda _pid, family: iter(rows if family == "tcp" else ()))
     found = SocketTables(1).find(20)
-    assert found is not None
     assert found.listener == listener

@@ -42,7 +42,6 @@ V1_QUOTA = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
 def test_a_quota(files):
     texts = {"groups cpu": HERE, **{f"{HERE}/{name}": text for name, text in files.items()}}
     quota = read(texts).quota
-    assert quota is not None
     assert (quota.processors, quota.period_ms, quota.periods, quota.throttled) == (0.5, 100, 9, 6)
     assert (quota.stood_ms, quota.seconds) == (300, None)
 
@@ -61,7 +60,6 @@ def test_what_counts_is_the_time_between_two_readings():
         "/proc/7/task/7/schedstat": "51000000 202000000 9",
     }
     found = read(first, later, 0.25)
-    assert found.quota is not None
     assert (found.quota.group, found.quota.periods, found.quota.throttled) == ("/sys/fs/cgroup/cpu/a", 3, 0)
     assert [(each.running_ms, each.delayed_ms) for each in found.threads] == [(50, 200)]
 
@@ -82,12 +80,10 @@ def test_memory_of_both_hierarchies():
         "memory.pressure": "some avg10=9.00 x\nfull avg10=41.50 avg60=0.00 avg300=0.00 total=9",
     }
     use = read({"groups memory": HERE, **{f"{HERE}/{name}": text for name, text in unified.items()}}).memory
-    assert use is not None
     assert (use.used, use.high, use.limit, use.slowed, use.stalled) == (90, 80, None, 3, 41.5)
     older = {"memory.usage_in_bytes": "90", "memory.limit_in_bytes": "100", "memory.failcnt": "7"}
     texts = {"groups memory": HERE, **{f"{HERE}/{name}": text for name, text in older.items()}}
     use = read(texts, {f"{HERE}/memory.failcnt": "9"}, 0.2).memory
-    assert use is not None
     assert (use.limit, use.full) == (100, 2)
     texts[f"{HERE}/memory.limit_in_bytes"] = "9223372036854771712"
     assert read(texts).memory is None
@@ -98,7 +94,6 @@ def test_allowances():
     files = {f"{HERE}/{name}": text for name, text in files.items()}
     found = read({"groups pids": HERE, "/proc/7/fd": "64", "/proc/loadavg": "1 1 1 3/9 77", **files})
     assert found.tasks == Allowance(5, 5, f"{HERE}/pids.max", 12)
-    assert found.descriptors is not None
     assert found.descriptors.is_used_up
     assert found.user_tasks is None  # the whole machine has fewer
     assert read({"/proc/loadavg": "1 1 1 3/10 77"}).user_tasks is not None

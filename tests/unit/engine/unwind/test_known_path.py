@@ -92,7 +92,6 @@ def test_threads_of_a_pool() -> None:
         threads.add(shift=shift)
     assert threads.check() == [FRAMES] * 4
     known = threads.walker._paths.begin(threads.registers[3], Memory(threads.target).read, 1000)
-    assert known is not None
     assert known.count == FRAMES - 1  # nothing but the last one is walked
 
 

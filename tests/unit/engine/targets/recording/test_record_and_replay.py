@@ -212,7 +212,6 @@ def test_threads(process: Process) -> None:
     assert replay.selected_thread() is second
     assert (replay.maps(), replay.auxv()) == (tuple(process.maps()), process.auxv())
     assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
-    assert replay.recorded is not None
     assert replay.recorded.command == "dispatch-info --why"
 
 
@@ -222,7 +221,6 @@ def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Proces
     recording = recorded(target)
     assert recording.environ == {"OMP_NUM_THREADS": "4", "TORCH_TOKEN": "(hidden)"}
     kept = recording.memory.read(STACK, 2 * PAGE)
-    assert kept is not None
     strings = RANDOM + 16 - STACK
     assert kept[:strings] == process.stack[:strings]
     assert kept[strings:] == bytes(2 * PAGE - strings)
@@ -239,12 +237,10 @@ def searches(image: ElfImage) -> list[int | None]:
 def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     target = RecordingTarget(process)
     (module,) = ModuleTable(target, memory_of(target)).modules
-    assert module.image is not None
     expected = [0x20C, None, 0x210, 1]
     assert searches(module.image) == expected
     replay = replayed(target)
     (again,) = ModuleTable(replay, memory_of(replay)).modules
-    assert again.image is not None
     assert searches(again.image) == expected
     assert replay.missing_from_recording() == ""
     assert again.image.find(b"GNU\0", 1, 0x1000) is None
