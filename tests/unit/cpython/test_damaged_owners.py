@@ -27,10 +27,10 @@ NAME = "python-lock-abba-rlock-3.12"
 class Subject:
     def __init__(self) -> None:
         self.whole = Replay(NAME)
-        self.owners = owners(self.whole)
         self.runtime = runtime_of(self.whole)
         self.states = {self.runtime.tid_of(state): state for state in self.runtime.thread_states()}
-        self.waiter, self.owner = (tid for tid in sorted(self.owners))
+        waits = {thread["tid"]: thread["wait"] for thread in self.whole.document("all-threads")["threads"]}
+        self.waiter, self.owner = sorted(tid for tid, wait in waits.items() if wait and wait["kind"] == "python-lock")
 
     def wait_where_the_lock_records(self, ident: int) -> dict[str, Any]:
         """The waiter's wait where its lock's word is overwritten."""
@@ -58,23 +58,15 @@ def subject() -> Subject:
     return Subject()
 
 
-def owners(replay: Replay) -> dict[int, int | None]:
-    waits = {thread["tid"]: thread["wait"] for thread in replay.document("all-threads")["threads"]}
-    locks = {tid: wait for tid, wait in waits.items() if wait is not None and wait["kind"] == "python-lock"}
-    return {tid: wait["owner"] and wait["owner"]["tid"] for tid, wait in locks.items()}
-
-
 def test_the_owner_s_id_is_another_thread_s(subject: Subject) -> None:
     """Its ident is still its own: the two contradict each other."""
-    main = subject.whole.recording.pid
-    found = owners(Replay(NAME, subject.patched(subject.owner, "native_thread_id", main)))
-    assert found[subject.waiter] is None
+    damaged = subject.patched(subject.owner, "native_thread_id", subject.whole.recording.pid)
+    assert wait_of(Replay(NAME, damaged), subject.waiter)["owner"] is None
 
 
 def test_an_ident_that_nobody_has_means_nothing_while_a_thread_is_unread(subject: Subject) -> None:
     lost = subject.patched(subject.owner, "thread_id", 0x7F0000001240)
-    found = owners(Replay(NAME, without_registers(lost, [subject.owner])))
-    assert found.get(subject.waiter) is None
+    assert wait_of(Replay(NAME, without_registers(lost, [subject.owner])), subject.waiter)["owner"] is None
 
 
 def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:

@@ -106,30 +106,21 @@ def test_the_stack_of_code_that_the_jit_has_compiled_is_whole(version: str, repl
         assert native[-1]["module"].endswith("libc.so.6"), "down to the start of the thread"
 
 
-class Published:
-    def __init__(self, session: Any) -> None:
-        self.session = session
-        self.start, self.layout = session.python.address + 24, layout_for(session.python.layout.abi)
-        self.names = list(self.layout.abi.debug_offsets)
-
-    def put(self, index: int, value: int) -> None:
-        target = self.session.target
-        target.recording = patched(target.recording, {self.start + 8 * index: value})
-
-    def stacks(self) -> list[Any]:
-        found = PythonRuntime.detect(self.session.memory, self.session.modules, self.session.symbolizer)
-        return [(state, found.frames.stack(state).frames) for state in found.thread_states()]
-
-
 @pytest.mark.parametrize("beyond", ["", "code", "instruction"])
 def test_damaged_offsets_and_a_field_beyond_the_frame(replay: Callable[[str], Any], beyond: str) -> None:
-    published = Published(replay("task-cycle-3.15").session)
-    expected = published.stacks()
+    session = replay("task-cycle-3.15").session
+    abi, start = layout_for(session.python.layout.abi).abi, session.python.address + 24
+    names = list(abi.debug_offsets)
+
+    def stacks() -> list[Any]:
+        found: Any = PythonRuntime.detect(session.memory, session.modules, session.symbolizer)
+        return [(state, found.frames.stack(state).frames) for state in found.thread_states()]
+
+    expected = stacks()
     assert sum(len(frames) for _, frames in expected) > 5
+    damage = {index: 0xABCD * index & 0xFFFF8 for index in range(len(names))}
     if beyond:
-        published.put(published.names.index(PyInterpreterFrame), 0x100)
-        published.put(published.names.index(getattr(published.layout.abi.frames, beyond)), 0x10000)
-    else:
-        for index in range(len(published.names)):
-            published.put(index, 0xABCD * index & 0xFFFF8)
-    assert published.stacks() == expected
+        damage = {names.index(PyInterpreterFrame): 0x100, names.index(getattr(abi.frames, beyond)): 0x10000}
+    words = {start + 8 * index: value for index, value in damage.items()}
+    session.target.recording = patched(session.target.recording, words)
+    assert stacks() == expected

@@ -20,10 +20,12 @@ Section = tuple[int, bytes, int, int, int]
 
 
 def elf(sections: Sequence[Section], machine: int = 190, kind: int = 4) -> bytes:
-    """An ELF file of 64 bits with these sections, the first of them number 1, and a table of strings last."""
+    """An ELF file of 64 bits with these sections, the first of them number 1, and a table of strings last; what is of
+    the program, type 1, is .debug_line."""
     body, headers = b"", [bytes(64)]
-    for type_, contents, link, info, row in (*sections, (3, b"\0.x\0", 0, 0, 0)):
-        headers.append(struct.pack("<IIQQQQIIQQ", 0, type_, 0, 0, 64 + len(body), len(contents), link, info, 1, row))
+    for type_, contents, link, info, row in (*sections, (3, b"\0.debug_line\0", 0, 0, 0)):
+        start = 64 + len(body)
+        headers.append(struct.pack("<IIQQQQIIQQ", type_ == 1, type_, 0, 0, start, len(contents), link, info, 1, row))
         body += contents
     ident = b"\x7fELF\x02\x01\x01\x33" + bytes(8)
     count = len(headers)
@@ -37,8 +39,8 @@ def cubin(name: bytes = b"_Z5spinsIiEvPT_") -> bytes:
     return elf([(2, symbols, 2, 0, 24), (3, b"\0" + name + b"\0", 0, 0, 0)], kind=2)
 
 
-def lane(exception: int) -> bytes:
-    return struct.pack("<QQ8I", ENTRY + 16, 16, 0, 0, 0, 0, exception, 1, 0, 0)
+def lane(exception: int, pc: int = 16) -> bytes:
+    return struct.pack("<QQ8I", ENTRY + pc, pc, 0, 0, 0, 0, exception, 1, 0, 0)
 
 
 def grid(entry: int = ENTRY, more: int = 0) -> bytes:
@@ -115,17 +117,10 @@ def line_table(version: int = 2) -> bytes:
     return struct.pack("<I", len(unit)) + unit
 
 
-def with_lines(table: bytes, pcs: Sequence[int], exception: int = 0) -> bytes:
+def with_lines(table: bytes, pcs: Sequence[int]) -> bytes:
     """A core whose module has that table; one thread at each of these places behind the kernel's entry."""
-    names = b"\0.debug_line\0"
-    body, headers = b"", [bytes(64)]
-    for name, type_, contents in ((1, 1, table), (0, 3, names)):
-        headers.append(struct.pack("<IIQQQQIIQQ", name, type_, 0, 0, 64 + len(body), len(contents), 0, 0, 1, 0))
-        body += contents
-    head = struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 3, 2)
-    image = b"\x7fELF\x02\x01\x01\x33" + bytes(8) + head + body + b"".join(headers)
-    lanes = b"".join(struct.pack("<QQ8I", ENTRY + pc, pc, 0, 0, 0, 0, exception, 1, 0, 0) for pc in pcs)
-    return elf([(IMAGE, image, 2, 0, 0), (LANES, lanes, 1, 0, 48)])
+    image = elf([(1, table, 0, 0, 0)], kind=2)
+    return elf([(IMAGE, image, 2, 0, 0), (LANES, b"".join(lane(0, pc) for pc in pcs), 1, 0, 48)])
 
 
 @pytest.mark.parametrize("version", [2, 4])

@@ -196,9 +196,7 @@ def test_it_is_where_it_was_whatever_happens_to_the_folders_above(tmp_path: Path
 @as_root
 def test_a_folder_behind_another_users_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    link = tmp_path / "job"
-    link.symlink_to("etc")
-    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    link = laid(tmp_path / "job", tmp_path / "etc")
     with pytest.raises(TargetError, match="'job' is a link that another user may have laid"):
         EvidenceFolder(str(link / "hangs"), lambda _: 0)
     assert not list((tmp_path / "etc").iterdir())
@@ -334,10 +332,10 @@ def test_what_is_being_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert contents(tmp_path) == ["beside", "result"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+@as_root
 def test_nothing_is_deleted_where_another_user_can_move_what_is_ours(tmp_path: Path) -> None:
     """Whoever owns the folder can give a folder of root's the name of a leftover."""
-    os.chown(tmp_path, 65533, 65533)
+    os.chown(tmp_path, STRANGER, STRANGER)
     moved = tmp_path / whole_file.hidden_name()
     moved.mkdir()
     (moved / "precious").touch()

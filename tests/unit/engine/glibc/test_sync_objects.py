@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gdbext.engine.glibc import sync_objects
-from gdbext.engine.glibc.sync_objects import Mutex
+from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
 from gdbext.engine.process.memory import Memory
 from support.fakes.fake_target import FakeTarget
 
@@ -62,14 +62,10 @@ def test_a_barrier_counts_who_has_arrived() -> None:
 
 
 def test_a_stream_lock_records_its_owner() -> None:
-    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 2, 1, 0x7F00)), HERE) == sync_objects.StreamLock(
-        2, 1, 0x7F00
-    )
-    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 2, 0, 0x7F00)), HERE) == sync_objects.StreamLock(
-        2, 0, 0x7F00
-    ), "glibc 2.43"
-    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 0, 0, 0)), HERE) is None
-    assert sync_objects.StreamLock.read(memory(struct.pack("<IIQ", 1, 1 << 20, 0x7F00)), HERE) is None
+    for words in ((2, 1, 0x7F00), (2, 0, 0x7F00)):  # the second one is of glibc 2.43
+        assert StreamLock.read(memory(struct.pack("<IIQ", *words)), HERE) == StreamLock(*words)
+    for words in ((0, 0, 0), (1, 1 << 20, 0x7F00)):
+        assert StreamLock.read(memory(struct.pack("<IIQ", *words)), HERE) is None
 
 
 @pytest.mark.parametrize(

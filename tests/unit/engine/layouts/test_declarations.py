@@ -48,24 +48,10 @@ def fields(**members: tuple[int, ...]) -> dict[str, FieldLayout]:
     return {name: FieldLayout(name, offset, size, "", *bits) for name, (offset, size, *bits) in members.items()}
 
 
+WHOLE = fields(flag=(0, 1), short=(2, 2), inner=(8, 8), link=(16, 8), name=(24, 16), real=(40, 8), small=(48, 4))
 SHAPES = {
     "Inner": StructLayout("Inner", 8, fields(low=(0, 4), high=(4, 4))),
-    "Outer": StructLayout(
-        "Outer",
-        64,
-        fields(
-            flag=(0, 1),
-            short=(2, 2),
-            inner=(8, 8),
-            link=(16, 8),
-            name=(24, 16),
-            real=(40, 8),
-            small=(48, 4),
-            bits=(53, 1, 427, 2),
-            unsized=(8, 0),
-            far=(0x100000, 8),
-        ),
-    ),
+    "Outer": StructLayout("Outer", 64, {**WHOLE, **fields(bits=(53, 1, 427, 2), unsized=(8, 0), far=(0x100000, 8))}),
 }
 
 

@@ -46,9 +46,7 @@ def probe_of(document: Mapping[str, Any], memory: bytes) -> Probe:
 def test_strings_of_both_kinds() -> None:
     newer = struct.pack("<QQ16sQQ16s", PLACE + 16, 8, b"aten::mm", PLACE + 48, 0, b"")
     check_name(DOCUMENT, newer)
-    texts = struct.pack(
-        "<QQQ8sQQQQ", 8, 8, 0, b"aten::mm", 0, 0, 0, 0
-    )  # length, capacity, references; the second is empty
+    texts = struct.pack("<QQQ8sQQQQ", 8, 8, 0, b"aten::mm", 0, 0, 0, 0)  # length, capacity, references; an empty one
     check_name(older(), struct.pack("<Q24xQ", PLACE + 64, PLACE + 104) + texts)
     with pytest.raises(BadData, match="bytes"):
         check_name(older(), struct.pack("<Q24xQQQQ", PLACE + 64, PLACE + 64, 1 << 40, 0, 0))

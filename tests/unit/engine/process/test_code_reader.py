@@ -22,8 +22,10 @@ def call_of(**registers):
     return code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 202, "rdi": 5, **registers}, memory)
 
 
-def test_a_blocked_call_and_its_arguments():
-    found = call_of()
+@pytest.mark.parametrize("registers", [{}, *({"rip": PC - 2, "rax": result} for result in (RESTART, 202, 219))])
+def test_a_blocked_call_and_its_arguments(registers):
+    """Also one that the kernel will make again: the thread has had no turn since it was let go."""
+    found = call_of(**registers)
     assert (found.name, found.arguments[0]) == ("futex", 5)
 
 
@@ -48,8 +50,7 @@ def test_a_thread_in_user_code_is_in_no_call(registers):
 def test_a_restarted_call_is_named_by_the_code_before_it():
     code = bytes(0xF0) + b"\xb8\xe6\x00\x00\x00" + bytes(9) + b"\x0f\x05" + bytes(16)
     memory = Memory(FakeTarget({CODE: pages(code)}))
-    found = code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 219}, memory)
-    assert found.name == "clock_nanosleep"
+    assert code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 219}, memory).name == "clock_nanosleep"
 
 
 @pytest.mark.parametrize(("passed", "name"), [(202, "futex"), (1, "restart_syscall")])
@@ -62,13 +63,6 @@ def test_a_restarted_call_of_syscall_is_named_by_what_its_caller_passes(passed, 
     memory = Memory(FakeTarget({CODE: pages(code), 0x7000_0000: pages(stack)}))
     found = code_reader.blocked({"rip": CODE + 0x100, "rax": RESTART, "orig_rax": 219, "rsp": 0x7000_0000}, memory)
     assert found.name == name
-
-
-@pytest.mark.parametrize("result", [RESTART, 202, 219])
-def test_a_call_that_the_kernel_will_make_again(result):
-    """The thread has had no turn since it was let go."""
-    found = call_of(rip=PC - 2, rax=result)
-    assert (found.name, found.arguments[0]) == ("futex", 5)
 
 
 X86_64 = by_machine(62)

@@ -25,7 +25,6 @@ COMMANDS = (
     ("dispatch-info", "--json"),
 )
 SCENARIOS = ("python-lock-abba", "gil-mutex")
-ROUNDS = 1
 
 Damage = Callable[[Recording, random.Random], Recording]
 
@@ -40,14 +39,9 @@ def flipped(block: SparseBytes, source: random.Random, each: int) -> SparseBytes
     return SparseBytes(block.starts, pieces)
 
 
-def thinned(block: SparseBytes, source: random.Random) -> SparseBytes:
-    """One piece in ten is missing."""
-    kept = [(start, piece) for start, piece in block if source.random() > 0.1]
-    return SparseBytes([start for start, _ in kept], [piece for _, piece in kept])
-
-
 def memory_thinned(found: Recording, source: random.Random) -> Recording:
-    return found._replace(memory=thinned(found.memory, source))
+    """One piece in ten is missing."""
+    return found._replace(memory=SparseBytes.merged([piece for piece in found.memory if source.random() > 0.1]))
 
 
 def memory_flipped(found: Recording, source: random.Random) -> Recording:
@@ -107,15 +101,13 @@ def assert_no_internal_error(recording: Recording) -> None:
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_damaged_process_costs_fields(name: str, damage: Damage) -> None:
-    for seed in range(ROUNDS):
-        assert_no_internal_error(damage(recording(name), random.Random(seed)))
+    assert_no_internal_error(damage(recording(name), random.Random(0)))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_damaged_contents_of_the_file(name: str) -> None:
     """Behind a header that is right: whatever the reader lets through is a target like any other."""
     contents = container.unwrap(recorder.encode(recording(name), preset=0))
-    readable = 0
     for seed in range(15):
         source = random.Random(seed)
         damaged = bytearray(contents)
@@ -124,10 +116,9 @@ def test_damaged_contents_of_the_file(name: str) -> None:
             found = recording_reader.from_parts(*container.parse(bytes(damaged)))
         except BadRecording:
             continue
-        readable += 1
-        if readable <= ROUNDS:
-            assert_no_internal_error(found)
-    assert readable
+        assert_no_internal_error(found)
+        return
+    pytest.fail("none of them can be read")
 
 
 NAME = "forked-lock-3.12"
